@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ _SYSTEM = (
     "/usr/lib/{arch}-linux-gnu", "/lib/{arch}-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib",
     "/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib",
 )  # fmt: skip
+_SYMBOL = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 _DYNAMIC, _VERSIONS_NEEDED = 6, 0x6FFFFFFE
 _NEEDED = 1
 # Real files have some forty sections, and ask for some hundred names of at most sixty letters.
@@ -68,13 +70,8 @@ def _read_extension(path: Path, available: set[str]) -> Extension:
 def newest_versions(versions: Iterable[str]) -> list[str]:
     """Return the newest version of each kind ("GLIBC", "GLIBCXX", "CXXABI")."""
     best: dict[str, tuple[int, ...]] = {}
-    for version in versions:
-        kind, _, number = version.partition("_")
-        parts = number.split(".")
-        if kind in {"GLIBC", "GLIBCXX", "CXXABI"} and all(
-            part.isdecimal() and len(part) < 10 for part in parts
-        ):
-            best[kind] = max(best.get(kind, ()), tuple(int(part) for part in parts))
+    for kind, number in (match.groups() for match in map(_SYMBOL.fullmatch, versions) if match):
+        best[kind] = max(best.get(kind, ()), tuple(map(int, number.split("."))))
     return [f"{kind}_{'.'.join(map(str, number))}" for kind, number in sorted(best.items())]
 
 
@@ -125,12 +122,9 @@ def read_elf(path: Path) -> tuple[list[str], list[str]]:
         dynamic = next((section for section in sections if section[1] == _DYNAMIC), None)
         requirements = next((section for section in sections if section[1] == _VERSIONS_NEEDED), None)
         needed = _needed_libraries(elf, dynamic, sections[dynamic[6]][4]) if dynamic else []
-        versions = (
-            _needed_versions(elf, requirements[4], sections[requirements[6]][4], requirements[7])
-            if requirements
-            else []
-        )
-        return needed, versions
+        if requirements is None:
+            return needed, []
+        return needed, _needed_versions(elf, requirements[4], sections[requirements[6]][4], requirements[7])
 
 
 class _ElfFile:

