@@ -24,14 +24,10 @@ from diagnostics.output import prepare
 
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
 # Fields with fixed words, in which a host's name is a coincidence.
-_FIXED_WORDS = frozenset(
-    {
-        *(("Finding", name) for name in ("code", "certainty", "known_by")),
-        *(("CheckResult", name) for name in ("check", "outcome")),
-        ("Report", "tool"),
-        ("RankedMitigation", "standing"),
-    }
-)
+_FIXED_WORDS = frozenset({
+    ("Finding", "code"), ("Finding", "certainty"), ("Finding", "known_by"), ("CheckResult", "check"),
+    ("CheckResult", "outcome"), ("Report", "tool"), ("RankedMitigation", "standing"),
+})  # fmt: skip
 Groups = dict[str, list[Node]]
 Difference = tuple[Key, Groups]
 
@@ -77,6 +73,7 @@ def _reached(node: Node) -> CheckResult:
     name = f"reaching {node.label}"
     if not node.problem:
         return CheckResult(name, "ok")
+    code = "RAY951" if node.dead else "NET951"
     advice = (
         "Try the command by hand (`ssh HOST python3`, the words of --host-command, `ray status`). Raise --node-limit "
         "for a slow node; set --host-python for a Python elsewhere."
@@ -87,7 +84,7 @@ def _reached(node: Node) -> CheckResult:
         advice = (
             "Fix there what it reports. --prefix names the examined environment, --host-python the Python."
         )
-    code, evidence = "RAY951" if node.dead else "NET951", [Evidence(node.problem, node.label)]
+    evidence = [Evidence(node.problem, node.label)]
     detail = f"{node.label}: {node.problem}. What is on it is unknown."
     missing = finding(code, Severity.WARNING, evidence, Fix.of(advice), detail, known_by="executed")
     return CheckResult(name, "crashed", node.problem, (missing,))

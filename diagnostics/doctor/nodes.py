@@ -90,11 +90,8 @@ def query_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
     nodes, rank = [], 0
     for position, member in enumerate(members):
         count = member.slots if slots else 1
-        word, number = "rank", str(rank)
-        if options.ray:
-            word = "node"
-        elif count > 1:
-            word, number = "ranks", f"{rank}-{rank + count - 1}"
+        number = f"{rank}-{rank + count - 1}" if count > 1 else str(rank)
+        word = "node" if options.ray else "ranks" if count > 1 else "rank"
         rank += count
         secrets = tuple(filter(None, member.secrets))
         answer = read_answer(member.answer)
@@ -199,13 +196,11 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
         yield ("model", f"model {name}"), "in the cache"
     gpus, shared, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
     models = Counter(gpu.name for gpu in gpus.devices)
-    for kind, name, value in (
-        ("driver", "NVIDIA driver", gpus.driver),
-        ("driver", "CUDA of the driver", gpus.cuda),
-        ("gpus", "GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())),
-    ):
-        # A driver that did not answer is not a driver that is missing.
-        yield (kind, name), (value or ABSENT) if gpus.state in {"ok", "none"} else None
+    # A driver that did not answer is not a driver that is missing.
+    absent = ABSENT if gpus.state in {"ok", "none"} else None
+    yield ("driver", "NVIDIA driver"), gpus.driver or absent
+    yield ("driver", "CUDA of the driver"), gpus.cuda or absent
+    yield ("gpus", "GPUs"), ", ".join(f"{count} x {model}" for model, count in models.items()) or absent
     yield ("system nccl", "NCCL outside Python's packages"), ", ".join(node.nccl) or ABSENT
     yield ("python", "Python"), environment.python
     size = shared.total_gb if shared else None

@@ -94,7 +94,7 @@ VERSIONS = {"vllm": "0.9.2", "trl": "0.20.0"}
          "ENV955", "2 of 3 nodes have model org/a in the cache; rank 2 (gpu-c) has no model org/a."),
         # A driver that did not answer is no difference.
         ([gpus(0), gpus(0), gpus(0, state="timeout", driver="", cuda="")], "", ""),
-        ([gpus(0, state="timeout"), gpus(0), gpus(0, driver="550.1")], "ENV951",
+        ([gpus(0, state="timeout", driver="", cuda=""), gpus(0), gpus(0, driver="550.1")], "ENV951",
          "rank 1 (gpu-b) has NVIDIA driver 570.86.15; rank 2 (gpu-c) has 550.1 (no majority); unknown on 1."),
     ],
 )  # fmt: skip

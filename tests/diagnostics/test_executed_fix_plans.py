@@ -16,9 +16,8 @@ import pytest
 
 from diagnostics.uv import UvMissingError, find_uv
 from evaluation.doctor import environment_cases as real_cases
-from evaluation.doctor import real_plans as plans_real
-from evaluation.doctor.real_environments import BuiltCase, Case, DoctorResult, doctor, last_error_line
-from evaluation.doctor.real_plans import CRASHED, PlanResult, read_plan, run_commands
+from evaluation.doctor.real_environments import BuiltCase, doctor, last_error_line
+from evaluation.doctor.real_plans import read_plan, run_commands
 from tests.matrix.conftest import build_wheel
 
 PACKAGES = {
@@ -91,25 +90,3 @@ def test_printed_plan_fixes_the_environment(healthy_environment, name):
     assert text == ""
     assert last_error_line(prefix, RUN, environ, working) == ""
     assert f" {code}" not in doctor(healthy_environment).stdout.replace("explain", "")
-
-
-TRIED = Case("broken", "small", lambda _: None, ("ENV012",))
-NAMED = [("ENV012", "error")]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "outcome"),
-    [
-        (("", []), None, plans_real.ABSENT),
-        (("ImportError", NAMED), None, plans_real.FAILED),
-        (("ImportError", NAMED), ("ImportError", NAMED), plans_real.STILL),
-        (("ImportError", NAMED), ("", NAMED), plans_real.AGAIN),
-        (("ImportError", NAMED), ("", []), plans_real.SOUND),
-        (("ImportError", [("CRASH", "KeyError: 'x'")]), None, CRASHED),
-        (("ImportError", NAMED), ("", [("CRASH", "KeyError: 'x'")]), CRASHED),
-    ],
-)
-def test_plan_outcome_from_the_runs_before_and_after(before, after, outcome):
-    """A doctor that crashes after the plan is no success, even if the imports work."""
-    known = [None if item is None else DoctorResult(TRIED, item[0], 1, item[1]) for item in (before, after)]
-    assert PlanResult(TRIED, known[0], ("true",), (), "", known[1]).outcome == outcome

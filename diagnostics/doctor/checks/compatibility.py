@@ -86,10 +86,11 @@ def _cell_finding(
     case: Examined, cell: dict[str, Any], known: StaticResult | None, installed: Evidence
 ) -> Finding:
     failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
+    source = f"compat.json, {cell['id']}"
     evidence = [
         Evidence(
             f"{name}: {layer['verdict']}: {layer.get('summary', '')}",
-            f"compat.json, {cell['id']}, {layer.get('evidence', '')}",
+            f"{source}, {layer.get('evidence', '')}",
         )
         for name, layer in failed.items()
     ]
