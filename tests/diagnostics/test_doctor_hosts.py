@@ -35,6 +35,7 @@ from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import prepare
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.processes import run_python, run_text
+from tests.servers import free_port
 
 ISSUES = catalog.load()
 NAMES = "abcdefgh"
@@ -147,20 +148,11 @@ def test_findings_of_single_nodes_name_the_nodes(facts):
     assert item.detail.startswith("rank 1 (gpu-b), rank 2 (gpu-c): ")
 
 
-def with_unread(member, *, place):
-    """Return the node with a folder of metadata that could not be read."""
-    known = member.facts
-    environment = replace(known.environment, unread=((place, "Permission denied"),))
-    return replace(member, facts=replace(known, environment=environment))
-
-
 @pytest.mark.parametrize("unread_nodes", [(0,), (0, 1, 2)])
 def test_unchecked_input_of_a_node_makes_the_report_incomplete(facts, unread_nodes):
     """An unreadable folder on some nodes is one entry, which makes the report incomplete and hides host names."""
-    fleet = [node(facts, i, packages={"torch": "2.8.0"}) for i in range(3)]
-    fleet = [
-        with_unread(entry, place="/x/gpu-a") if i in unread_nodes else entry for i, entry in enumerate(fleet)
-    ]
+    broken = replace(facts.environment, unread=(("/x/gpu-a", "Permission denied"),))
+    fleet = [node(replace(facts, environment=broken) if i in unread_nodes else facts, i) for i in range(3)]
     report = report_of(fleet)
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert alone.outcome != "ok"
@@ -351,26 +343,13 @@ def test_interrupt_leaves_no_process_running(tmp_path):
         assert not Path(f"/proc/{pid}").exists()
 
 
-def find_sshd():
-    """Return the path of sshd; skip the test if there is none."""
-    provided = os.environ.get("GRPO_DOCTOR_SSHD")
-    program = provided or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if not program or not shutil.which("ssh"):
-        pytest.skip("no sshd here; GRPO_DOCTOR_SSHD names one")
-    return program
-
-
-def free_port():
-    """Return a port of loopback that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture
 def server(tmp_path):
     """Start an sshd on loopback with temporary keys; yield its port and the ssh command template for it."""
-    program = find_sshd()
+    folders = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+    program = os.environ.get("GRPO_DOCTOR_SSHD") or shutil.which("sshd", path=folders)
+    if not program or not shutil.which("ssh"):
+        pytest.skip("no sshd here; GRPO_DOCTOR_SSHD names one")
     for name in ("host", "user"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True

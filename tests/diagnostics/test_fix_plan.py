@@ -78,17 +78,16 @@ def plan_of(maker, *extra, environ=None, compat=TABLE, known_issues=ISSUES):
     return fix_plan(report, known, replace(compat, breadth=BREADTH), known_issues)
 
 
-def broken_pair(maker, installer="pip"):
+def broken_pair(maker):
     """Add a pair that TRL's lower bound allows, although TRL cannot be imported with this vLLM."""
-    maker.add("vllm", "0.12.0", installer=installer, requires=["torch==2.9.0"])
-    maker.add("trl", "0.23.1", installer=installer, requires=['vllm>=0.10.0; extra == "vllm"'])
-    maker.add("torch", "2.9.0", installer=installer).add("pip", "25.3", installer=installer)
-    return maker.add("transformers", "4.57.3", installer=installer)
+    maker.add("vllm", "0.12.0", requires=["torch==2.9.0"])
+    maker.add("trl", "0.23.1", requires=['vllm>=0.10.0; extra == "vllm"'])
+    return maker.add("torch", "2.9.0").add("pip", "25.3").add("transformers", "4.57.3")
 
 
-def finding(code, severity, *, actions=(), text="do it"):
+def finding(code, severity, *, actions=()):
     """Return a finding with a fix."""
-    evidence, fix = (Evidence("a", "b"),), Fix.of(text, *actions)
+    evidence, fix = (Evidence("a", "b"),), Fix.of("do it", *actions)
     return Finding(code, f"{code}.", severity, "established", "static", evidence=evidence, remedy=fix)
 
 

@@ -144,19 +144,13 @@ def test_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
     assert "ENV926" not in examine_environment(maker)[0]
 
 
-def test_pth_line_with_a_missing_folder_is_a_warning(maker):
+def test_missing_folder_and_unreadable_pth_file_are_reported(maker):
+    """A line that names a missing folder is a warning; with an unreadable file (a FIFO), the path is not checked."""
     (maker.site / "old.pth").write_text("/no/such/folder\n")
-    results, _ = examine_environment(maker)
-    assert (results["ENV926"].severity.word, results["ENV926"].evidence[0].place) == (
-        "warning",
-        f"{maker.site}/old.pth:1",
-    )
-
-
-def test_unreadable_pth_file_is_not_checked(maker):
-    """An unreadable `.pth` file, here a FIFO, makes the search path count as not checked."""
     os.mkfifo(maker.site / "odd.pth")
-    _, report = examine_environment(maker)
+    results, report = examine_environment(maker)
+    finding = results["ENV926"]
+    assert (finding.severity.word, finding.evidence[0].place) == ("warning", f"{maker.site}/old.pth:1")
     assert "search path" in report.not_judged
 
 
