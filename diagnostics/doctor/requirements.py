@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -36,28 +35,19 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 
 
-class _Clash(NamedTuple):
-    """Releases of a package that an installer would accept next to an installed package, but with which a run fails.
-
-    Attributes:
-        name: The package to install.
-        bad: Its releases that fail.
-        good: All its other releases.
-        other: The installed package, in releases with which the bad ones fail.
-        addition: The requirement to install as well if a bad release is unavoidable.
-    """
-
-    name: str
-    bad: str
-    good: str
-    other: tuple[str, str]
-    addition: str
-
-
-# Wheels of pyarrow from 24 on are built for NumPy 2.
+# Releases that an installer would accept next to an installed package, but with which a run fails: the package to
+# install, its releases that fail, all its others; the installed package, the releases of it with which they fail; the
+# requirement to install as well if a failing release is unavoidable.
 _CLASHES = (
-    _Clash("numpy", "<2", ">=2", ("pyarrow", ">=24"), "pyarrow<24"),
-    _Clash("transformers", ">=5.3", "<5.3", ("trl", "<0.29"), "trl>=0.29"),
+    (
+        "numpy",
+        "<2",
+        ">=2",
+        "pyarrow",
+        ">=24",
+        "pyarrow<24",
+    ),  # pyarrow's wheels from 24 on are built for NumPy 2
+    ("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29"),
 )
 
 
@@ -235,15 +225,14 @@ def adjust_for_installed(environment: Environment, requirements: Iterable[str]) 
     required = list(requirements)
     parsed = [parse_requirement(entry) for entry in required]
     names = [canonicalize_name(item.name) if item else "" for item in parsed]
-    for clash in _CLASHES:
-        other, versions = clash.other
+    for clashing, bad, good, other, versions, addition in _CLASHES:
         if other in names or not in_range(environment.version(other) or "", versions):
             continue
         for place, (name, item) in enumerate(zip(names, parsed, strict=True)):
-            if name != clash.name or item is None or not item.specifier:
+            if name != clashing or item is None or not item.specifier:
                 continue
-            if not satisfiable([str(item.specifier), clash.good]):
-                required.append(clash.addition)
-            elif clash.bad.startswith(">") and satisfiable([str(item.specifier), clash.bad]):
-                required[place] += f",{clash.good}"
+            if not satisfiable([str(item.specifier), good]):
+                required.append(addition)
+            elif bad.startswith(">") and satisfiable([str(item.specifier), bad]):
+                required[place] += f",{good}"
     return tuple(required)
