@@ -39,14 +39,8 @@ _DISTRIBUTIONS = {
 # install, its releases that fail, all its others; the installed package, the releases of it with which they fail; the
 # requirement to install as well if a failing release is unavoidable.
 _CLASHES = (
-    (
-        "numpy",
-        "<2",
-        ">=2",
-        "pyarrow",
-        ">=24",
-        "pyarrow<24",
-    ),  # pyarrow's wheels from 24 on are built for NumPy 2
+    # Wheels of pyarrow from 24 on are built for NumPy 2.
+    ("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24"),
     ("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29"),
 )
 
