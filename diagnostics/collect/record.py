@@ -78,9 +78,8 @@ def _is_unneeded(folder: str) -> bool:
 def _list_modules(folder: str) -> frozenset[str]:
     """List the modules in a folder; links, libraries and unlisted files are checked one by one."""
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
-        return frozenset(
-            entry.name for entry in entries if entry.name.endswith(".py") and not entry.is_symlink()
-        )
+        modules = (entry for entry in entries if entry.name.endswith(".py"))
+        return frozenset(entry.name for entry in modules if not entry.is_symlink())
     return frozenset()
 
 

@@ -81,9 +81,7 @@ def _reached(node: Node) -> CheckResult:
     if node.dead:
         advice = "If it is still wanted, start it again: `ray start --address=...` on it."
     elif node.reached:
-        advice = (
-            "Fix there what it reports. --prefix names the examined environment, --host-python the Python."
-        )
+        advice = "Fix there what it reports. --prefix names the environment, --host-python the Python."
     evidence = [Evidence(node.problem, node.label)]
     detail = f"{node.label}: {node.problem}. What is on it is unknown."
     missing = finding(code, Severity.WARNING, evidence, Fix.of(advice), detail, known_by="executed")

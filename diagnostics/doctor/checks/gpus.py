@@ -141,7 +141,7 @@ def devices(case: Examined) -> Iterator[Finding]:
         processes = Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv"))
         advice = "End the processes that use it, choose another GPU, or lower gpu_memory_utilization."
         detail = (
-            "From 0.9.1 on vLLM's V1 engine refuses to start if less than its share of the memory is free."
+            "From 0.9.1 on, vLLM's V1 engine does not start if less than its share of the memory is free."
         )
         evidence = [Evidence(text, _SMI)]
         yield finding("MEM004", Severity.WARNING, evidence, Fix.of(advice, processes), detail)

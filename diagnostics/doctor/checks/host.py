@@ -69,9 +69,7 @@ def limits(case: Examined) -> Iterator[Finding]:
         evidence = [Evidence(_limit_text("nofile", files), "ulimit -n")]
         detail = "Ray and vLLM keep a file open for each of their connections."
         yield finding("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
-    advice = (
-        "Raise the limit before the run; above the hard limit, as root or where the container is started."
-    )
+    advice = "Raise the limit before the run; above the hard limit as root, or where the container starts."
     infiniband = any(name.startswith("ib") for name in machine.interfaces)
     for name, option, limit, least, target in (
         ("nproc", "-u", processes, FEW_PROCESSES, "65535"),
@@ -188,9 +186,7 @@ def memory(case: Examined) -> Iterator[Finding]:
     if evidence and case.environment.vllm is not None:
         largest = Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),))
         fix = Fix.of("Give the job more memory, or end the processes that use it.", largest)
-        detail = (
-            "Each process that loads a model can need the model's size in host memory; /dev/shm counts too."
-        )
+        detail = "A process that loads a model can need the model's size in host memory; /dev/shm counts too."
         yield finding("ENV905", Severity.WARNING, evidence, fix, detail)
 
 

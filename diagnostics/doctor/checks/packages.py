@@ -39,14 +39,13 @@ def broken_metadata(case: Examined) -> Iterator[Finding | NotChecked]:
         # A folder that an installer set aside under a tilde does no harm.
         set_aside = all("/~" in place for place in environment.broken)
         folder = f"{environment.prefix}/set-aside"
-        moves = [Run(("mv", place, f"{folder}/{place.rpartition('/')[2]}")) for place in environment.broken]
+        moves = [Run(("mkdir", "-p", folder))]
+        moves += [Run(("mv", place, f"{folder}/{place.rpartition('/')[2]}")) for place in environment.broken]
         advice = "Move these folders away" + ("." if set_aside else " and install their packages again.")
         severity = Severity.WARNING if set_aside else Severity.ERROR
         evidence = [Evidence("no valid package name or version", place) for place in environment.broken]
         detail = "These metadata folders have no valid package name or version."
-        yield finding(
-            "ENV901", severity, evidence, Fix.of(advice, Run(("mkdir", "-p", folder)), *moves), detail
-        )
+        yield finding("ENV901", severity, evidence, Fix.of(advice, *moves), detail)
     for package in environment.packages.values():
         if package.damaged:
             yield incomplete_package(environment, package)

@@ -30,9 +30,7 @@ def ray_clusters(case: Examined) -> Iterator[Finding]:
 def _other_release(environment: Environment, ray: Package, cluster: RayCluster) -> Finding:
     text = f"its latest session was started by Ray {cluster.release}"
     again = install(environment, f"ray=={cluster.release}")
-    advice = (
-        "Use the same release for the cluster and the run: install the cluster's, or restart the cluster."
-    )
+    advice = "Use one release for the cluster and the run: install the cluster's, or restart the cluster."
     severity = Severity.WARNING if cluster.running else Severity.INFO
     evidence = [Evidence(text, cluster.folder), installed_evidence(ray)]
     detail = f"The latest session here is of Ray {cluster.release}; installed is {ray.version}."

@@ -73,9 +73,7 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
         detail = f"{package} was installed from a folder that no longer exists."
         yield finding("ENV926", Severity.ERROR, evidence, Fix.of(advice, again), detail)
     if stale and not lost:
-        advice = (
-            "Reinstall the package from its folder's new location, or delete the line that names the folder."
-        )
+        advice = "Reinstall the package from its new location, or delete the line that names the folder."
         detail = "Modules of that folder cannot be imported. If nothing imports them, no run is affected."
         yield finding("ENV926", Severity.WARNING, stale, Fix.of(advice), detail)
 

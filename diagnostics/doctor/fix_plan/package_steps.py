@@ -114,9 +114,7 @@ def conflicts(environment: Environment, required: list[Constraint]) -> list[Conf
         installed = [item for item in declared if item.name == name and item not in local]
         against = [item for item in installed if not satisfiable([item.versions, *ranges])]
         if not satisfiable(ranges):
-            text = (
-                f"No version of {name} satisfies all of these; the plan leaves it alone. Give up one of them."
-            )
+            text = f"No version of {name} satisfies all of these; the plan leaves it alone. Drop one of them."
             results.append(Conflict(tuple(map(str, local)), text))
         elif against:
             sources = ", ".join(item.source for item in against)

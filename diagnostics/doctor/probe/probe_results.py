@@ -142,9 +142,7 @@ def _not_installed(
 ) -> Finding:
     """Return ENV012 for a module that is not installed, with the command that installs it."""
     name = distribution_of(module)
-    advice = (
-        "Install it; where several lack, install the package that needs them again, with its requirements."
-    )
+    advice = "Install it; where several lack, reinstall the package that needs them, with its requirements."
     command = install(current, requirement_of(current, name)) if current else Install((name,))
     detail = f"{ended.what}: there is no module {module}."
     return finding("ENV012", Severity.ERROR, [evidence], Fix.of(advice, command), detail, **_OBSERVED)
