@@ -182,10 +182,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal without UTF-8 shows ✔ as \\u2714.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    return run_command(app, arguments, called_as())
+
+
+def run_command(command: click.Command, arguments: Sequence[str] | None, program: str) -> int:
+    """Run a command with sanitized output, and return its exit code; an error is reported in one line."""
     with sanitize.sanitize_stdio(mask):
         try:
-            code = app.main(
-                None if arguments is None else list(arguments), prog_name=called_as(), standalone_mode=False
+            code = command.main(
+                None if arguments is None else list(arguments), prog_name=program, standalone_mode=False
             )
         except (KeyboardInterrupt, click.Abort):
             return INTERRUPTED

@@ -7,19 +7,21 @@ other packages' releases of that time. It reads only the index.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Iterator
-from datetime import date
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date, datetime
 from itertools import pairwise
+
+import click
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.build import build
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
+from diagnostics.cli import run_command
 
 
-def changes(provider: str, is_new: Callable[[Release], bool], until: date = date.max) -> Iterator[str]:
+def changes(provider: str, is_new: Callable[[Release], bool], until: date) -> Iterator[str]:
     """Yield one line per name that a new release removed and that the newest release of an indexed package still uses.
 
     Args:
@@ -48,42 +50,40 @@ def releases_until(package: str, until: date) -> list[str]:
     ]
 
 
-def main() -> int:
-    """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m diagnostics.api_index", description=(__doc__ or "").partition(":")[0]
-    )
-    parser.add_argument("command", choices=["build", "changes"])
-    parser.add_argument("package", nargs="*", help="only these packages")
-    parser.add_argument(
-        "--offline", action="store_true", help="fetch nothing; write the files from the cache"
-    )
-    parser.add_argument(
-        "--since", type=date.fromisoformat, help="`changes`: releases uploaded after this day"
-    )
-    parser.add_argument(
-        "--until", type=date.fromisoformat, help="`changes`: releases uploaded until this day"
-    )
-    options = parser.parse_intermixed_args()
-    if unknown := set(options.package) - PACKAGES.keys():
-        parser.error(f"{', '.join(sorted(unknown))}: expected one of {', '.join(PACKAGES)}")
-    names, since, until = options.package or list(PACKAGES), options.since, options.until or date.max
-    if (options.command == "changes") != bool(since):
-        parser.error("`changes` needs --since DAY, and `build` takes none")
+@click.command(help=(__doc__ or "").partition(":")[0] + ".")
+@click.argument("action", type=click.Choice(["build", "changes"]))
+@click.argument("names", metavar="[PACKAGE]...", nargs=-1, type=click.Choice(list(PACKAGES)))
+@click.option("--offline", is_flag=True, help="Fetch nothing; write the files from the cache.")
+@click.option(
+    "--since", type=click.DateTime(["%Y-%m-%d"]), help="`changes`: releases uploaded after this day."
+)
+@click.option(
+    "--until", type=click.DateTime(["%Y-%m-%d"]), help="`changes`: releases uploaded until this day."
+)
+def command(
+    action: str, names: tuple[str, ...], offline: bool, since: datetime | None, until: datetime | None
+) -> None:
+    """Run `build` or `changes`."""
+    if (action == "changes") != bool(since):
+        raise click.UsageError("`changes` needs --since DAY, and `build` takes none")
+    names = names or tuple(PACKAGES)
     if since:
-        for name in names:
-            for line in changes(name, lambda item: query.upload_day(item) > since, until):
-                print(line)
-        return 0
+        last = until.date() if until else date.max
+        print_changes(names, lambda item: query.upload_day(item) > since.date(), last)
+        return
     indexed = [Release(name, item) for name in names for item in query.find_releases(name, "")]
-    for line in build(names, offline=options.offline):
+    for line in build(names, offline=offline):
         print(line, file=sys.stderr, flush=True)
     store.clear_cache()
-    for name in dict.fromkeys(item.package for item in indexed):
-        for line in changes(name, lambda item: item not in indexed):
+    print_changes(dict.fromkeys(item.package for item in indexed), lambda item: item not in indexed)
+
+
+def print_changes(names: Iterable[str], is_new: Callable[[Release], bool], until: date = date.max) -> None:
+    """Print what the new releases of some packages removed."""
+    for name in names:
+        for line in changes(name, is_new, until):
             print(line)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(command, None, "python -m diagnostics.api_index"))

@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -42,6 +43,8 @@ _LARGEST_LISTING = 100_000_000
 _LARGEST_READ = 32_000_000
 _MOST_READS = 10_000
 _MOST_MEMBERS = 100_000
+_LONGEST_PATH = 300
+_LONGEST_REQUIREMENT = 1000
 _DOWNLOAD_S = 600.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PURELIB = re.compile(r"^[\w.+!-]+\.data/(?:purelib|platlib)/")
@@ -109,7 +112,7 @@ def list_releases(
     releases = []
     for version in sorted(item for item in by_version if item >= Version(since)):
         items = by_version[version]
-        day = min((item.upload_time or "")[:10] for item in items)
+        day = min(item.upload_time.date().isoformat() if item.upload_time else "" for item in items)
         chosen = min(items, key=lambda item: (_preference(item.filename), item.filename))
         sha256 = chosen.hashes.get("sha256", "")
         if day >= since_day and _preference(chosen.filename) < len(_PREFERENCES):
@@ -133,7 +136,7 @@ class _ListedFile(msgspec.Struct, rename="kebab"):
     hashes: dict[str, str] = {}
     yanked: bool | str = False
     size: int | None = None
-    upload_time: str | None = None
+    upload_time: datetime | None = None
     requires_python: str | None = None
 
 
@@ -291,15 +294,18 @@ def is_indexed_member(name: str, size: int, *, configs: bool = False) -> bool:
     >>> is_indexed_member("trl/a.py", 1), is_indexed_member("trl/tests/a.py", 1), is_indexed_member("setup.py", 1)
     (True, False, False)
     """
-    if size > _LARGEST_MEMBER or _SKIPPED.search(name) or "/" not in name:
+    if size > _LARGEST_MEMBER or len(name) > _LONGEST_PATH or not name.isprintable():
+        return False
+    if _SKIPPED.search(name) or "/" not in name:
         return False
     return name.endswith(".py") or (configs and "/config/" in name and name.endswith(".yaml"))
 
 
 def _metadata(text: str) -> dict[str, Any]:
     message = email.message_from_string(text.partition("\n\n")[0] + "\n\n")
+    requirements = message.get_all("Requires-Dist") or []
     return {
-        "requires": message.get_all("Requires-Dist") or [],
+        "requires": [line for line in requirements if len(line) <= _LONGEST_REQUIREMENT],
         "python": message.get("Requires-Python") or "",
     }
 

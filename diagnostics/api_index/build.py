@@ -26,8 +26,8 @@ CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Increase the number when `extract` or `uses` changes: all sources in the cache are then extracted again.
 _NAMES, _USES = "names.4", "uses.4"
 _AT_ONCE = 500
-# Raised by `ast.parse`; MemoryError for source that is nested deeper than the parser's stack.
-UNPARSABLE = (SyntaxError, RecursionError, MemoryError, ValueError)
+# Limits on star imports of star imports, and on the names that all of a release bring; more stay unresolved.
+_MOST_STARS_DEEP, _MOST_STAR_NAMES = 50, 1_000_000
 _TABLES = """
 create table if not exists releases (version text primary key, record text);
 create table if not exists sources (checksum text primary key, data blob);
@@ -128,7 +128,7 @@ def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
         return extract_outline(text)
     try:
         return extract(text, module, is_package=is_package)
-    except UNPARSABLE:
+    except SyntaxError:
         return {"__getattr__": "dynamic *"}
 
 
@@ -140,7 +140,7 @@ def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int
         return {}
     try:
         uses = collect_uses(text, path, package.uses)
-    except UNPARSABLE:
+    except SyntaxError:
         return {}
     return {
         use.to_key(): use.line
@@ -171,9 +171,10 @@ def extract_new(
 def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
     """Return the modules that import `*`, and the modules they import from, with the imported names added."""
     expanded: dict[str, Facts] = {}
+    added = 0
 
-    def exported(module: str) -> Facts:
-        facts = expand(module)
+    def exported(module: str, depth: int) -> Facts:
+        facts = expand(module, depth + 1)
         listed = facts.get("__all__", "").split()[1:]
         public = listed or [name for name in facts if name.isidentifier() and not name.startswith("_")]
         return {
@@ -182,16 +183,19 @@ def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
             if (entry := facts.get(name, "" if not listed else "value").lstrip("?"))
         }
 
-    def expand(module: str) -> Facts:
+    def expand(module: str, depth: int = 0) -> Facts:
+        nonlocal added
         if module in expanded or "*" not in names[module]:
             return expanded.get(module, names[module])
         facts = expanded[module] = dict(names[module])
         outside = []
         for source in facts.pop("*").removeprefix("import ").split(", "):
-            if source not in names:
+            if source not in names or depth > _MOST_STARS_DEEP or added > _MOST_STAR_NAMES:
                 outside.append(source)
                 continue
-            for name, entry in exported(source).items():
+            brought = exported(source, depth)
+            added += len(brought)
+            for name, entry in brought.items():
                 facts.setdefault(name, entry)
             if names[source].get("__getattr__") == "dynamic *" and "__all__" not in names[source]:
                 facts["__getattr__"] = "dynamic *"

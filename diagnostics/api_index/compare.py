@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from diagnostics.api_index.source import parse_source
 from diagnostics.api_index.surface import Definition, Signature, Surface, parse_signature
 from diagnostics.api_index.uses import Use
 
@@ -231,7 +232,7 @@ def _working_choices(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tu
 def fields_off_by_default(text: str) -> frozenset[str]:
     """Return the settings of a config class whose default is None or False, also without the prefix `vllm_`."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse_source(text)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             default = node.value
             if isinstance(default, ast.Call):

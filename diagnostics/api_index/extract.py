@@ -25,20 +25,29 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import yaml
+
+from diagnostics.api_index.source import TOO_LONG, dotted_name, expression_text, parse_source
 
 Facts = dict[str, str]
 
 _MAX_TEXT = 300
 _MAX_DEFAULT = 80
+# Limits against source that is built to expand; real source has at most half of each.
+_MOST_NESTED_CLASSES = 4
+_MOST_CLASSES_OF_ATTRIBUTE = 40
+_MOST_LOOP_VALUES = 100
+_LARGEST_YAML = 200_000
 _TYPE_CHECKING = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 _ROUTE_METHODS = frozenset({"get", "post", "put", "delete", "head", "route", "api_route", "add_api_route"})
 # The table of transformers' model types, in `models/auto/`.
 MODEL_TYPES = "CONFIG_MAPPING_NAMES"
+_CHOICE_TYPES = {"Literal", "Union", "Optional"}
 _PROPERTIES = {"property", "cached_property", "functools.cached_property"}
 _TOP_LEVEL = re.compile(r"^(?:async )?(class|def) (\w+)(?:\(([\w., ]*)\):)?", re.MULTILINE)
-_ALL = re.compile(r"^__all__ = (\[[^\]]*\])", re.MULTILINE)
+_ALL = re.compile(r"^__all__ = \[", re.MULTILINE)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -46,9 +55,9 @@ def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
     """Return the names that a module defines, each with its entry.
 
     Raises:
-        SyntaxError: This Python version cannot parse the text.
+        SyntaxError: The text cannot be parsed.
     """
-    tree = ast.parse(text)
+    tree = parse_source(text)
     reader = _ModuleReader(module, is_package)
     reader.read_module(tree)
     if any(word in text for word in ("environ", "getenv", "add_argument", "envs", '"/', "'/")):
@@ -66,12 +75,15 @@ def extract_outline(text: str) -> Facts:
     for kind, name, bases in _TOP_LEVEL.findall(text):
         facts[name] = f"class {bases} @outline" if kind == "class" else "def (*args, **kwargs)"
     if match := _ALL.search(text):
-        facts["__all__"] = "value " + " ".join(re.findall(r"\w+", match[1]))
+        listed = text[match.end() :].partition("]")[0]
+        facts["__all__"] = "value " + " ".join(re.findall(r"\w+", listed))
     return facts | {"__getattr__": "dynamic *"}
 
 
 def extract_yaml(text: str) -> Facts:
-    r"""Return the dotted keys of a YAML config file, with their values.
+    r"""Return the dotted keys of a YAML config file, with their values; none if the file is invalid or has aliases.
+
+    A file of a kilobyte whose aliases refer to aliases can have more values than fit in memory.
 
     >>> extract_yaml("a:\n  b: 1\n")
     {'a': 'field', 'a.b': 'field = 1'}
@@ -79,7 +91,8 @@ def extract_yaml(text: str) -> Facts:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     def walk(value: object, prefix: str) -> Iterator[tuple[str, str]]:
-        for key, inner in value.items() if isinstance(value, dict) else ():
+        items = value.items() if isinstance(value, dict) and len(prefix) < _MAX_TEXT else ()
+        for key, inner in items:
             # The groups in Hydra's list of defaults can be chosen by name.
             if key == "defaults" and isinstance(inner, list):
                 groups = (name for item in inner if isinstance(item, dict) for name in item)
@@ -89,8 +102,12 @@ def extract_yaml(text: str) -> Facts:
             yield from walk(inner, f"{prefix}{key}.")
 
     try:
+        if len(text) > _LARGEST_YAML or any(
+            isinstance(item, yaml.AliasEvent) for item in yaml.parse(text, loader)
+        ):
+            return {}
         return dict(walk(yaml.load(text, loader), ""))  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, RecursionError):
+    except Exception:  # noqa: BLE001 - PyYAML raises a dozen kinds for values of a wrong form
         return {}
 
 
@@ -103,6 +120,10 @@ class _ModuleReader:
     facts: Facts = field(default_factory=dict)
     type_checking: Facts = field(default_factory=dict)
     """Names that only type checkers import; they exist if the module is loaded lazily."""
+    stars: dict[str, None] = field(default_factory=dict)
+    """Modules of which all names are imported."""
+    lazy_stars: dict[str, None] = field(default_factory=dict)
+    """Modules of which only type checkers import all names."""
     lazy: bool = False
 
     def read_module(self, tree: ast.Module) -> None:
@@ -119,11 +140,11 @@ class _ModuleReader:
                 if not (entry.startswith("value") and target.get(name, "value")[:5] != "value"):
                     target[name] = entry
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-                target["*"] = f"{target.get('*', '')} {self.absolute(node)}"
+                (self.lazy_stars if state == "types" else self.stars)[self.absolute(node)] = None
         self._add_lazy_names(tree)
         self.facts.update({name: f"?{self.facts[name]}" for name in conditional if "." not in name})
-        if "*" in self.facts:
-            self.facts["*"] = "import " + ", ".join(dict.fromkeys(self.facts["*"].split()))
+        if self.stars:
+            self.facts["*"] = "import " + ", ".join(self.stars)
 
     def absolute(self, node: ast.ImportFrom) -> str:
         """Return the absolute module of an import statement."""
@@ -141,11 +162,13 @@ class _ModuleReader:
             case ast.ClassDef():
                 yield from _class_entries(node)
             case ast.Assign():
+                entry = _value_entry(node.value)
+                names = dict.fromkeys(name for target in node.targets for name in _name_targets(target))
+                for name in names:
+                    yield name, _list_entry(node.value) if name == "__all__" else entry
+                    if name == MODEL_TYPES:
+                        yield from ((f"{name}.{key}", "value") for key in _pair_keys(node.value))
                 for target in node.targets:
-                    for name in _name_targets(target):
-                        yield name, _value_entry(node.value, listed=name == "__all__")
-                        if name == MODEL_TYPES:
-                            yield from ((f"{name}.{key}", "value") for key in _pair_keys(node.value))
                     self._note_lazy_module(target)
             case ast.AnnAssign(target=ast.Name(id=name)):
                 yield name, _value_entry(node.value) if node.value else "value"
@@ -163,11 +186,12 @@ class _ModuleReader:
                     yield bound, "value"
 
     def _note_lazy_module(self, target: ast.expr) -> None:
-        text = ast.unparse(target) if isinstance(target, ast.Subscript | ast.Attribute) else ""
-        if text.startswith("sys.modules["):
-            self.lazy = True
-        elif text.startswith("globals()["):
-            self.facts["__getattr__"] = "dynamic *"
+        while isinstance(target, ast.Subscript | ast.Attribute):
+            if isinstance(target, ast.Subscript):
+                self.lazy |= dotted_name(target.value) == "sys.modules"
+                if _is_globals(target.value):
+                    self.facts["__getattr__"] = "dynamic *"
+            target = target.value
 
     def _add_lazy_names(self, tree: ast.Module) -> None:
         """Add names that appear on access: those of `__getattr__`, lazy import tables and TYPE_CHECKING blocks."""
@@ -175,22 +199,19 @@ class _ModuleReader:
         for node, _state in _import_time_statements(tree.body):
             if _is_function(node, "__getattr__"):
                 getter = node
-            if isinstance(node, ast.Expr) and ast.unparse(node).startswith(
-                ("globals().update", "setattr(sys.modules")
-            ):
+            if isinstance(node, ast.Expr) and _sets_any_global(node.value):
                 self.facts["__getattr__"] = "dynamic *"
         if getter is None and not self.lazy:
             return
         names = self.type_checking | dict(_lazy_tables(tree, self.module))
-        if stars := names.pop("*", ""):
-            self.facts["*"] = f"{self.facts.get('*', '')} {stars}"
+        self.stars |= self.lazy_stars
         if getter is not None:
             constants = (node.value for node in ast.walk(getter) if isinstance(node, ast.Constant))
             compared = dict.fromkeys(
                 text for text in constants if isinstance(text, str) and text.isidentifier()
             )
             self.facts["__getattr__"] = " ".join(["dynamic", *(compared or ([] if names else ["*"]))])
-        elif not names and not stars:
+        elif not names and not self.lazy_stars:
             self.facts["__getattr__"] = "dynamic *"
         for name, entry in names.items():
             if not self.facts.get(name, "").startswith(("class", "def")):
@@ -203,7 +224,7 @@ def _import_time_statements(body: Iterable[ast.stmt], state: str = "") -> Iterat
         yield node, state
         match node:
             case ast.If():
-                types = ast.unparse(node.test) in _TYPE_CHECKING
+                types = dotted_name(node.test) in _TYPE_CHECKING
                 yield from _import_time_statements(node.body, "types" if types else state or "if")
                 yield from _import_time_statements(node.orelse, state if types else state or "if")
             case ast.For() | ast.While() | ast.With():
@@ -227,6 +248,21 @@ def _pair_keys(node: ast.expr) -> Iterator[str]:
                 yield key.value
 
 
+def _is_globals(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and dotted_name(node.func) == "globals"
+
+
+def _sets_any_global(node: ast.expr) -> bool:
+    """Return whether an expression is `globals().update(…)` or `setattr(sys.modules[…], …)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    updates = (
+        isinstance(node.func, ast.Attribute) and node.func.attr == "update" and _is_globals(node.func.value)
+    )
+    target = node.args[0] if node.args and dotted_name(node.func) == "setattr" else None
+    return updates or (isinstance(target, ast.Subscript) and dotted_name(target.value) == "sys.modules")
+
+
 def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of table
     """Yield names of lazy import tables: vLLM's ('LLM': '.entrypoints.llm:LLM'), transformers' `_import_structure`."""
     for node in ast.walk(tree):
@@ -245,7 +281,11 @@ def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  #
             case _:
                 continue
         for name, entry in pairs:
-            if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
+            if not (
+                isinstance(name, ast.Constant)
+                and isinstance(name.value, str)
+                and len(name.value) <= _MAX_TEXT
+            ):
                 continue
             if isinstance(entry, ast.List):
                 for item in entry.elts:
@@ -264,34 +304,43 @@ def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  #
 def _class_entries(node: ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the entry of a class, and those of its members as `Class.member`."""
     name = f"{prefix}{node.name}"
-    bases = [ast.unparse(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
-    dataclass_mark = (
-        " @dataclass" if any("dataclass" in ast.unparse(item) for item in node.decorator_list) else ""
-    )
+    bases = [expression_text(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+    is_dataclass = any("dataclass" in expression_text(item) for item in node.decorator_list)
+    dataclass_mark = " @dataclass" if is_dataclass else ""
     yield name, f"class {', '.join(bases)}{dataclass_mark}".rstrip()
-    members: Facts = {}
-    for item, _state in _import_time_statements(node.body):
-        match item:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                entry, known = _function_entry(item), members.get(f"{name}.{item.name}", "")
-                if known.startswith("def") and entry.startswith("def"):
-                    entry = _merge_overloads(known, entry)
-                members[f"{name}.{item.name}"] = known if known.startswith("property") else entry
-            case ast.ClassDef():
-                members.update(_class_entries(item, f"{name}."))
-            case ast.Assign():
-                for target in item.targets:
-                    members.update(
-                        {f"{name}.{bound}": _value_entry(item.value) for bound in _name_targets(target)}
-                    )
-            case ast.AnnAssign(target=ast.Name(id=bound)):
-                members[f"{name}.{bound}"] = _field_entry(item)
+    members = _class_body(node, name)
     for attribute, hints in _instance_attributes(node).items():
         known = members.get(f"{name}.{attribute}", "")
         if not known or (known.startswith(("field", "value")) and hints):
             text = f"attr {' '.join(hints)}".rstrip()
             members[f"{name}.{attribute}"] = text if not known else f"{known} | {text}"
     yield from members.items()
+
+
+def _class_body(node: ast.ClassDef, name: str) -> Facts:
+    """Return the names that the body of a class binds, each after the name of the class."""
+    members: Facts = {}
+    signatures: dict[str, list[str]] = {}
+    for item, _state in _import_time_statements(node.body):
+        match item:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                entry, method = _function_entry(item), f"{name}.{item.name}"
+                if entry.startswith("def"):
+                    signatures.setdefault(method, []).append(entry)
+                if not members.get(method, "").startswith("property"):
+                    members[method] = entry
+            case ast.ClassDef() if name.count(".") < _MOST_NESTED_CLASSES:
+                members.update(_class_entries(item, f"{name}."))
+            case ast.Assign():
+                entry = _value_entry(item.value)
+                bound_names = (bound for target in item.targets for bound in _name_targets(target))
+                members.update(dict.fromkeys((f"{name}.{bound}" for bound in bound_names), entry))
+            case ast.AnnAssign(target=ast.Name(id=bound)):
+                members[f"{name}.{bound}"] = _field_entry(item)
+    for method, entries in signatures.items():
+        if len(entries) > 1 and members[method].startswith("def"):
+            members[method] = _merge_overloads(*entries)
+    return members
 
 
 def _merge_overloads(*entries: str) -> str:
@@ -309,14 +358,14 @@ def _merge_overloads(*entries: str) -> str:
 
 
 def _function_entry(node: _Function) -> str:
-    decorators = [ast.unparse(item) for item in node.decorator_list]
-    returns = f" -> {ast.unparse(node.returns)[:_MAX_DEFAULT]}" if node.returns else ""
+    decorators = [dotted_name(item) for item in node.decorator_list]
+    returns = f" -> {expression_text(node.returns)[:_MAX_DEFAULT]}" if node.returns else ""
     if any(item in _PROPERTIES for item in decorators):
         return f"property{returns}"
     parts = _parameters(node.args)
     for item in node.decorator_list:
         # transformers' deprecate_kwarg("old", …) accepts the old name, too.
-        if isinstance(item, ast.Call) and "deprecate_kwarg" in ast.unparse(item.func) and item.args:
+        if isinstance(item, ast.Call) and "deprecate_kwarg" in dotted_name(item.func) and item.args:
             parts.insert(len(parts) - (node.args.kwarg is not None), f"{getattr(item.args[0], 'value', '')}=")
     shown_returns = (
         returns if "classmethod" in decorators or (returns and not returns.startswith(" -> None")) else ""
@@ -348,7 +397,7 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 def _field_entry(node: ast.AnnAssign) -> str:
     """Return the type, default and choices of an annotated attribute as an entry."""
-    text = f"field {_shorten(ast.unparse(node.annotation), _MAX_TEXT)}"
+    text = f"field {_shorten(expression_text(node.annotation), _MAX_TEXT)}"
     value = node.value
     if isinstance(value, ast.Call):
         keywords = {item.arg: item.value for item in value.keywords}
@@ -362,40 +411,41 @@ def _field_entry(node: ast.AnnAssign) -> str:
         by_key = {getattr(key, "value", ""): item for key, item in more.items()} | keywords
         for key in ("choices", "aliases", "alias", "validation_alias", "deprecated"):
             if isinstance(item := by_key.get(key), ast.Constant | ast.List | ast.Tuple | ast.Call):
-                text += f" {key} {_shorten(ast.unparse(item), _MAX_TEXT)}"
+                text += f" {key} {_shorten(expression_text(item), _MAX_TEXT)}"
     if value is not None:
-        text += f" = {_shorten(ast.unparse(value), _MAX_DEFAULT)}"
+        text += f" = {_shorten(expression_text(value), _MAX_DEFAULT)}"
     return text
 
 
-def _value_entry(node: ast.expr | None, *, listed: bool = False) -> str:
+def _value_entry(node: ast.expr) -> str:
     """Return the entry of a constant, a Literal or a list of strings; `value` for anything else."""
-    if listed and isinstance(node, ast.List | ast.Tuple):
-        return "value " + " ".join(str(item.value) for item in node.elts if isinstance(item, ast.Constant))
     if isinstance(node, ast.Constant):
         return f"value {_shorten(repr(node.value), _MAX_DEFAULT)}"
-    if isinstance(node, ast.Subscript) and ast.unparse(node.value).rpartition(".")[2] in {
-        "Literal",
-        "Union",
-        "Optional",
-    }:
-        return f"value {_shorten(ast.unparse(node), _MAX_TEXT)}"
+    if isinstance(node, ast.Subscript) and dotted_name(node.value).rpartition(".")[2] in _CHOICE_TYPES:
+        return f"value {_shorten(expression_text(node), _MAX_TEXT)}"
     if isinstance(node, ast.List | ast.Tuple) and all(isinstance(item, ast.Constant) for item in node.elts):
-        text = ast.unparse(node)
-        return f"value {text}" if len(text) <= _MAX_TEXT else "value"
+        text = expression_text(node)
+        return f"value {text}" if text != TOO_LONG and len(text) <= _MAX_TEXT else "value"
     if isinstance(node, ast.Name | ast.Attribute):
-        return f"value = {ast.unparse(node)}"[:_MAX_DEFAULT]
+        return f"value = {expression_text(node)}"[:_MAX_DEFAULT]
     return "value"
 
 
-def _instance_attributes(node: ast.ClassDef) -> dict[str, list[str]]:  # noqa: C901 - a case a kind of statement
+def _list_entry(node: ast.expr) -> str:
+    """Return the entry of `__all__`: all its names."""
+    if not isinstance(node, ast.List | ast.Tuple):
+        return _value_entry(node)
+    return " ".join(["value", *(str(item.value) for item in node.elts if isinstance(item, ast.Constant))])
+
+
+def _instance_attributes(node: ast.ClassDef) -> dict[str, dict[str, None]]:  # noqa: C901 - a case a kind of statement
     """Return the attributes that methods set on `self`, with their possible classes, likeliest first."""
-    attributes: dict[str, list[str]] = {}
+    attributes: dict[str, dict[str, None]] = {}
     for method in node.body:
         if not isinstance(method, _Function):
             continue
         annotations = {
-            item.arg: item.annotation
+            item.arg: _annotation_names(item.annotation)
             for item in (*method.args.args, *method.args.kwonlyargs)
             if item.annotation
         }
@@ -407,16 +457,18 @@ def _instance_attributes(node: ast.ClassDef) -> dict[str, list[str]]:  # noqa: C
                 targets = [statement.target]
             for target in (part for item in targets for part in _unpacked(item)):
                 if isinstance(target, ast.Attribute) and _is_self(target.value):
-                    hints = attributes.setdefault(target.attr, [])
+                    hints = attributes.setdefault(target.attr, {})
+                    if len(hints) >= _MOST_CLASSES_OF_ATTRIBUTE:
+                        continue
                     value = getattr(statement, "value", None)
-                    hints_here = list(_created_types(value)) if isinstance(value, ast.Call) else []
-                    if isinstance(value, ast.Name) and value.id in annotations:
-                        hints_here += _annotation_names(annotations[value.id])
+                    if isinstance(value, ast.Call):
+                        hints.update(dict.fromkeys(_created_types(value)))
+                    if isinstance(value, ast.Name):
+                        hints.update(annotations.get(value.id, {}))
                     if isinstance(statement, ast.AnnAssign):
-                        hints_here += _annotation_names(statement.annotation)
-                    hints += [hint for hint in hints_here if hint not in hints]
+                        hints.update(_annotation_names(statement.annotation))
             if isinstance(statement, ast.Expr) and _sets_any_attribute(statement.value):
-                attributes["__getattr__"] = []
+                attributes["__getattr__"] = {}
     return attributes
 
 
@@ -425,7 +477,7 @@ def _sets_any_attribute(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call):
         return False
     by_name = getattr(node.func, "id", "") == "setattr" and bool(node.args) and _is_self(node.args[0])
-    return by_name or ast.unparse(node.func) == "self.__dict__.update"
+    return by_name or dotted_name(node.func) == "self.__dict__.update"
 
 
 def _created_types(value: ast.Call) -> Iterator[str]:
@@ -440,22 +492,24 @@ def _created_types(value: ast.Call) -> Iterator[str]:
         yield f"self.{root.attr}"
 
 
-def _annotation_names(node: ast.expr) -> list[str]:
+def _annotation_names(node: ast.expr) -> dict[str, None]:
     """Return the class names of an annotation: `Optional["Executor"]` gives Executor."""
-    names = []
-    for part in ast.walk(node):
-        name = part.id if isinstance(part, ast.Name) else getattr(part, "value", None)
-        if isinstance(name, str) and name.isidentifier() and name[:1].isupper():
-            names.append(name)
-    return [name for name in names if name not in {"Optional", "Union", "Any", "Callable"}]
+    parts = (
+        part.id if isinstance(part, ast.Name) else getattr(part, "value", None) for part in ast.walk(node)
+    )
+    names = (name for name in parts if isinstance(name, str) and name.isidentifier() and name[:1].isupper())
+    classes = (name for name in names if name not in {"Optional", "Union", "Any", "Callable"})
+    return dict.fromkeys(islice(classes, _MOST_CLASSES_OF_ATTRIBUTE))
 
 
 def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of declaration
     """Yield environment variables, argparse options and routes anywhere in a file."""
     loops = {
-        ast.unparse(node.target): node.iter.elts
+        node.target.id: [str(item.value) for item in node.iter.elts if isinstance(item, ast.Constant)]
         for node in ast.walk(tree)
-        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple | ast.List)
+        if isinstance(node, ast.For)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.iter, ast.Tuple | ast.List)
     }
     for node in ast.walk(tree):
         match node:
@@ -480,21 +534,22 @@ def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  
                         yield f"env:{key.value}", "env"
 
 
-def _argparse_options(node: ast.Call, loops: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str]]:
+def _argparse_options(node: ast.Call, loops: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     keywords = {item.arg: item.value for item in node.keywords}
     kind = keywords.get("type")
-    action = ast.unparse(keywords["action"]).strip("'\"") if "action" in keywords else ""
-    text = f"option {'flag' if action.startswith('store_') else action or (ast.unparse(kind)[:40] if kind else 'str')}"
+    action = expression_text(keywords["action"]).strip("'\"") if "action" in keywords else ""
+    parsed = expression_text(kind)[:40] if kind else "str"
+    text = f"option {'flag' if action.startswith('store_') else action or parsed}"
     for key, mark in (("choices", " choices "), ("default", " = ")):
         if key in keywords:
-            text += mark + _shorten(ast.unparse(keywords[key]), _MAX_TEXT)
+            text += mark + _shorten(expression_text(keywords[key]), _MAX_TEXT)
     for argument in node.args:
         for name in _texts(argument, loops):
             if name.startswith("--"):
                 yield name, text
 
 
-def _texts(node: ast.expr, loops: dict[str, list[ast.expr]]) -> list[str]:
+def _texts(node: ast.expr, loops: dict[str, list[str]]) -> list[str]:
     """Return the possible values of a string or f-string, given the constants that enclosing loops iterate over."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
@@ -502,12 +557,10 @@ def _texts(node: ast.expr, loops: dict[str, list[ast.expr]]) -> list[str]:
         return []
     texts = [""]
     for part in node.values:
-        ends = (
-            [part]
-            if isinstance(part, ast.Constant)
-            else loops.get(ast.unparse(getattr(part, "value", part)), [])
-        )
-        texts = [text + str(end.value) for text in texts for end in ends if isinstance(end, ast.Constant)]
+        name = dotted_name(part.value) if isinstance(part, ast.FormattedValue) else ""
+        ends = [str(part.value)] if isinstance(part, ast.Constant) else loops.get(name, [])
+        combined = (text + end for text in texts for end in ends[:_MOST_LOOP_VALUES])
+        texts = [text for text in islice(combined, _MOST_LOOP_VALUES) if len(text) <= _MAX_TEXT]
     return texts
 
 

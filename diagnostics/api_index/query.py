@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cache
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -282,10 +282,10 @@ def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
     """Return the name, range and extra of a requirement; None if it is unreadable or not for this platform."""
     try:
         requirement = Requirement(line)
-    except InvalidRequirement:
-        return None
-    extra = str(requirement.marker or "").partition("extra ==")[2].strip(" \"'").partition('"')[0]
-    if requirement.marker and not requirement.marker.evaluate({"extra": extra, "sys_platform": "linux"}):
+        extra = str(requirement.marker or "").partition("extra ==")[2].strip(" \"'").partition('"')[0]
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra, "sys_platform": "linux"}):
+            return None
+    except (ValueError, RecursionError):  # of packaging: invalid text, or a marker that cannot be evaluated
         return None
     return canonicalize_name(requirement.name), requirement.specifier, extra
 

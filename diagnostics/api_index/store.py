@@ -108,7 +108,8 @@ def write_package(
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_LZMA) as archive:
         for name, document in documents.items():
             text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), text, zipfile.ZIP_LZMA)
+            data = text.encode(errors="replace")  # a string in the source can have half a character
+            archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), data, zipfile.ZIP_LZMA)
     temporary.replace(path)
 
 

@@ -147,6 +147,8 @@ class Surface:
     companions: Mapping[str, Surface] = field(default_factory=dict)
     """Surfaces of other packages, by module name: for base classes from there."""
     _members: dict[Definition, Members] = field(default_factory=dict)
+    _searched: set[tuple[str, str]] = field(default_factory=set)
+    """(module, name) of the star imports that one look-up has followed; many paths may lead to the same one."""
 
     def has_module(self, module: str) -> bool:
         """Return whether a module or a folder of modules of that name exists."""
@@ -199,7 +201,11 @@ class Surface:
             return self.find(module, alias, depth + 1)
         if entry:
             return Definition(module, name, entry, "defined")
-        for source in facts.get("*", "").removeprefix("import ").split(", "):
+        if depth == 0:
+            self._searched.clear()
+        sources = facts.get("*", "").removeprefix("import ").split(", ")
+        for source in sources if (module, name) not in self._searched else ():
+            self._searched.add((module, name))
             if source and self._is_inside(source):
                 listed = (self.source.facts(source) or {}).get("__all__", "").split()[1:]
                 definition = self.find(source, name, depth + 1) if not listed or name in listed else None
@@ -226,12 +232,22 @@ class Surface:
         """Return the names of a module of this package or of a companion; empty if there is none."""
         return self._surface_of(module).source.facts(module) or {}
 
-    def class_and_bases(self, definition: Definition, depth: int = 0) -> Iterator[Definition | None]:
-        """Yield a class and its base classes; None for a base that cannot be resolved."""
+    def class_and_bases(
+        self, definition: Definition, depth: int = 0, seen: dict[Definition, bool] | None = None
+    ) -> Iterator[Definition | None]:
+        """Yield a class and its base classes, each once; None for a base that cannot be resolved.
+
+        Args:
+            definition: The class.
+            depth: Number of classes between this class and the first.
+            seen: For each class so far, whether its bases are being read: such a class is its own base, by two names.
+        """
+        seen = {} if seen is None else seen
         if not definition.is_class or depth > _DEPTH or definition.entry.endswith("@outline"):
             yield None
             return
         yield definition
+        seen[definition] = True
         bases = definition.entry.removeprefix("class").partition("@")[0]
         for base in filter(None, (part.strip() for part in bases.split(","))):
             if base.rpartition(".")[2] in _EMPTY_BASES:
@@ -241,10 +257,11 @@ class Surface:
                 if base.isidentifier()
                 else None
             )
-            if parent is None or parent == definition:
+            if parent is None or seen.get(parent):
                 yield None
-            else:
-                yield from self.class_and_bases(parent, depth + 1)
+            elif parent not in seen:
+                yield from self.class_and_bases(parent, depth + 1, seen)
+        seen[definition] = False
 
     def members(self, definition: Definition) -> Members:
         """Return the attributes of a class and of its instances."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.api_index.extract import MODEL_TYPES
+from diagnostics.api_index.source import dotted_name, parse_source
 
 # The file of TRL's client of the server, and the one that starts the server.
 CLIENT = "/vllm_client.py"
@@ -28,6 +29,12 @@ _PROBES = {"hasattr", "getattr", "signature", "find_spec", "import_module", "ver
 _OPERATORS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+# Limits against source that is built to expand; real source has at most a third of each.
+_MOST_CONDITIONS = 16
+_MOST_ATTRIBUTES = 20
+_MOST_USES = 50_000
+_LONGEST_KEY = 200
 
 _LEAVING = ast.Return | ast.Continue | ast.Break
 
@@ -104,9 +111,9 @@ def collect_uses(text: str, file: str, packages: Collection[str]) -> list[Use]:
     """Return the uses of some packages, given by module name, in the text of one file.
 
     Raises:
-        SyntaxError: This Python version cannot parse the file.
+        SyntaxError: The file cannot be parsed.
     """
-    tree = ast.parse(text)
+    tree = parse_source(text)
     walk = _Walk(file, packages)
     # The first pass binds names: an instance created in `__init__` may be used in a method above it.
     walk.binding_only = True
@@ -207,7 +214,13 @@ def _certain(value: bool) -> tuple[Branch, Branch]:
 def _all_of(parts: list[Branch]) -> Branch:
     if None in parts:
         return None
-    return tuple(dict.fromkeys(item for part in parts for item in part or ()))
+    return _bounded(item for part in parts for item in part or ())
+
+
+def _bounded(conditions: Iterable[str]) -> tuple[str, ...]:
+    """Return conditions without duplicates; only `?` if there are very many, because every use repeats them."""
+    unique = tuple(dict.fromkeys(conditions))
+    return unique if len(unique) <= _MOST_CONDITIONS else ("?",)
 
 
 def _any_of(parts: list[Branch]) -> Branch:
@@ -279,7 +292,7 @@ class _Walk:
                 branch = self.conditions.branches(statement.test)[1]
                 if branch is None:
                     return
-                guards = replace(guards, conditions=tuple(dict.fromkeys((*guards.conditions, *branch))))
+                guards = replace(guards, conditions=_bounded((*guards.conditions, *branch)))
 
     def statement(self, node: ast.stmt, guards: Use) -> None:
         match node:
@@ -307,8 +320,7 @@ class _Walk:
         self.expression(node.test, guards)
         for body, branch in zip((node.body, node.orelse), self.conditions.branches(node.test), strict=True):
             if branch is not None:
-                conditions = tuple(dict.fromkeys((*guards.conditions, *branch)))
-                self.block(body, replace(guards, conditions=conditions))
+                self.block(body, replace(guards, conditions=_bounded((*guards.conditions, *branch))))
 
     def children(self, node: ast.AST, guards: Use) -> None:
         """Walk any other compound statement or expression: classes, loops, `with`, `match`."""
@@ -322,10 +334,10 @@ class _Walk:
 
     def try_statement(self, node: ast.Try, guards: Use) -> None:
         """Walk a `try`; if it handles a failed import, its arms are alternatives."""
-        handlers = [handler for handler in node.handlers if _catches_import_errors(handler)]
+        handlers = [item for item in node.handlers if item.type is None or _catches(item, _IMPORT_ERRORS)]
         if not handlers:
             outer_caught = self.value_errors_caught
-            self.value_errors_caught |= any("ValueError" in ast.dump(item) for item in node.handlers)
+            self.value_errors_caught |= any(_catches(item, {"ValueError"}) for item in node.handlers)
             self.block(node.body, guards)
             self.value_errors_caught = outer_caught
             for handler in node.handlers:
@@ -373,6 +385,8 @@ class _Walk:
         name: str,
         path: tuple[str, ...] = (),
     ) -> None:
+        if len(self.uses) > _MOST_USES:
+            raise SyntaxError(f"more than {_MOST_USES} uses of other packages")
         self.uses.append(
             replace(guards, kind=kind, module=module, name=name, path=path, file=self.file, line=node.lineno)
         )
@@ -383,11 +397,10 @@ class _Walk:
             return
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Subscript):
-            if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
-                keys = self.literals.setdefault(_dotted(target.value), {})
-                keys[target.slice.value] = guards.conditions
+            for key in _keys([target.slice]):
+                self.literals.setdefault(dotted_name(target.value), {})[key] = guards.conditions
             return
-        name = _dotted(target)
+        name = dotted_name(target)
         if not name:
             return
         if isinstance(target, ast.Name):
@@ -395,8 +408,7 @@ class _Walk:
         if isinstance(value, ast.Call) and getattr(value.func, "id", "") in self.imported:
             self.instances[name] = self.imported[value.func.id]  # type: ignore[attr-defined]
         elif isinstance(value, ast.Dict):
-            constants = (key.value for key in value.keys if isinstance(key, ast.Constant))
-            self.literals[name] = {key: () for key in constants if isinstance(key, str)}
+            self.literals[name] = dict.fromkeys(_keys(value.keys), ())
 
     def remember_condition(self, name: str, value: ast.expr) -> None:
         package = self.conditions.package_of(value)
@@ -413,7 +425,7 @@ class _Walk:
             return
         for attribute in _outermost_attributes(node):
             # The target of an assignment need not exist before.
-            origin = self.origin(_dotted(attribute)) if isinstance(attribute.ctx, ast.Load) else None
+            origin = self.origin(dotted_name(attribute)) if isinstance(attribute.ctx, ast.Load) else None
             if origin is not None:
                 self.add(guards, attribute, "attribute", *origin)
         for part in ast.walk(node):
@@ -429,7 +441,7 @@ class _Walk:
 
     def origin(self, dotted: str) -> tuple[str, str, tuple[str, ...]] | None:
         """Return (module, name, attribute path) of an expression that comes from one of the packages."""
-        parts = dotted.split(".")
+        parts = dotted.split(".")[:_MOST_ATTRIBUTES]
         for length in range(len(parts) - 1, 0, -1):  # the longest known prefix: self.llm before self
             prefix, path = ".".join(parts[:length]), tuple(parts[length:])
             stem = self.instances.get(prefix) or self.imported.get(prefix)
@@ -438,16 +450,14 @@ class _Walk:
         return None
 
     def call(self, node: ast.Call, guards: Use) -> None:
-        dotted = _dotted(node.func)
+        dotted = dotted_name(node.func)
         origin = (*self.imported[dotted], ()) if dotted in self.imported else self.origin(dotted)
         if origin is not None:
             module, name, path = origin
             for keyword in node.keywords:
-                keys = {keyword.arg: ()} if keyword.arg else self.literals.get(_dotted(keyword.value), {})
+                keys = {keyword.arg: ()} if keyword.arg else self.literals.get(dotted_name(keyword.value), {})
                 for key, conditions in sorted(keys.items()):
-                    reached = replace(
-                        guards, conditions=tuple(dict.fromkeys((*guards.conditions, *conditions)))
-                    )
+                    reached = replace(guards, conditions=_bounded((*guards.conditions, *conditions)))
                     self.add(reached, node, "argument", module, name, (*path, key))
             if (name, path) == ("AutoConfig", ("register",)):
                 self.register(node, guards)
@@ -479,29 +489,24 @@ class _Walk:
 
 def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
     """Yield each attribute chain once: a.b.c, but not the a.b inside it."""
-    if isinstance(node, ast.Attribute) and _dotted(node):
+    if isinstance(node, ast.Attribute) and dotted_name(node):
         yield node
         return
     for child in ast.iter_child_nodes(node):
         yield from _outermost_attributes(child)
 
 
-def _dotted(node: ast.AST) -> str:
-    """Return the dotted name of an attribute chain; empty for any other expression."""
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=attr):
-            prefix = _dotted(value)
-            return f"{prefix}.{attr}" if prefix else ""
-    return ""
+def _keys(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
+    """Yield the constant keys of a dictionary."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= _LONGEST_KEY:
+            yield node.value
 
 
-def _catches_import_errors(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
+def _catches(handler: ast.ExceptHandler, errors: Collection[str]) -> bool:
+    """Return whether a handler names one of these exceptions."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(_dotted(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds)
+    return any(dotted_name(kind).rpartition(".")[2] in errors for kind in kinds if kind)
 
 
 def _route(node: ast.JoinedStr) -> str:

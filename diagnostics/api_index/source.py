@@ -1,0 +1,94 @@
+"""Parse source files of other packages, which may be built so that reading them takes endless time or memory.
+
+The time of every pass over a tree of `parse_source` is proportional to the file's size, if the pass visits each node
+a fixed number of times and nests no deeper than the tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+
+# Real source has at most half of each: 1.4 MB, 70 levels, names of 95 characters.
+_LARGEST = 3_000_000
+_DEEPEST = 150
+_LONGEST_NAME = 200
+_LARGEST_NUMBER = 10_000
+# Python 3.11 parses an f-string in time proportional to its length times its number of braces.
+_MOST_FSTRING_STEPS = 1_000_000_000
+_FEW_BRACES = 1000
+# A comment, or a string with its prefix.
+_COMMENT_OR_STRING = re.compile(
+    r"""\#[^\n]*+
+    | (?P<prefix>\b[A-Za-z]{1,2})?+
+      (?: \"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+ | '{3}(?:[^'\\]|\\[\s\S]|'(?!''))*+
+        | "(?:[^"\\\n]|\\[\s\S])*+ | '(?:[^'\\\n]|\\[\s\S])*+ )["']{0,3}""",
+    re.VERBOSE,
+)
+# Longer texts are shortened anyway; each part has at least one character, not counting the contexts of names.
+TOO_LONG = "…"
+_MOST_PARTS = 1000
+_MOST_FSTRINGS = 5
+
+
+def parse_source(text: str) -> ast.Module:
+    """Return the syntax tree of a source file.
+
+    Raises:
+        SyntaxError: This Python version cannot parse the file, or it is larger, deeper, or has longer names than any
+            real source.
+    """
+    if len(text) > _LARGEST or _fstring_steps(text) > _MOST_FSTRING_STEPS:
+        raise SyntaxError("larger than any real source file")
+    try:
+        tree = ast.parse(text)
+    except (RecursionError, MemoryError, ValueError) as error:
+        raise SyntaxError(f"cannot be parsed: {type(error).__name__}: {error}") from None
+    level: list[ast.AST] = [tree]
+    for _depth in range(_DEEPEST):
+        level = [child for node in level for child in _checked_children(node)]
+        if not level:
+            return tree
+    raise SyntaxError(f"nested deeper than {_DEEPEST} levels")
+
+
+def _fstring_steps(text: str) -> int:
+    """Return the number of steps that Python 3.11 needs for the f-strings of a file; 0 if there are few braces."""
+    if text.count("{") < _FEW_BRACES:
+        return 0
+    strings = (match for match in _COMMENT_OR_STRING.finditer(text) if "f" in (match["prefix"] or "").lower())
+    return sum(len(match[0]) * match[0].count("{") for match in strings)
+
+
+def _checked_children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the direct children of a node; refuse a very long name, or a number that Python does not print."""
+    for value in vars(node).values():
+        if isinstance(value, ast.AST):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, ast.AST))
+        elif isinstance(value, int) and value.bit_length() > _LARGEST_NUMBER:
+            raise SyntaxError(f"a number of more than {_LARGEST_NUMBER} bits")
+        elif isinstance(value, str) and len(value) > _LONGEST_NAME and not isinstance(node, ast.Constant):
+            raise SyntaxError(f"a name of more than {_LONGEST_NAME} characters")
+
+
+def expression_text(node: ast.AST) -> str:
+    """Return an expression as source code; TOO_LONG for a very long one, or one with many f-strings.
+
+    Python writes an f-string inside another one several times, so the time is exponential in their depth.
+    """
+    parts = list(itertools.islice(ast.walk(node), _MOST_PARTS))
+    many_fstrings = sum(isinstance(part, ast.JoinedStr) for part in parts) > _MOST_FSTRINGS
+    return TOO_LONG if many_fstrings or len(parts) == _MOST_PARTS else ast.unparse(node)
+
+
+def dotted_name(node: ast.AST) -> str:
+    """Return the name of an attribute chain, such as `a.b.c`; empty for any other expression."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""

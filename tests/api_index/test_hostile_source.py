@@ -1,0 +1,148 @@
+"""Source that is built to expand or to take endless time is read in seconds, or refused."""
+
+from __future__ import annotations
+
+import time
+from unittest import mock
+
+import pytest
+
+from diagnostics.api_index import __main__ as api_index_command
+from diagnostics.api_index import build
+from diagnostics.api_index.extract import extract, extract_outline, extract_yaml
+from diagnostics.api_index.packages import IndexedPackage
+from diagnostics.api_index.surface import SourceFacts, Surface
+from diagnostics.cli import run_command
+
+PACKAGE = IndexedPackage("vllm", ("vllm",), uses=("trl",))
+
+
+def indented(words, depth, body):
+    """Return `depth` nested blocks, each opened by the words (one line each), around a body line."""
+    blocks = "".join(f"{' ' * level}{word}\n" for level in range(depth) for word in words)
+    return blocks + f"{' ' * depth}{body}\n"
+
+
+# Each took minutes or gigabytes at a size of a megabyte.
+SHAPES = {
+    "braces of one f-string": "x = f'" + "{a}" * 40_000 + "'",
+    "comment that hides an f-string": '# f"""\nx = f"""' + "{a}" * 40_000 + '"""',
+    "overloads": "class A:\n" + "".join(f"    def f(self, a{i}): ...\n" for i in range(6000)),
+    "classes of an attribute": "class A:\n  def f(self):\n" + "".join(f"    self.x = C{i}()\n" for i in range(10_000)),
+    "annotation of an attribute": f"class A:\n  def f(self, e: T[{'X,' * 20_000}]):\n" + "    self.a = e\n" * 10_000,
+    "many targets": "x = " * 10_000 + repr("a" * 200_000),
+    "names of nested classes": indented([f"class {'A' * 150}:"], 90, ";".join(f"x{i}=1" for i in range(20_000))),
+    "long name": f"from {'a' * 100_000} import " + ", ".join(f"a{i}" for i in range(20_000)),
+    "product of loops": f"for a in (1, 2):\n  p.add_argument(f'--{'{a}' * 40}')\n",
+    "number that Python refuses to print": "x = 0x" + "f" * 100_000,
+    "early returns": "import trl\ndef f():\n" + "".join(f"  if s{i}: return\n  trl.a{i}()\n" for i in range(4000)),
+    "conditions of conditions": "import trl\na0 = x\n" + "".join(f"a{i + 1} = a{i} and x{i}\n" for i in range(7000)),
+    "keys of calls": "from trl import f\nd = {}\n" + "".join(f"d['{i}'] = 1\n" for i in range(3000)) + "f(**d)\n" * 4000,
+    "handlers in handlers": "import trl\n" + indented(["try: x", "except OSError:"], 45, "f(x);" * 7000),
+    "attributes": "import trl\n" + f"trl{'.b' * 100}\nf(){'.b' * 100}\n" * 200,
+    "nested": "x = " + "[" * 190 + "]" * 190,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_source_is_read_in_seconds(shape):
+    """Names and uses take at most some seconds of CPU time, and their texts a small multiple of the source's size."""
+    start = time.process_time()
+    facts = build.extract_file(PACKAGE, "vllm/a.py", SHAPES[shape])
+    uses = build.extract_uses(PACKAGE, "vllm/a.py", SHAPES[shape])
+    assert time.process_time() - start < 10
+    assert sum(map(len, (*facts, *facts.values(), *uses))) < 60_000_000
+
+
+@pytest.mark.parametrize("text", ["__all__ = [\n" * 30_000, "class A(" + "b, " * 100_000])
+def test_outline_takes_time_in_proportion_to_the_size(text):
+    start = time.process_time()
+    extract_outline(text)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [1]\n"
+        + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(24)),
+        "[" * 100_000,
+        "a: 2025-13-01",
+        "a: !!int ''",
+        "a: 1:" + "1:" * 100_000,
+    ],
+    ids=["aliases", "nested", "no day", "no number", "too large"],
+)
+def test_hostile_config_has_no_keys(text):
+    assert extract_yaml(text) == {}
+
+
+def test_config_with_a_long_key_stays_small():
+    """The key of every value below it would repeat it."""
+    text = f"? {'k' * 50_000}\n: {{{', '.join(f'a{i}: 1' for i in range(5000))}}}\n"
+    assert len(extract_yaml(text)) == 1
+
+
+def test_bases_that_share_bases_are_followed_once():
+    """Twelve levels of ten equal bases have 10^12 paths."""
+    lines = ["class A0: x = 1\n", *(f"class A{i + 1}({', '.join([f'A{i}'] * 10)}): ...\n" for i in range(11))]
+    source = mock.Mock(names=lambda: {"pkg/a.py"}, read=lambda _name: "".join(lines))
+    surface = Surface(SourceFacts(source), "pkg")
+    members = surface.members(surface.find("pkg.a", "A11"))
+    assert (members.names, members.complete) == ({"x"}, True)
+
+
+def test_star_imports_that_share_modules_are_followed_once():
+    """Twelve levels of eight star imports have 8^12 paths; a cycle ends."""
+    texts = {
+        f"pkg/m{i}.py": f"from pkg.m{i + 1} import *\n" + f"from pkg.n{i + 1} import *\n" * 8
+        for i in range(10)
+    }
+    texts |= {name.replace("/m", "/n"): text for name, text in texts.items()}
+    texts |= {"pkg/m10.py": "from pkg.m0 import *\n", "pkg/n10.py": "x = 1\n"}
+    source = mock.Mock(names=lambda: frozenset(texts), read=texts.get)
+    surface = Surface(SourceFacts(source), "pkg")
+    assert surface.find("pkg.m0", "nothere") is None
+    assert surface.find("pkg.m0", "x").module == "pkg.n10"
+
+
+def test_star_imports_of_a_release_are_bounded(monkeypatch):
+    """Names beyond the limit stay unresolved, so the module counts as having any name."""
+    monkeypatch.setattr(build, "_MOST_STAR_NAMES", 10)
+    names = {"a": {f"x{i}": "value" for i in range(20)}} | {f"b{i}": {"*": "import a"} for i in range(3)}
+    expanded = build.expand_stars(names)
+    assert [module.get("*") for module in expanded.values()] == [None, "import a", "import a"]
+
+
+def test_half_a_character_is_written(tmp_path):
+    """A name may have a lone surrogate, which UTF-8 cannot encode."""
+    facts = extract('__all__ = ["\\ud800"]', "a")
+    build.store.write_package(tmp_path / "a.zip", {"package": "a", "releases": []}, {"a": ("0-", facts)})
+    assert build.store.Package(tmp_path / "a.zip").packed("a") == {"__all__": "value ?"}
+
+
+def test_command_escapes_what_a_package_contains(monkeypatch, capsys):
+    """Control characters and CI commands of a package are shown, not executed."""
+    monkeypatch.setattr(
+        api_index_command, "changes", lambda *_: iter(["vllm removed \x1b]0;x\x07", "::error::x"])
+    )
+    arguments = ["changes", "vllm", "--since", "2025-01-01"]
+    assert run_command(api_index_command.command, arguments, "api_index") == 0
+    assert capsys.readouterr().out == "vllm removed \\u001b]0;x\\u0007\n\\u003a:error::x\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["changes"], ["build", "nothere"], ["build", "vllm", "--since", "2025-01-01"]]
+)
+def test_wrong_usage_is_one_message(arguments, capsys):
+    assert run_command(api_index_command.command, arguments, "api_index") == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+def test_unreadable_index_is_one_line(monkeypatch, tmp_path, capsys):
+    """A fault that the user can fix ends in one line, not in a traceback."""
+    monkeypatch.setattr(build, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setattr(build.Cache.__init__, "__defaults__", (tmp_path,))
+    assert run_command(api_index_command.command, ["build", "peft"], "api_index") == 2
+    assert capsys.readouterr().err.startswith("grpo-doctor: the index cannot be read for peft: ConnectError")
