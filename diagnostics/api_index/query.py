@@ -78,7 +78,8 @@ class Compatibility:
     @property
     def when_called(self) -> list[MissingUse]:
         """Missing names that fail only when a function is called, or when one particular model is used."""
-        return [item for item in self.names.missing if item not in self.at_import] if self.names else []
+        at_import = self.at_import
+        return [item for item in self.names.missing if item not in at_import] if self.names else []
 
     @property
     def is_later(self) -> bool:
@@ -172,6 +173,7 @@ def module_of(package: str) -> str:
     return _MODULES.get(package, package.replace("-", "_"))
 
 
+@cache
 def uses_of(user: Release, provider: str) -> list[Use] | None:
     """Return a release's uses of another package's names; None if the release is not in the index."""
     package = store.load(user.package)
@@ -182,7 +184,7 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
     return [
         Use.from_key(key, file, line)
         for file, packed in files.items()
-        for key, line in store.unpack_values(packed, number).items()
+        for key, line in store.UnpackedValues(packed, number).items()
     ]
 
 

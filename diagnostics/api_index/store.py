@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import lzma
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from diagnostics import UserError
-from diagnostics.api_index.extract import Facts
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
 SCHEMA = "grpo-doctor.api.v1"
@@ -132,15 +132,14 @@ class Package:
         self.releases: list[str] = [release["version"] for release in about["releases"]]
         self.about: dict[str, Any] = about
         self._numbers = {Version(version): number for number, version in enumerate(self.releases)}
-        self._facts: dict[tuple[str, int], Facts | None] = {}
 
     def document(self, name: str) -> Any:
         """Return a document of the file by its name; empty if there is none."""
         if name not in self._documents:
             known = f"{name}.json" in self._members
             try:
-                self._documents[name] = json.loads(self._read(name)) if known else {}
-            except ValueError as error:
+                self._documents[name] = msgspec.json.decode(self._read(name)) if known else {}
+            except (ValueError, RecursionError) as error:
                 raise self._damaged(error) from error
         return self._documents[name]
 
@@ -163,9 +162,16 @@ class Package:
             return None
         return self._numbers.get(parsed, self._numbers.get(Version(parsed.public)))
 
-    def modules(self, number: int) -> set[str]:
-        """Return the modules of a release."""
-        return {name for name, (_chunk, life) in self.about["modules"].items() if in_spans(life, number)}
+    @cached_property
+    def folders(self) -> dict[str, int]:
+        """For each module and each folder of modules: the releases that have it, as bits of a number."""
+        masks: dict[str, int] = {}
+        for module, (_chunk, life) in self.about["modules"].items():
+            mask = _mask(life, len(self.releases))
+            while module:
+                masks[module] = masks.get(module, 0) | mask
+                module = module.rpartition(".")[0]  # noqa: PLW2901 - the folder is next
+        return masks
 
     def packed(self, module: str) -> dict[str, Any]:
         """Return the packed names of a module in all releases."""
@@ -189,34 +195,44 @@ class Package:
         spans: str = self.about["modules"][module][1]
         return spans
 
-    def facts(self, module: str, number: int) -> Facts | None:
-        """Return the names of a module in one release, with their entries; None if the release lacks the module."""
-        key = (module, number)
-        if key not in self._facts:
-            entry = self.about["modules"].get(module)
-            if entry is None or not in_spans(entry[1], number):
-                self._facts[key] = None
-            else:
-                self._facts[key] = unpack_values(self.packed(module), number)
-        return self._facts[key]
-
     def metadata(self, field: str, number: int) -> list[str]:
         """Return the requirements (field="requires") or the Python constraint (field="python") of a release."""
-        return list(unpack_values(self.about[field], number))
+        return list(UnpackedValues(self.about[field], number))
 
 
-def unpack_values(packed: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return the values of one release from packed values."""
-    values = {}
-    for name, entry in packed.items():
+@cache
+def _mask(spans: str, count: int) -> int:
+    """Return the release numbers in the spans as the bits of a number."""
+    bounds = (span.partition("-") for span in spans.split())
+    return sum((1 << (int(last) + 1 if last else count)) - (1 << int(first)) for first, _, last in bounds)
+
+
+class UnpackedValues(Mapping[str, Any]):
+    """The values of one release in packed values; each is unpacked when it is read."""
+
+    def __init__(self, packed: Mapping[str, Any], number: int) -> None:
+        self.packed, self._number = packed, number
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self.packed[name]
         if not isinstance(entry, dict):
-            values[name] = entry
-            continue
-        for spans, text in entry.items():
-            if in_spans(spans, number):
-                values[name] = text
-                break
-    return values
+            return entry
+        for spans, value in entry.items():
+            if in_spans(spans, self._number):
+                return value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        for name, entry in self.packed.items():
+            if not isinstance(entry, dict) or any(in_spans(spans, self._number) for spans in entry):
+                yield name
+
+    def __len__(self) -> int:
+        return sum(1 for _name in self)
+
+    def __bool__(self) -> bool:
+        """Return whether any release has values; counting those of this release would unpack all."""
+        return bool(self.packed)
 
 
 def load(package: str) -> Package | None:

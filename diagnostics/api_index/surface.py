@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Protocol
 
 from diagnostics.api_index.extract import MODEL_TYPES, Facts, extract
-from diagnostics.api_index.store import Package
+from diagnostics.api_index.store import Package, UnpackedValues, in_spans
 
 # Modules that transformers 5 serves under their old names by an import hook, and old names of their classes.
 _RENAMED_MODULES = (
@@ -50,10 +49,13 @@ class Sources(Protocol):
 class FactSource(Protocol):
     """Protocol: the extracted facts (names with their entries) of one release."""
 
-    def modules(self) -> frozenset[str]:
+    def modules(self) -> Iterable[str]:
         """Return the names of all modules."""
 
-    def facts(self, module: str) -> Facts | None:
+    def has_module(self, module: str) -> bool:
+        """Return whether there is a module or a folder of modules of that name."""
+
+    def facts(self, module: str) -> Mapping[str, str] | None:
         """Return the names that a module defines, with their entries; None if there is no such module."""
 
 
@@ -62,17 +64,25 @@ class IndexedFacts:
 
     def __init__(self, package: Package, number: int) -> None:
         self._package, self._number = package, number
-        self._modules: frozenset[str] | None = None
+        self._facts: dict[str, Mapping[str, str] | None] = {}
 
-    def modules(self) -> frozenset[str]:
+    def modules(self) -> Iterable[str]:
         """Return all modules."""
-        if self._modules is None:
-            self._modules = frozenset(self._package.modules(self._number))
-        return self._modules
+        return filter(self.has_module, self._package.about["modules"])
 
-    def facts(self, module: str) -> Facts | None:
+    def has_module(self, module: str) -> bool:
+        """Return whether there is a module or a folder of modules of that name."""
+        return bool(self._package.folders.get(module, 0) >> self._number & 1)
+
+    def facts(self, module: str) -> Mapping[str, str] | None:
         """Return the names that a module defines, with their entries."""
-        return self._package.facts(module, self._number)
+        if module not in self._facts:
+            life = self._package.about["modules"].get(module, ("", ""))[1]
+            exists = in_spans(life, self._number)
+            self._facts[module] = (
+                UnpackedValues(self._package.packed(module), self._number) if exists else None
+            )
+        return self._facts[module]
 
 
 class SourceFacts:
@@ -83,12 +93,18 @@ class SourceFacts:
         files = (name for name in sources.names() if name.endswith(".py"))
         self._files = {_module_name(name): name for name in files}
         self._facts: dict[str, Facts] = {}
+        parts = (name.split(".") for name in self._files)
+        self._folders = {".".join(names[:count]) for names in parts for count in range(1, len(names) + 1)}
 
-    def modules(self) -> frozenset[str]:
+    def modules(self) -> Iterable[str]:
         """Return all modules."""
-        return frozenset(self._files)
+        return self._files
 
-    def facts(self, module: str) -> Facts | None:
+    def has_module(self, module: str) -> bool:
+        """Return whether there is a module or a folder of modules of that name."""
+        return module in self._folders
+
+    def facts(self, module: str) -> Mapping[str, str] | None:
         """Return the names that a module defines, with their entries."""
         file = self._files.get(module)
         if file is None:
@@ -147,28 +163,21 @@ class Surface:
     companions: Mapping[str, Surface] = field(default_factory=dict)
     """Surfaces of other packages, by module name: for base classes from there."""
     _members: dict[Definition, Members] = field(default_factory=dict)
+    _constructors: dict[Definition, Signature] = field(default_factory=dict)
     _searched: set[tuple[str, str]] = field(default_factory=set)
     """(module, name) of the star imports that one look-up has followed; many paths may lead to the same one."""
 
     def has_module(self, module: str) -> bool:
         """Return whether a module or a folder of modules of that name exists."""
-        return self._current_name(module) in self._modules_and_folders
+        return self.source.has_module(self._current_name(module))
 
     def _current_name(self, module: str) -> str:
         """Return the module that a renamed module's old name redirects to."""
-        if self.package == "transformers" and module not in self._modules_and_folders:
+        if self.package == "transformers" and not self.source.has_module(module):
             for pattern, name in _RENAMED_MODULES:
-                if (
-                    pattern.fullmatch(module)
-                    and (target := pattern.sub(name, module)) in self._modules_and_folders
-                ):
+                if pattern.fullmatch(module) and self.source.has_module(target := pattern.sub(name, module)):
                     return target
         return module
-
-    @cached_property
-    def _modules_and_folders(self) -> frozenset[str]:
-        parts = (name.split(".") for name in self.source.modules())
-        return frozenset(".".join(names[:count]) for names in parts for count in range(1, len(names) + 1))
 
     def find(self, module: str, name: str, depth: int = 0) -> Definition | None:
         """Return the definition that `from module import name` would import; None if the import fails."""
@@ -189,7 +198,7 @@ class Surface:
             dynamic = {name} if self.find(module, name.removesuffix("Fast"), depth + 1) else set()
         return Definition(module, name, "", "dynamic") if dynamic else None
 
-    def _in_module(self, facts: Facts, module: str, name: str, depth: int) -> Definition | None:  # noqa: PLR0911 - a line a kind of entry
+    def _in_module(self, facts: Mapping[str, str], module: str, name: str, depth: int) -> Definition | None:  # noqa: PLR0911 - a line a kind of entry
         entry = facts.get(name, "").lstrip("?")
         if entry.startswith("import "):
             target, _, attribute = entry.removeprefix("import ").partition(":")
@@ -228,7 +237,7 @@ class Surface:
     def _surface_of(self, module: str) -> Surface:
         return self if self._is_inside(module) else self.companions.get(module.partition(".")[0], self)
 
-    def facts(self, module: str) -> Facts:
+    def facts(self, module: str) -> Mapping[str, str]:
         """Return the names of a module of this package or of a companion; empty if there is none."""
         return self._surface_of(module).source.facts(module) or {}
 
@@ -274,12 +283,10 @@ class Surface:
 
     def own_members(self, definition: Definition) -> Facts:
         """Return the members that a class itself defines, with their entries."""
-        prefix = f"{definition.name}."
-        return {
-            name.removeprefix(prefix): entry
-            for name, entry in self.facts(definition.module).items()
-            if name.startswith(prefix) and "." not in name[len(prefix) :]
-        }
+        prefix, facts = f"{definition.name}.", self.facts(definition.module)
+        names = facts.packed if isinstance(facts, UnpackedValues) else facts
+        members = (name for name in names if name.startswith(prefix) and "." not in name[len(prefix) :])
+        return {name.removeprefix(prefix): facts[name] for name in members if name in facts}
 
     def attribute_types(
         self, definition: Definition, attribute: str, depth: int = 0
@@ -316,6 +323,11 @@ class Surface:
 
     def constructor(self, definition: Definition) -> Signature:
         """Return the parameters of a class's constructor: those of `__init__`, or the fields of the class."""
+        if definition not in self._constructors:
+            self._constructors[definition] = self._read_constructor(definition)
+        return self._constructors[definition]
+
+    def _read_constructor(self, definition: Definition) -> Signature:
         names: set[str] = set()
         for item in self.class_and_bases(definition):
             if item is None:

@@ -94,7 +94,7 @@ def exact_options(package: str, role: str, release: str) -> frozenset[str]:
     if index is None or number is None:
         return frozenset()
     document = index.document("serve") if role == "serve" else {}
-    return frozenset(store.unpack_values(document or index.document("options"), number))
+    return frozenset(store.UnpackedValues(document or index.document("options"), number))
 
 
 def set_options(settings: Settings) -> list[Value]:

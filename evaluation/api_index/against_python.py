@@ -18,7 +18,7 @@ from collections import Counter
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.surface import parse_signature
+from diagnostics.api_index.surface import IndexedFacts, parse_signature
 
 # Runs in the environment: for each (module, name), prints what Python finds, and the parameters of a function.
 PROGRAM = """
@@ -64,7 +64,8 @@ def sample_questions(
     package: store.Package, number: int, count: int, random_: random.Random
 ) -> list[tuple[str, str]]:
     """Return `count` random (module, name) pairs of the installed release `number` and of other releases."""
-    modules = sorted(package.modules(number))
+    source = IndexedFacts(package, number)
+    modules = sorted(source.modules())
     questions = []
     while len(questions) < count:
         module = random_.choice(modules)
@@ -73,7 +74,7 @@ def sample_questions(
             for name in package.packed(module)
             if name.replace(".", "").isidentifier() and name.count(".") < 2
         ]
-        current = [name for name in package.facts(module, number) or {} if name in every]
+        current = [name for name in source.facts(module) or {} if name in every]
         # Names of the module system itself, and what a lazy module replaces, are no API.
         every = [name for name in every if name not in _MACHINERY]
         current = [name for name in current if name not in _MACHINERY]

@@ -89,7 +89,7 @@ PACKAGES = {
 }
 
 
-_CACHED = (store._load, query.surface_of, query._exists, query.requirements_of)
+_CACHED = (store._load, query.surface_of, query._exists, query.requirements_of, query.uses_of)
 
 
 def make_wheel(package, version, files, requires):

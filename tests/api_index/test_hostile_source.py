@@ -37,7 +37,7 @@ SHAPES = {
     "number that Python refuses to print": "x = 0x" + "f" * 100_000,
     "early returns": "import trl\ndef f():\n" + "".join(f"  if s{i}: return\n  trl.a{i}()\n" for i in range(4000)),
     "conditions of conditions": "import trl\na0 = x\n" + "".join(f"a{i + 1} = a{i} and x{i}\n" for i in range(7000)),
-    "keys of calls": "from trl import f\nd = {}\n" + "".join(f"d['{i}'] = 1\n" for i in range(3000)) + "f(**d)\n" * 4000,
+    "keys of calls": "from trl import f\nd={}\n" + "".join(f"d['{i}'] = 1\n" for i in range(3000)) + "f(**d)\n" * 4000,
     "handlers in handlers": "import trl\n" + indented(["try: x", "except OSError:"], 45, "f(x);" * 7000),
     "attributes": "import trl\n" + f"trl{'.b' * 100}\nf(){'.b' * 100}\n" * 200,
     "nested": "x = " + "[" * 190 + "]" * 190,

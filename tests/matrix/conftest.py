@@ -341,7 +341,7 @@ def write_index(folder, **packages):
 @pytest.fixture
 def use_index(tmp_path, monkeypatch):
     """Return a function that replaces the shipped API index by one with these releases."""
-    cached = (store._load, query.surface_of, query.requirements_of)
+    cached = (store._load, query.surface_of, query.requirements_of, query.uses_of)
 
     def write(**packages):
         write_index(tmp_path / "api", **packages)
