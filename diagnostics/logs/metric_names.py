@@ -44,8 +44,6 @@ _METRIC_WORDS = re.compile(
 _TABLE = re.compile(r"\s*\|?(?:[^|]+\|)+[^|]*$")
 MAX_STEPS_PER_S = 100
 """Upper limit of real GRPO steps per second: no hardware samples and trains faster."""
-# Most rows that are read of one log.
-_MOST_ROWS = 800
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,9 @@ class MetricRow:
         return self.metrics[name][1] if name in self.metrics else None
 
 
-def metric_rows(source: str, lines: int, head: bytes, tail: bytes = b"") -> list[MetricRow]:
+def metric_rows(
+    source: str, lines: int, head: bytes, tail: bytes = b"", *, most: int = 800
+) -> list[MetricRow]:
     """Return the metrics of the lines in the first bytes (`head`) and the last bytes (`tail`) of a log.
 
     Args:
@@ -75,6 +75,7 @@ def metric_rows(source: str, lines: int, head: bytes, tail: bytes = b"") -> list
         lines: Number of lines of the log.
         head: First bytes of the log.
         tail: Last bytes of the log, which may overlap with `head`.
+        most: Largest number of rows; later ones are left out.
     """
     parts = [(head, 1)]
     if tail and lines > head.count(b"\n") + 1:
@@ -92,7 +93,7 @@ def metric_rows(source: str, lines: int, head: bytes, tail: bytes = b"") -> list
                 metrics = parse_metrics(clean(raw).text)
             else:
                 continue
-            if metrics and len(rows) < _MOST_ROWS:
+            if metrics and len(rows) < most:
                 rows.append(MetricRow(source, number, metrics))
     return rows
 

@@ -16,7 +16,7 @@ from diagnostics.output.redact import mask_and_cut
 
 MAX_STEPS = 20_000
 _STEPS = ("step", "global_step", "_step", "train/global_step", "training/global_step", "trainer/global_step")
-_HEAD, _TAIL = safe_io.MIB, 256 * safe_io.KIB
+_HEAD, _TAIL = 8 * safe_io.MIB, 256 * safe_io.KIB
 _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?([0-9.e+]{1,20})")
 
 
@@ -105,24 +105,30 @@ def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeri
 
 
 def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
-    """Read the metrics in the first MiB and the last 256 KiB of a log, and the summary that transformers prints."""
+    """Read the metrics in the first 8 MiB and the last 256 KiB of a log, and transformers' summary at its end."""
     try:
         with safe_io.open_regular(path) as file:
+            head = file.read(_HEAD)
             size = file.seek(0, 2)
-            file.seek(0)
-            data = file.read(run_data.MAX_FILE)
-            if size > run_data.MAX_FILE:
-                unread.add(path, f"{size // safe_io.MIB} MiB: only both ends were read")
-                file.seek(max(run_data.MAX_FILE, size - _TAIL))
-                data += file.read(_TAIL)
+            file.seek(max(len(head), size - _TAIL))
+            tail = file.read(_TAIL)
     except OSError as error:
         unread.add(path, error)
         return None
-    head, tail, lines = data[:_HEAD], data[_HEAD:][-_TAIL:], data.count(b"\n") + 1
+    gap = size > len(head) + len(tail)
+    if gap:
+        unread.add(path, f"{size // safe_io.MIB} MiB: only the first 8 MiB and the last 256 KiB were read")
+    head_lines = head.count(b"\n") + 1
     rows: list[run_data.MetricRow | None] = []
-    for row in metric_names.metric_rows(path.name, lines, head, tail):
+    for row in metric_names.metric_rows(
+        path.name, head_lines + tail.count(b"\n"), head, tail, most=MAX_STEPS
+    ):
+        if len(rows) == MAX_STEPS - 1:
+            unread.add(path, f"all after line {row.line}: more than {MAX_STEPS} steps")
         values = {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}
-        rows.append(run_data.MetricRow(None, values, dict(row.metrics.values()), f"{row.source}:{row.line}"))
+        # The lines between both parts were not counted.
+        place = f"{row.source}, last 256 KiB" if gap and row.line > head_lines else f"{row.source}:{row.line}"
+        rows.append(run_data.MetricRow(None, values, dict(row.metrics.values()), place))
     summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
     printed = {name: value for name, value in summary.items() if value is not None}
     is_summary = {"train_runtime", "train_steps_per_second"} <= set(printed)

@@ -127,3 +127,16 @@ def test_implausible_training_speed_without_steps_is_a_fault(tmp_path, capsys, s
     main(["audit", str(tmp_path / "run.log")])
     is_reported = "nothing was trained: 1260 steps in 0.0176 s" in capsys.readouterr().out
     assert is_reported is not bool(steps)
+
+
+@pytest.mark.parametrize("padding", [0, 9000])
+def test_whole_log_is_read_or_the_report_says_what_is_not(tmp_path, capsys, padding):
+    """A collapse behind the first thousand steps is found; above 8 MiB the middle is reported as not read."""
+    with (tmp_path / "train.log").open("w", encoding="utf-8") as log:
+        for step in range(1200):
+            entropy, reward = 0.6 if step < 1100 else 0.001, 0.3 + step / 4000
+            log.write(f"step:{step} - actor/entropy:{entropy} - critic/score/mean:{reward}\n{'.' * padding}\n")
+    main(["audit", str(tmp_path), "--verbose"])
+    printed = capsys.readouterr().out
+    assert ("entropy collapsed from 0.6 to 0.001" in printed) == (padding == 0)
+    assert ("only the first 8 MiB and the last 256 KiB were read" in printed) == (padding > 0)
