@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -37,6 +38,7 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
     folder = _run_folder(config, resume=resume)
     trainer = Trainer(config, folder, report, resume=resume)
     outcome, error = "ok", None
+    gc.freeze()  # the garbage collector need not scan the objects of all imported packages again and again
     try:
         with trainer.interrupts.watched():
             modes.run_mode(trainer)
@@ -49,6 +51,7 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
         else:
             raise  # a bug of this program, with its traceback
     finally:
+        gc.unfreeze()
         trainer.close()
     # `picture` and `page` are no longer written, but version 1 of the document requires the keys.
     document = _summary(trainer, folder) | {"outcome": outcome, "error": error, "picture": None, "page": None}

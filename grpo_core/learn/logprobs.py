@@ -38,7 +38,7 @@ def chunked_logprobs(
 
 
 class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
-    """Autograd function that stores no logits for the backward pass, which recomputes those of each chunk.
+    """Autograd function that stores the log-probs of one chunk for the backward pass, which recomputes the others.
 
     All chunks use the same memory. Allocators do not reliably reuse freed blocks of this size: glibc grew to the size
     of all logits.
@@ -51,7 +51,7 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         """Compute log-probs and entropies."""
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk = temperature, chunk
-        memory = logits_memory(hidden, weight, chunk)
+        ctx.memory = memory = logits_memory(hidden, weight, chunk)
         values = memory.new_empty(2, len(ids))
         for part in slices(len(ids), chunk):
             logprobs, spare = logprobs_of_chunk(hidden[part], weight, temperature, memory)
@@ -67,11 +67,14 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        memory = logits_memory(hidden, weight, ctx.chunk)
-        for part in slices(len(ids), ctx.chunk):
+        memory, ctx.memory = ctx.memory, None  # a second backward pass allocates its own
+        logprobs = None if memory is None else memory[1]  # of the last chunk
+        memory = logits_memory(hidden, weight, ctx.chunk) if memory is None else memory
+        for part in reversed(slices(len(ids), ctx.chunk)):
+            if logprobs is None:
+                logprobs, _ = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)
             # d logprob[id] / d logits = (1 at the id, else 0) - p, over the temperature
-            logprobs, _ = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)
-            grad = logprobs.exp_()
+            grad, logprobs = logprobs[: len(ids[part])].exp_(), None
             grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
             grad = grad.mul_(-logprobs_grad[part, None] / ctx.temperature).to(weight.dtype)
             if hidden_grad is not None:
@@ -96,7 +99,9 @@ def logprobs_of_chunk(
         torch.mm(hidden, weight.T, out=logits)
     else:
         logits.copy_(hidden @ weight.T)
-    return torch.log_softmax(logits.div_(temperature), dim=-1, out=logprobs), logits
+    if temperature != 1.0:
+        logits.div_(temperature)
+    return torch.log_softmax(logits, dim=-1, out=logprobs), logits
 
 
 def slices(count: int, size: int) -> list[slice]:

@@ -53,8 +53,11 @@ class Updater:
         options = config.train
         constants = {"betas": (options.beta1, options.beta2), "eps": options.epsilon}
         trained = [value for _, value in policy.trained()]
+        # The CPU's default takes several operations per parameter, three times as long. On a GPU `fused` would move
+        # the step counts there.
+        fused = True if policy.device == "cpu" else None
         self.optimizer = torch.optim.AdamW(
-            trained, lr=options.learning_rate, weight_decay=options.weight_decay, **constants
+            trained, lr=options.learning_rate, weight_decay=options.weight_decay, fused=fused, **constants
         )
 
     def update(

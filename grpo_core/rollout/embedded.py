@@ -120,8 +120,7 @@ class TransformersEngine:
         decoder = self._decoder(self._model, prompts, limit)
         distribution = SamplingDistribution(params, prompts)
         uniform_BT = _uniform_numbers(requests, limit).to(self._device)
-        stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
-        running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
+        running = set(range(len(requests)))
         ids, logprobs = list[torch.Tensor](), list[torch.Tensor]()
         for step in range(limit):
             if step:
@@ -131,8 +130,8 @@ class TransformersEngine:
             id_B, logprob_B = sample_tokens(logits_BV, uniform_BT[:, step])
             ids.append(id_B)
             logprobs.append(logprob_B)
-            running_B = running_B & ~torch.isin(id_B, stops)
-            if not running_B.any():
+            running -= {row for row, token in enumerate(id_B.tolist()) if token in params.stop_ids}
+            if not running:
                 break
         ids_BT, logprobs_BT = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1).tolist()
         return [

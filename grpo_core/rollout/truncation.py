@@ -30,7 +30,8 @@ class SamplingDistribution:
         if (penalty := params.repetition_penalty) != 1.0:
             penalised = torch.where(logits < 0, logits * penalty, logits / penalty)
             logits = torch.where(self._seen(logits), penalised, logits)
-        logits = logits / params.temperature
+        if params.temperature != 1.0:
+            logits = logits / params.temperature
         if params.top_k:
             smallest_B1 = logits.topk(min(params.top_k, logits.shape[-1])).values[:, -1:]
             logits = logits.masked_fill(logits < smallest_B1, -math.inf)

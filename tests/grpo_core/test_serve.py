@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -306,17 +306,32 @@ def test_run_uses_an_external_server(server, model_dir, short_run, monkeypatch):
     assert call(server, "GET", "/info")[1]["policy_version"] == 1
 
 
-def test_sigterm_ends_the_server_cleanly(forked_servers, model_dir):
-    """Before, it printed one line of JSON with its address."""
+def accepts(server) -> bool:
+    """Return whether the server accepts connections."""
+    with suppress(OSError), socket.create_connection((server.host, server.port), timeout=500):
+        return True
+    return False
+
+
+def test_second_ctrl_c_ends_a_call_without_a_traceback(forked_servers, model_dir, capfd):
+    """The client of a half-sent call gets status 503; before, the server printed one line of JSON with its address."""
+    capfd.readouterr()
     command = ["grpo_core", "serve", "--allow-unauthenticated", "--model.path", str(model_dir)]
     process = forked_servers.start_server(command, threads=1)
-    address = json.loads(process.stdout.readline())
-    assert address["pid"] == process.pid
-    assert address["port"] > 0
-    process.send_signal(signal.SIGTERM)
+    server = SimpleNamespace(**json.loads(process.stdout.readline()))
+    assert server.pid == process.pid
+    with socket.create_connection((server.host, server.port), timeout=500) as connection:
+        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\na")
+        assert call(server, "GET", "/health", token=None)[0] == 200  # the server has read the line above
+        process.send_signal(signal.SIGINT)
+        while accepts(server):
+            pass
+        process.send_signal(signal.SIGINT)
+        assert connection.makefile("rb").readline().split()[1] == b"503"
     assert process.wait(timeout=500) == 0
     process.stdin.close()
     process.stdout.close()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.slow

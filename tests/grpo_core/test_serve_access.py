@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -75,6 +75,17 @@ def test_local_host_names_are_accepted(server):
     own_headers = [("Host", "localhost"), ("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin")]
     assert status(server, "GET", "/info", own_headers) == 200
     assert status(server, "GET", "/info", [("Sec-Fetch-Site", "none")]) == 200
+
+
+def test_idle_connections_leave_room_for_requests(server):
+    """Of 200 connections without a request the oldest are closed, and requests are answered."""
+    with ExitStack() as stack:
+        address = (server.host, server.port)
+        idle = [stack.enter_context(socket.create_connection(address, timeout=500)) for _ in range(200)]
+        assert status(server, "GET", "/health") == 200
+        assert idle[0].recv(1) == b""
+        idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle[-1].recv(2**16).split()[1] == b"200"
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
@@ -205,7 +216,7 @@ REFUSED = {
 def serve_app(app):
     """Serve the application in a thread; yield its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", **UVICORN_OPTIONS))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, **UVICORN_OPTIONS))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 UPLOAD = "/weights"
+CONNECTIONS = 64  # at a time; further calls are answered with status 503
 _LOOPBACK_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?", re.IGNORECASE | re.ASCII)
 Refusal = tuple[int, str]
 
@@ -63,7 +64,11 @@ class AccessControl:
             status, detail = refusal
             await JSONResponse({"detail": detail}, status)(scope, receive, send)
         else:
-            await self._app(scope, _with_deadline(receive, self._limits.call_s), send)
+            try:
+                await self._app(scope, _with_deadline(receive, self._limits.call_s), send)
+            except asyncio.CancelledError:  # by a second Ctrl-C, or after the grace period of the first
+                with suppress(RuntimeError):  # a part of the answer is sent already
+                    await JSONResponse({"detail": "the server is stopping"}, 503)(scope, receive, send)
 
     def refusal(self, scope: Scope) -> Refusal | None:
         """Return status and reason of a refusal; None if the request is allowed."""
@@ -125,14 +130,23 @@ def _with_deadline(receive: Receive, limit_s: float) -> Receive:
 
 
 class HttpConnection(H11Protocol):
-    """An HTTP connection that serves one request, whose headers must arrive in time."""
+    """An HTTP connection that serves one request, whose headers must arrive in time.
 
-    head_s = 20.0
+    A connection without a request needs no token. So that such connections leave room for requests in
+    `limit_concurrency`, a new one replaces the oldest of `max_idle`.
+    """
+
+    head_s, max_idle = 20.0, CONNECTIONS // 2
 
     def connection_made(self, transport: Any) -> None:
         """Close the connection in `head_s` seconds if no request has come by then."""
         super().connection_made(transport)
+        self.made_at = self.loop.time()
         self.loop.call_later(self.head_s, lambda: self.cycle is None and transport.close())
+        open_ones = [other for other in self.connections if not other.transport.is_closing()]
+        idle = [connection for connection in open_ones if connection.cycle is None]
+        if len(idle) > self.max_idle:
+            min(idle, key=lambda connection: connection.made_at).transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse malformed data; in the middle of an answer only by closing the connection."""
@@ -145,6 +159,8 @@ class HttpConnection(H11Protocol):
 UVICORN_OPTIONS: dict[str, Any] = {
     "http": HttpConnection,
     "ws": "none",
+    "lifespan": "off",  # the application has no such handlers, and a second Ctrl-C would print a traceback
+    "limit_concurrency": CONNECTIONS,
     "headers": [("Connection", "close")],
     "server_header": False,
     "proxy_headers": False,  # the client's address is that of the connection, not one from a header

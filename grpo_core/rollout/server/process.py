@@ -34,7 +34,6 @@ _MAX_TOKEN = 4096
 # Running calls may end by themselves in the first seconds after SIGTERM; then they get status 503, and the engine is
 # closed or left behind.
 _END_ALONE_S, _GRACE_S = 4, 5
-_CONNECTIONS = 64  # at a time; further calls are answered with status 503
 _BACKLOG = 2048  # connections that wait to be accepted
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -132,12 +131,7 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
             asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.engine_thread.stopping.set)
             await super().shutdown(sockets)
 
-    options = uvicorn.Config(
-        app,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=_END_ALONE_S + _GRACE_S,
-        **UVICORN_OPTIONS,
-    )
+    options = uvicorn.Config(app, timeout_graceful_shutdown=_END_ALONE_S + _GRACE_S, **UVICORN_OPTIONS)
     return GracefulServer(options)
 
 
