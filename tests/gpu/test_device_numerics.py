@@ -7,13 +7,12 @@ import torch
 
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
 from grpo_core.machine.process import make_deterministic
-from grpo_core.rollout.decoding import Decoder
-from grpo_core.rollout.embedded import EqualLengthDecoder, TransformersEngine, sample_tokens
+from grpo_core.rollout.embedded import TransformersEngine, sample_tokens
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
-from tests.gpu.devices import DEVICES, ROUNDING, on_gpu
+from tests.gpu.devices import DEVICES, on_gpu
+from tests.grpo_core.test_prompt_sharing import build_model
 
-FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 POSITIONS, WIDTH, VOCABULARY = 60, 32, 300
 PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
 
@@ -35,30 +34,6 @@ def output_layer(device, dtype):
         weight.to(device, dtype).requires_grad_(),
         ids.to(device),
     )
-
-
-def build_model(family, device):
-    """Return a random model of two layers with grouped-query attention."""
-    import transformers
-
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=128,
-        initializer_range=0.2,
-        sliding_window=None,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    return getattr(transformers, f"{family}ForCausalLM")(config).float().to(device).eval()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -88,7 +63,7 @@ def test_backward_pass_is_deterministic(device, dtype):
     """Two backward passes give equal gradients, and every operation has a deterministic kernel."""
     grads = []
     for _ in range(2):
-        model = build_model("Llama", device).to(dtype)
+        model = build_model("llama").to(device, dtype)
         ids = torch.tensor(
             [[*prompt, 9, 10, 11][:8] + [0] * (5 - len(prompt)) for prompt in PROMPTS], device=device
         )
@@ -99,24 +74,6 @@ def test_backward_pass_is_deterministic(device, dtype):
         grads.append(torch.cat([value.grad.flatten().float() for value in model.parameters()]))
     assert torch.equal(*grads)
     assert grads[0].abs().sum() > 0
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_decoding_matches_transformers(device, family):
-    """A batch with prompts of two lengths has the logits of each prompt decoded alone, token by token."""
-    model, found = build_model(family, device), []
-    with torch.inference_mode():
-        ours = Decoder(model, list(PROMPTS), 6)
-        alone = [EqualLengthDecoder(model, [prompt]) for prompt in PROMPTS]
-        for place in range(6):
-            expected = torch.cat([each.logits_BV for each in alone])
-            found.append(float((ours.logits_BV - expected).abs().max()))
-            chosen = torch.tensor([20 + place, 30, 40 + place, 50], device=device)
-            ours.append(chosen)
-            for row, each in enumerate(alone):
-                each.append(chosen[row : row + 1])
-    assert max(found) < ROUNDING * 10
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from grpo_core import run
 from grpo_core.config import Config, ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.rollout.server import process
 from grpo_core.settings import load
@@ -26,6 +28,19 @@ def no_token():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GRPO_CORE_TOKEN", raising=False)
         yield
+
+
+def read_lines(path) -> list[dict]:
+    """Return the lines of a metrics or completions file, without wall times."""
+    entries = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return [{key: value for key, value in entry.items() if not key.startswith("time/")} for entry in entries]
+
+
+def trained(config) -> tuple[dict, list[dict]]:
+    """Train; return the summary, and the metrics without wall times."""
+    document = run.train(config, lambda _: None)
+    assert document["outcome"] == "ok", document["error"]
+    return document, read_lines(document["metrics"])
 
 
 def engine_config(max_length: int = 64, **rollout) -> Config:

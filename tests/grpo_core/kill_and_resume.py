@@ -22,6 +22,7 @@ from grpo_core.rollout.server import process as server_process
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
 from tests.fork_server import Template
+from tests.grpo_core.conftest import read_lines
 
 server_process.start_child = Template("trainer").start_server
 
@@ -87,15 +88,6 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
     return answer
 
 
-def read_metrics_and_completions(folder: Path) -> dict[str, list]:
-    """Return the metrics and the completions of a run by file name, without wall times."""
-    by_file = {}
-    for name in ("metrics", "completions"):
-        entries = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-        by_file[name] = [{k: v for k, v in e.items() if not k.startswith("time/")} for e in entries]
-    return by_file
-
-
 def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
     """Kill and resume a run `kills` times; print the comparison with an uninterrupted run."""
     make_deterministic(1)
@@ -121,8 +113,8 @@ def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
         deaths.append(answer)
     last = attempt(config("killed"), 0)
     first, second = (
-        read_metrics_and_completions(Path(folder, "whole")),
-        read_metrics_and_completions(Path(folder, "killed")),
+        {file: read_lines(Path(folder, name, f"{file}.jsonl")) for file in ("metrics", "completions")}
+        for name in ("whole", "killed")
     )
     print(
         json.dumps(

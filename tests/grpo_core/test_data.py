@@ -319,13 +319,6 @@ def test_corrupt_files_are_refused(tmp_path, tokenizer, name):
         build_prompts(data_settings(path), tokenizer)
 
 
-def test_folder_without_dataset_is_refused(tmp_path, tokenizer):
-    """A folder without a data set is refused with the message of datasets."""
-    pytest.importorskip("datasets")
-    with pytest.raises(ConfigError, match="neither a `Dataset` directory nor a `DatasetDict` directory"):
-        build_prompts(data_settings(tmp_path), tokenizer)
-
-
 def test_split_is_chosen_by_name(tmp_path, tokenizer):
     """A split is chosen by name; a missing one, or none among several, is refused with the existing names."""
     datasets = pytest.importorskip("datasets")

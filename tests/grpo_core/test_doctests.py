@@ -4,33 +4,17 @@ import doctest
 import importlib
 
 import pytest
+import torch
 
-MODULES = (
-    "grpo_core.learn.advantages",
-    "grpo_core.learn.logprobs",
-    "grpo_core.learn.dialects",
-    "grpo_core.rollout.engine",
-    "repro.cell_programs.server_start",
-    "grpo_core.rollout.vllm_requests",
-    "grpo_core.rollout.vllm_releases",
-    "grpo_core.run_files",
-    "grpo_core.errors",
-    "grpo_core.records.recording",
-    "grpo_core.tasks.reward_functions",
-    "grpo_core.tasks.rewards",
-    "grpo_core.rollout.weights.digest",
-    "grpo_core.rollout.wire",
-    "grpo_core.tasks.dataset",
-)
+from tests.cells import ROOT
+
+PATHS = [*(ROOT / "grpo_core").rglob("*.py"), ROOT / "repro" / "cell_programs" / "server_start.py"]
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PATHS if ">>> " in path.read_text()
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name):
-    module = importlib.import_module(name)
-    names = (
-        {}
-        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics")
-        else {"torch": importlib.import_module("torch")}
-    )
-    result = doctest.testmod(module, extraglobs=names)
+    result = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch})
     assert (result.failed, result.attempted > 0) == (0, True)

@@ -1,14 +1,11 @@
 """Dynamic sampling replaces groups without a reward signal, up to a bound; the overlong filter drops truncated ones."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from grpo_core import run
 from grpo_core.config import Config
 from grpo_core.learn.pool import Pool
 from grpo_core.types import Completion, Prompt, Request, Sample
+from tests.grpo_core.conftest import trained
 
 
 def rollout(number, rewards):
@@ -72,28 +69,20 @@ def test_without_dynamic_sampling_a_step_is_its_rollout():
     assert "resample/rounds" not in pool.metrics()
 
 
-def metrics_of(config) -> list[dict]:
-    """Return the metrics of a run."""
-    document = run.train(config, lambda _: None)
-    assert document["outcome"] == "ok", document["error"]
-    return [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
-
-
 @pytest.mark.slow
 @pytest.mark.long
 def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
     """With dynamic sampling all modes have the same metrics, and some steps resample."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
-    runs = [metrics_of(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
-    without_times = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
-    assert without_times[0] == without_times[1] == without_times[2]
-    assert sum(entry["resample/rounds"] for entry in without_times[0]) > 0
+    runs = [trained(short_run(mode, **settings))[1] for mode in ("colocate", "async", "server")]
+    assert runs[0] == runs[1] == runs[2]
+    assert sum(entry["resample/rounds"] for entry in runs[0]) > 0
 
 
 def test_resampling_ahead_keeps_the_staleness_bound(short_run):
     """If steps take several rollouts, the staleness of async mode stays within its bound."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 2}
-    entries = metrics_of(short_run("async", **{**settings, "train.steps": 6}))
+    _, entries = trained(short_run("async", **{**settings, "train.steps": 6}))
     assert 0 < max(entry["staleness/max"] for entry in entries) <= 2
     assert sum(entry["resample/rounds"] for entry in entries) > 0
 
@@ -101,10 +90,9 @@ def test_resampling_ahead_keeps_the_staleness_bound(short_run):
 def test_overlong_filter_removes_gradient_of_truncated_samples(short_run):
     """Truncated samples are filtered and counted and change the gradient, but not the mean reward."""
     settings = {"sampling.max_tokens": 4, "task.max_length": 3, "train.steps": 1}
-    plain = metrics_of(short_run(**settings))[0]
-    filtered = metrics_of(
-        short_run(**settings, **{"sampling.overlong_filter": "true", "output.name": "filtered"})
-    )[0]
+    _, (plain,) = trained(short_run(**settings))
+    options = {"sampling.overlong_filter": "true", "output.name": "filtered"}
+    _, (filtered,) = trained(short_run(**settings, **options))
     assert plain["reward/mean"] == filtered["reward/mean"]
     assert filtered["completions/filtered"] == plain["completions/truncated"] > 0
     assert plain["completions/filtered"] == 0

@@ -79,15 +79,6 @@ def test_failing_reward_function_ends_the_run(short_run, tmp_path):
     assert "returned 0 rewards for 16 completions" in document["error"]
 
 
-def test_mismatched_completions_end_the_run(short_run, monkeypatch):
-    """Completions are paired by id, and a wrong pairing is never trained on."""
-    honest = TransformersEngine.generate
-    monkeypatch.setattr(TransformersEngine, "generate", lambda self, *args: honest(self, *args)[::-1])
-    document = run.train(short_run(), lambda entry: None)
-    assert document["outcome"] == "failed"
-    assert "request 0.0.0 was answered with '0.3.3'" in document["error"]
-
-
 def test_unexpected_error_keeps_its_traceback(short_run, monkeypatch):
     monkeypatch.setattr(Scorer, "groups", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -51,24 +51,6 @@ def one_token_loss(
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "expected"),
-    [
-        (1.0, 2.0, -2.0),
-        (1.1, 2.0, -2.2),
-        (1.5, 2.0, -2.4),  # clipped above: 1.2 * 2
-        (0.5, 2.0, -1.0),  # not clipped below where that would help
-        (0.5, -2.0, 1.6),  # clipped below: 0.8 * -2
-        (1.5, -2.0, 3.0),  # not clipped above where that would hide a fault
-    ],
-)
-def test_clipped_surrogate(ratio, advantage, expected):
-    """The loss is -min(ratio * A, clip(ratio) * A), on both sides of both clips."""
-    torch.testing.assert_close(
-        one_token_loss(math.log(ratio), 0.0, advantage), torch.tensor(expected), rtol=1e-12, atol=0
-    )
-
-
-@pytest.mark.parametrize(
     ("estimator", "expected"),
     [("k1", 0.3), ("k2", 0.045), ("k3", math.exp(-0.3) + 0.3 - 1)],
 )
@@ -89,26 +71,6 @@ def test_k1_and_k3_are_unbiased():
         options = LossConfig(kl_estimator=estimator)
         expected = (current.exp() * kl_estimate(current, reference, everywhere, options)).sum()
         torch.testing.assert_close(expected, exact, rtol=1e-12, atol=0)
-
-
-def test_importance_correction_is_truncated_ratio():
-    """The weight proximal / behaviour is 2, or the cap, and has no gradient."""
-    options = LossConfig(correction="truncate", correction_cap=3.0)
-    loss = one_token_loss(math.log(0.5), math.log(0.5), 1.0, options, behaviour=math.log(0.25))
-    torch.testing.assert_close(loss, torch.tensor(-2.0), rtol=1e-12, atol=0)
-    proximal = torch.tensor([[0.0]], requires_grad=True)
-    weights = importance_weights(proximal, torch.tensor([[-5.0]]), torch.tensor([[True]]), options)
-    assert (weights.item(), weights.requires_grad) == (3.0, False)
-
-
-def test_token_weights():
-    """Lengths 1 and 3 of at most 4: weights per token, per sequence, or per position."""
-    mask = torch.tensor([[True, False, False], [True, True, True]])
-    assert token_weights(mask, "token", 4).tolist() == [[0.25, 0, 0], [0.25, 0.25, 0.25]]
-    torch.testing.assert_close(
-        token_weights(mask, "sequence", 4), torch.tensor([[1 / 2, 0, 0], [1 / 6, 1 / 6, 1 / 6]])
-    )
-    assert token_weights(mask, "constant", 4).tolist() == [[0.125, 0, 0], [0.125, 0.125, 0.125]]
 
 
 def test_masked_positions_have_no_influence():
@@ -279,14 +241,6 @@ def test_surrogates(options, ratio, advantage, expected):
     options = LossConfig(correction="none", **options)
     actual = one_token_loss(math.log(ratio), 0.0, advantage, options)
     torch.testing.assert_close(actual, torch.tensor(expected), rtol=1e-12, atol=0)
-
-
-def test_sequence_ratio_is_the_geometric_mean():
-    """GSPO has one ratio for all tokens of a sequence; masked tokens do not count."""
-    current = torch.tensor([[math.log(1.1), math.log(0.9), 7.0]])
-    mask = torch.tensor([[True, True, False]])
-    actual = ratios(current, torch.zeros(1, 3), mask, LossConfig(ratio="sequence"))
-    torch.testing.assert_close(actual, torch.tensor([[math.sqrt(1.1 * 0.9)]]), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(

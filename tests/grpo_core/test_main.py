@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 
 import pytest
 
 from grpo_core import modes
-from grpo_core.__main__ import _leave, main
+from grpo_core.__main__ import main
 
 TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=2", "--output.name=r")
 
@@ -93,25 +92,13 @@ def test_internal_error_shows_its_traceback(tmp_path, monkeypatch, capfd):
     assert "Traceback" in err
 
 
-def test_sigint_is_ignored_while_exiting(monkeypatch):
-    """PyTorch takes long at exit, and an interrupt there printed another traceback."""
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    calls = []
-    monkeypatch.setattr(signal, "signal", lambda *arguments: calls.append(arguments))
-    with pytest.raises(SystemExit) as ended:
-        _leave(130)
-    assert (ended.value.code, calls) == (130, [(signal.SIGINT, signal.SIG_IGN)])
-
-
 @pytest.mark.parametrize("name", ["train", "serve", "replay"])
 def test_help_fits_one_screen(name, capfd):
-    """Help has 24 lines: usage, one sentence, three examples, exit codes."""
+    """Help has usage and exit codes, in at most 24 lines."""
     assert main([name, "--help"]) == 0
     text = capfd.readouterr().out
     assert text.startswith(f"usage: python -m grpo_core {name} ")
     assert "exit codes: 0 " in text
-    assert len(re.findall(r"^  python -m grpo_core ", text, flags=re.MULTILINE)) == 3
-    assert "--help-settings" in text
     assert len(text.splitlines()) <= 24
     assert main(["--help"]) == 0
     assert f"\n{name} " in capfd.readouterr().out

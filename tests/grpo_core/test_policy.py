@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -135,18 +134,3 @@ def test_final_checkpoint_loads_in_transformers(short_run):
     folder = Path(document["metrics"]).parent / "policy"
     assert make_policy(folder).fingerprint() == document["parameters"]
     assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "<end>"
-
-
-def test_ids_without_a_token_are_neither_sampled_nor_scored(short_run, model_dir, tmp_path):
-    """TOK001: seven more output rows, whose ids would be a third of all samples."""
-    folder = tmp_path / "padded"
-    shutil.copytree(model_dir, folder)
-    model = load_model(model_dir)
-    model.resize_token_embeddings(20)
-    model.save_pretrained(folder)
-    assert make_policy(folder).vocabulary == 13
-    document = run.train(short_run(**{"model.path": folder, "train.steps": 2}), lambda _: None)
-    assert (document["outcome"], document["error"]) == ("ok", None)
-    samples = [json.loads(line) for line in Path(document["completions"]).read_text().splitlines()]
-    assert max(token for sample in samples for token in sample["ids"]) < 13
-    assert document["max_logprob_difference"] < 1e-4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from grpo_core.learn.policy import Policy
 from grpo_core.settings import load
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
+from tests.grpo_core.conftest import trained
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TOLERANT = {"rollout.sync_tolerance": 0.2}
@@ -22,13 +22,6 @@ TOLERANT = {"rollout.sync_tolerance": 0.2}
 
 def ignore_progress(_: dict) -> None:
     """No progress."""
-
-
-def trained(short_run, name: str, **settings):
-    """Train; return the summary and the metrics."""
-    document = run.train(short_run(**{**TOLERANT, "output.name": name, **settings}), ignore_progress)
-    assert document["outcome"] == "ok", document["error"]
-    return document
 
 
 def policies(model_dir, device: str = "cpu", **model):
@@ -96,8 +89,8 @@ def test_only_named_parts_stay_in_float32(model_dir, parts, kept):
 
 def test_engine_dtype_may_differ_from_trainer_dtype(short_run):
     """A bfloat16 engine differs from a float32 trainer by more than rounding; the run reports it."""
-    exact = trained(short_run, "exact")
-    different = trained(short_run, "apart", **{"rollout.dtype": "bfloat16"})
+    exact, _ = trained(short_run(**TOLERANT))
+    different, _ = trained(short_run(**TOLERANT, **{"rollout.dtype": "bfloat16", "output.name": "apart"}))
     assert exact["max_logprob_difference"] < 1e-5 < different["max_logprob_difference"]
     assert different["syncs_proven_by_fingerprint"] == 4
 
@@ -110,7 +103,7 @@ def test_resumed_bfloat16_run_is_identical(short_run):
             raise KeyboardInterrupt
 
     types = {**TOLERANT, "model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}
-    full_run = trained(short_run, "whole", **types)
+    full_run, _ = trained(short_run(**types))
     config = short_run(**{**types, "output.name": "parts"})
     assert run.train(config, stops)["outcome"] == "interrupted"
     again = run.train(config, ignore_progress, resume=True)
@@ -136,8 +129,7 @@ def test_model_dtype_alone_is_bit_identical_in_every_mode(short_run):
     settings = {"model.dtype": "bfloat16", "rollout.max_staleness": 0, "train.steps": 2}
     parameters = set()
     for mode in ("colocate", "async", "server"):
-        document = run.train(short_run(mode, **settings, **{"output.name": mode}), ignore_progress)
-        assert (document["outcome"], document["error"]) == ("ok", None)
+        document, _ = trained(short_run(mode, **settings))
         assert document["syncs_proven_by_fingerprint"] == document["syncs"] == 2
         assert 1e-6 < document["max_logprob_difference"] < 0.2
         parameters.add(document["parameters"])
@@ -154,9 +146,7 @@ def test_bfloat16_trains_a_tied_model_with_adapters_and_a_reference(short_run, t
     if "model.lora_rank" in more:
         pytest.importorskip("peft")
     settings = {"model.dtype": "bfloat16", "model.path": tied_model(tmp_path / "tied"), **more}
-    document = run.train(short_run(**settings), ignore_progress)
-    assert (document["outcome"], document["error"]) == ("ok", None)
-    metrics = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+    _, metrics = trained(short_run(**settings))
     assert metrics[0]["kl"] == 0
     assert all(entry["grad_norm"] > 0 for entry in metrics if entry["reward/zero_variance_groups"] < 1)
 

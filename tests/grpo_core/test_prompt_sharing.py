@@ -2,22 +2,12 @@
 
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_core.learn.logprobs import can_share, completion_logprobs
 from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.embedded import EqualLengthDecoder
+from tests.gpu.devices import ON_GPU
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -33,19 +23,17 @@ COMPLETIONS = [[(7 * row + 3 * place) % 50 for place in range(length)] for row, 
 def build_model(kind: str, **settings):
     """Return a random model."""
     torch.manual_seed(0)
-    sizes = SIZES | settings
-    if kind == "llama":
-        return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
-    if kind == "mistral":
-        return MistralForCausalLM(MistralConfig(**{"sliding_window": None} | sizes)).eval()
-    if kind == "qwen2":
-        return Qwen2ForCausalLM(Qwen2Config(**sizes)).eval()
-    if kind == "qwen3":
-        return Qwen3ForCausalLM(Qwen3Config(head_dim=16, **sizes)).eval()
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=50, n_embd=64, n_layer=2, n_head=4, n_positions=64, **ends)
-    ).eval()
+    sizes = SIZES | {"head_dim": 16, "sliding_window": None} | settings
+    if kind == "gpt2":
+        sizes = {
+            "vocab_size": 50,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        }
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
 
 
 def logprobs_and_gradient(model, rows):
@@ -79,18 +67,22 @@ def test_prompt_sharing_matches_single_rows(kind, rows):
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:2], PROMPTS[2:3], [PROMPTS[2]] * 3])
-@pytest.mark.parametrize("kinds", [2, 4])
-def test_decoding_matches_the_models_logits(kind, prompts, kinds):
+@pytest.mark.parametrize(("kinds", "device"), [(2, "cpu"), (4, "cpu"), pytest.param(2, "cuda", marks=ON_GPU)])
+def test_decoding_matches_the_models_logits(kind, prompts, kinds, device):
     """The logits agree at each token, for prompts of equal or different lengths, with and without shared key heads."""
-    model = build_model(kind, num_key_value_heads=kinds)
+    model, nearness = (
+        build_model(kind, num_key_value_heads=kinds).to(device),
+        1e-5 if device == "cpu" else 2e-3,
+    )
     with torch.no_grad():
         decoder = Decoder(model, prompts, room=5)
         for place in range(5):
             for row, prompt in enumerate(prompts):
                 prefix = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
-                expected = model(torch.tensor([prefix])).logits[0, -1]
-                torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=1e-5)
-            decoder.append(torch.tensor([(11 * row + 5 * place) % 50 for row in range(len(prompts))]))
+                expected = model(torch.tensor([prefix], device=device)).logits[0, -1]
+                torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=nearness)
+            ids = [(11 * row + 5 * place) % 50 for row in range(len(prompts))]
+            decoder.append(torch.tensor(ids, device=device))
 
 
 @pytest.mark.parametrize(

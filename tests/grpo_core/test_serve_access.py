@@ -134,14 +134,6 @@ def refusal_status(control, path="/info", **headers):
     return refusal[0] if refusal else 0
 
 
-def test_only_health_is_open_without_a_token():
-    """A wrong token counts as none."""
-    assert refusal_status(access_control()) == 401
-    assert refusal_status(access_control(), authorization="Bearer wrong") == 401
-    assert refusal_status(access_control(), "/health") == 0
-    assert refusal_status(access_control(), **BEARER) == 0
-
-
 @pytest.mark.parametrize("path", ["/health", "/info"])
 def test_health_is_refused_to_web_pages(path):
     """This holds with and without the token, on a loopback server."""
@@ -166,13 +158,6 @@ def test_random_host_names_are_refused(text):
     if refusal_status(access_control(None), host=text) == 0:
         name = text.lower()
         assert name in names or name.rpartition(":")[0] in names
-
-
-@given(st.text(st.characters(max_codepoint=255), max_size=60))
-def test_random_authorization_headers_are_refused(text):
-    """Any header text gives a refusal, not an exception."""
-    expected = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
-    assert refusal_status(access_control(), authorization=text) == expected
 
 
 HOST = b"Host: localhost\r\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import secrets
@@ -18,14 +17,7 @@ from grpo_core.rollout.server import process as server_process
 from grpo_core.rollout.server.process import ServerProcess, given_token
 from grpo_core.settings import load
 from tests.grpo_core.conftest import engine_config
-
-
-def status(host, port, token=None, path="/info") -> int:
-    """Return the HTTP status of one GET request."""
-    connection = http.client.HTTPConnection(host, port, timeout=500)
-    with closing(connection):
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        return connection.getresponse().status
+from tests.grpo_core.test_serve import call
 
 
 def test_own_server_has_a_secret_random_token(model_dir):
@@ -33,10 +25,8 @@ def test_own_server_has_a_secret_random_token(model_dir):
     with closing(ServerProcess(engine_config(), model_dir)) as server:
         assert len(server.token) > 40
         assert server.token.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
-        assert status(server.host, server.port) == 401
-        assert status(server.host, server.port, "") == 401
-        assert status(server.host, server.port, path="/health") == 200
-        assert status(server.host, server.port, server.token) == 200
+        assert call(server, "GET", "/info", token=None)[0] == 401
+        assert call(server, "GET", "/info", token=server.token)[0] == 200
 
 
 def test_run_writes_no_token(short_run, monkeypatch, capfd):

@@ -8,6 +8,7 @@ from grpo_core.publish import Publisher, SyncError
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.settings import load
+from tests.gpu.devices import DEVICES
 
 
 class LostUpdate(TransformersEngine):
@@ -48,10 +49,11 @@ class OldVersion(TransformersEngine):
         super().update_weights(tensors, min(version, 0))
 
 
-def publisher(kind, model_dir):
+def publisher(kind, model_dir, device="cpu"):
     """Return the trainer's side and an engine, with version 0 published."""
-    policy = Policy(str(model_dir), load(None, []))
-    sync = Publisher(policy, kind(model_dir, max_model_len=64), (0, 1, 2, 10), tolerance=1e-3)
+    policy = Policy(str(model_dir), load(None, [f"--train.device={device}"]))
+    engine = kind(model_dir, max_model_len=64, device=device)
+    sync = Publisher(policy, engine, (0, 1, 2, 10), tolerance=1e-3)
     sync.publish(0)
     return policy.causal, sync
 
@@ -61,17 +63,18 @@ def perturb(model, size: float) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * size)
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter) * size)
 
 
-def test_every_update_is_proven_twice(model_dir):
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_update_is_proven_twice(model_dir, device):
     """Equal fingerprints and the log-probs of a probe prove the update; its size is measured."""
-    model, sync = publisher(TransformersEngine, model_dir)
+    model, sync = publisher(TransformersEngine, model_dir, device)
     for version in range(1, 4):
         perturb(model, 1e-2)
         proof = sync.publish(version)
         assert proof.fingerprint is True
-        assert proof.difference < 1e-5
+        assert proof.difference < (1e-5 if device == "cpu" else 1e-4)
         assert proof.moved is None or proof.moved > 1e-3
 
 

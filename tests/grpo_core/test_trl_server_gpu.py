@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -58,18 +59,11 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
     with closing(engine):
         for version in range(5):
             add_noise(trained, version)
-            client.update_model_params(load_on_gpu(trained))
+            client.update_model_params(copy.deepcopy(trained).to("cuda:1"))
             client.reset_prefix_cache()
             completions = engine.generate(REQUESTS, PARAMS)
             assert largest_difference(trained, REQUESTS, completions) < TOLERANCE
     client.close_communicator()
-
-
-def load_on_gpu(trained):
-    """Return a copy of the model on the second GPU."""
-    import copy
-
-    return copy.deepcopy(trained).to("cuda:1")
 
 
 def test_trl_server_implements_the_engine_interface(server, tmp_path):

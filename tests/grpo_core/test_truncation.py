@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,41 +18,19 @@ from grpo_core.rollout.vllm_requests import sampling_arguments
 from grpo_core.rollout.wire import decode_requests, encode_requests
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
+from tests.grpo_core.conftest import read_lines, trained
 
 NONE = SamplingParams(max_tokens=8)
-# Probabilities 0.5, 0.25, 0.15, 0.1.
-LOGITS = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
 CHANGES = [
     {"top_k": 3},
+    {"top_k": 99},  # more than there are ids
+    {"top_p": 1e-9},
     {"top_p": 0.7},
     {"min_p": 0.3, "temperature": 0.3},
     {"repetition_penalty": 1.7},
     {"top_k": 5, "top_p": 0.6, "repetition_penalty": 0.8, "temperature": 0.7},
     {"top_k": 4, "min_p": 0.8, "temperature": 1.5},
 ]
-
-
-def probabilities(logits: torch.Tensor, prompts=((0,),), **changes) -> torch.Tensor:
-    """Return the truncated probabilities of the logits."""
-    return SamplingDistribution(replace(NONE, **changes), prompts).logits(logits).softmax(-1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, [0.5, 0.25, 0.15, 0.1]),
-        ({"top_k": 2}, [2 / 3, 1 / 3, 0, 0]),
-        ({"top_k": 9}, [0.5, 0.25, 0.15, 0.1]),
-        ({"top_p": 0.8}, [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0]),
-        ({"top_p": 1e-9}, [1.0, 0, 0, 0]),
-        ({"min_p": 0.4}, [2 / 3, 1 / 3, 0, 0]),
-        ({"temperature": 0.5, "top_k": 2}, [0.8, 0.2, 0, 0]),
-        ({"top_k": 2, "top_p": 0.6}, [1.0, 0, 0, 0]),  # 2/3 of what top_k left
-    ],
-)
-def test_closed_forms(changes, expected):
-    """Truncated probabilities are renormalized."""
-    torch.testing.assert_close(probabilities(LOGITS, **changes), torch.tensor([expected]), atol=1e-6, rtol=0)
 
 
 def test_repetition_penalty_applies_to_prompt_and_completion():
@@ -121,14 +98,12 @@ def test_engines_get_truncation_parameters():
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_run_trains_on_truncated_logprobs(short_run, mode):
     """Sampled tokens are likelier in the truncated distribution, so the first importance ratios are below 1."""
-    document = run.train(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}), lambda _: None)
-    assert (document["outcome"], document["error"]) == ("ok", None)
-    entry = json.loads(Path(document["metrics"]).read_text())
+    document, (entry,) = trained(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}))
     assert entry["importance_ratio/max"] < 1
     # Three of the thirteen about equally likely ids.
     assert entry["importance_ratio/mean"] == pytest.approx(3 / 12, abs=0.1)
     assert document["max_logprob_difference"] < 1e-3  # of the proofs
-    samples = [json.loads(line) for line in Path(document["completions"]).read_text().splitlines()]
+    samples = read_lines(document["completions"])
     assert min(value for sample in samples for value in sample["logprobs"]) > math.log(0.1)
 
 

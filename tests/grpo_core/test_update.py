@@ -1,8 +1,6 @@
 """An optimizer step has one normaliser for its batch, proximal log-probs and a schedule, and is not made on NaN."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from grpo_core.learn.update import NotFiniteError, Updater
 from grpo_core.machine.world import World
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
+from tests.grpo_core.conftest import trained
 
 
 def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
@@ -76,31 +75,24 @@ def test_non_finite_loss_makes_no_step(model_dir):
 # Whole runs.
 
 
-def trained(short_run, name: str, **settings):
-    """Train a short run; return its parameter fingerprint and metrics."""
-    document = run.train(short_run(**{"output.name": name, "train.steps": 2, **settings}), lambda _: None)
-    assert document["outcome"] == "ok", document["error"]
-    lines = Path(document["metrics"]).read_text().splitlines()
-    return document["parameters"], [json.loads(line) for line in lines]
-
-
 def test_mini_batches_update_in_sequence(short_run):
     """There are twice as many updates, with ratios to the policy before the first."""
-    parameters, metrics = trained(short_run, "two", **{"train.mini_batches": 2})
+    document, metrics = trained(short_run(**{"train.mini_batches": 2, "train.steps": 2}))
     assert [entry["policy_version"] for entry in metrics] == [0, 2]
     assert metrics[0]["ratio/mean"] != 1.0
-    assert trained(short_run, "one")[0] != parameters
+    once, _ = trained(short_run(**{"output.name": "once", "train.steps": 2}))
+    assert once["parameters"] != document["parameters"]
 
 
 @pytest.mark.parametrize(("aggregation", "same"), [("sequence_sum", True), ("token", False)])
 def test_mini_batch_normaliser(short_run, aggregation, same):
     """With equal weights and equal parts, the mini-batch's and the rollout's normaliser agree."""
-    settings = {"train.mini_batches": 2, "loss.aggregation": aggregation}
-    results = [
-        trained(short_run, name, **settings, **{"train.mini_batch_normaliser": name})[0]
+    settings = {"train.mini_batches": 2, "loss.aggregation": aggregation, "train.steps": 2}
+    documents = [
+        trained(short_run(**settings, **{"output.name": name, "train.mini_batch_normaliser": name}))[0]
         for name in ("mini_batch", "rollout")
     ]
-    assert (results[0] == results[1]) is same
+    assert (documents[0]["parameters"] == documents[1]["parameters"]) is same
 
 
 @pytest.mark.parametrize("scheduler", ["linear", "cosine"])
@@ -116,7 +108,7 @@ def test_schedule_matches_transformers(short_run, scheduler):
         theirs.step()
         expected.append(theirs.get_last_lr()[0])
     settings = {"train.warmup_updates": 2, "train.steps": 6, "train.learning_rate": 1e-2}
-    _, metrics = trained(short_run, scheduler, **{"train.scheduler": scheduler, **settings})
+    _, metrics = trained(short_run(**{"train.scheduler": scheduler, **settings}))
     assert [entry["lr"] for entry in metrics] == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
@@ -129,8 +121,8 @@ def test_resumed_run_with_mini_batches_and_schedule_is_identical(short_run):
         if entry["step"] == 2:
             raise KeyboardInterrupt
 
-    uninterrupted, _ = trained(short_run, "whole", **settings)
+    uninterrupted, _ = trained(short_run(**settings))
     config = short_run(**{"output.name": "parts", **settings})
     assert run.train(config, stop)["outcome"] == "interrupted"
     document = run.train(config, lambda _: None, resume=True)
-    assert (document["steps"], document["parameters"]) == (3, uninterrupted)
+    assert (document["steps"], document["parameters"]) == (3, uninterrupted["parameters"])

@@ -219,10 +219,7 @@ class Bench:
             first_one[0], second[0] = second[0], first_one[0]
 
         assert altered(swap)
-        assert altered(lambda call: call["answers"][0][1].reverse())
-        assert altered(lambda call: call["answers"][0][3].__setitem__(0, -1.0))
         assert altered(lambda call: call.update(weights=dict.fromkeys(call["weights"], "other")))
-        assert altered(lambda call: call["answers"].pop())
 
     def close(self) -> None:
         """Stop server and proxy."""

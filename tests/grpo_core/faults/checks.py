@@ -9,6 +9,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from tests.grpo_core.conftest import read_lines
 from tests.grpo_core.faults.killable_servers import hashes
 
 # A fault may cause an error only at a later call, so the error may name any of these calls.
@@ -95,7 +96,7 @@ def differences(folder: Path, reference: Path, steps: int) -> list[str]:
     """Return where a run differs bit for bit from one without a fault; wall times are ignored."""
     problems = []
     for name in ("metrics", "completions"):
-        ours, theirs = _read_lines(folder / f"{name}.jsonl"), _read_lines(reference / f"{name}.jsonl")
+        ours, theirs = read_lines(folder / f"{name}.jsonl"), read_lines(reference / f"{name}.jsonl")
         if len(ours) != len(theirs):
             problems.append(f"{len(ours)} lines of {name}, not {len(theirs)}")
         problems += [
@@ -110,11 +111,6 @@ def differences(folder: Path, reference: Path, steps: int) -> list[str]:
     elif (folder / last).read_bytes() != (reference / last).read_bytes():
         problems.append("other parameters at the end")
     return problems
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    entries = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{key: value for key, value in entry.items() if not key.startswith("time/")} for entry in entries]
 
 
 def _split(values: list, lengths: list[int]):
