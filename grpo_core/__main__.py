@@ -221,9 +221,8 @@ def _stdout_for_the_answer() -> Iterator[Answer]:
 
 def _leave(code: int) -> None:
     """End the process; under torchrun at once, as the threads of its process group can hang or abort at exit."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a late Ctrl-C must not print a traceback from PyTorch's cleanup
+    # A late Ctrl-C must not print a traceback from PyTorch's cleanup.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         sys.stdout.flush()
         sys.stderr.flush()

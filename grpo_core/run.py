@@ -59,9 +59,7 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
     complete = outcome == "ok" or trainer.world.size == 1
     document["parameters"] = trainer.policy.fingerprint() if complete else None
     if complete:
-        trainer.world.gather(
-            None
-        )  # wait for all ranks: no process ends while another still communicates with it
+        trainer.world.gather(None)  # no process ends while another still communicates with it
     if trainer.history and trainer.world.first:
         (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
     return document

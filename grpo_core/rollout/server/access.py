@@ -84,11 +84,8 @@ class AccessControl:
             return 403, "calls of other web pages are not answered (Origin)"
         if headers.get("sec-fetch-site", "none").lower() not in ("none", "same-origin"):
             return 403, "calls of other web pages are not answered (Sec-Fetch-Site)"
-        if (
-            self._token
-            and path != "/health"
-            and not _has_token(headers.get("authorization", ""), self._token)
-        ):
+        needed = "" if path == "/health" else self._token
+        if needed and not _has_token(headers.get("authorization", ""), needed):
             return 401, "the token is missing or wrong"
         return None
 
@@ -143,10 +140,9 @@ class HttpConnection(H11Protocol):
         super().connection_made(transport)
         self.made_at = self.loop.time()
         self.loop.call_later(self.head_s, lambda: self.cycle is None and transport.close())
-        open_ones = [other for other in self.connections if not other.transport.is_closing()]
-        idle = [connection for connection in open_ones if connection.cycle is None]
+        idle = [each for each in self.connections if each.cycle is None and not each.transport.is_closing()]
         if len(idle) > self.max_idle:
-            min(idle, key=lambda connection: connection.made_at).transport.close()
+            min(idle, key=lambda each: each.made_at).transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse malformed data; in the middle of an answer only by closing the connection."""

@@ -233,9 +233,7 @@ async def weights(
     if x_content_crc32 is None:
         raise HTTPException(400, "the body's checksum is needed, in the header X-Content-CRC32")
     uploading = request.app.state.uploading
-    if (
-        uploading.locked()
-    ):  # two uploads would need twice the memory, and the first would be overwritten at once
+    if uploading.locked():  # two would need twice the memory, and the first would be overwritten at once
         raise HTTPException(503, "another upload is being received; try again later")
     async with uploading:
         data = await request.body()
