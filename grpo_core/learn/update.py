@@ -54,8 +54,8 @@ class Updater:
         constants = {"betas": (options.beta1, options.beta2), "eps": options.epsilon}
         trained = [value for _, value in policy.trained()]
         # The CPU's default takes several operations per parameter, three times as long. On a GPU `fused` would move
-        # the step counts there.
-        fused = True if policy.device == "cpu" else None
+        # the step counts there. It doesn't count its writes, by which a low-precision copy notices an update.
+        fused = True if policy.device == "cpu" and policy.lowered is None else None
         self.optimizer = torch.optim.AdamW(
             trained, lr=options.learning_rate, weight_decay=options.weight_decay, fused=fused, **constants
         )
