@@ -135,7 +135,9 @@ def test_whole_log_is_read_or_the_report_says_what_is_not(tmp_path, capsys, padd
     with (tmp_path / "train.log").open("w", encoding="utf-8") as log:
         for step in range(1200):
             entropy, reward = 0.6 if step < 1100 else 0.001, 0.3 + step / 4000
-            log.write(f"step:{step} - actor/entropy:{entropy} - critic/score/mean:{reward}\n{'.' * padding}\n")
+            log.write(
+                f"step:{step} - actor/entropy:{entropy} - critic/score/mean:{reward}\n{'.' * padding}\n"
+            )
     main(["audit", str(tmp_path), "--verbose"])
     printed = capsys.readouterr().out
     assert ("entropy collapsed from 0.6 to 0.001" in printed) == (padding == 0)
