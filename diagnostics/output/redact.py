@@ -16,60 +16,85 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 from diagnostics.frameworks import FRAMEWORKS
 
 Match = re.Match[str]
-Rule = tuple[re.Pattern[str], "str | Callable[[Match], str]"]
-"""A pattern and the replacement of its matches."""
 MASK = "<secret>"
 _POSSESSIVE = re.compile(r"(?<=[*+?}])\+")
 
 
-def _rule(pattern: str, replacement: str | Callable[[Match], str] = MASK, flags: int = 0) -> Rule:
+class Rule(NamedTuple):
+    """A pattern and the replacement of its matches.
+
+    Attributes:
+        needs: Texts in lower case of which every match contains one; empty if unknown.
+    """
+
+    pattern: re.Pattern[str]
+    replacement: str | Callable[[Match], str]
+    needs: tuple[str, ...] = ()
+
+
+def _rule(
+    pattern: str, replacement: str | Callable[[Match], str] = MASK, flags: int = 0, needs: str = ""
+) -> Rule:
     """Return a rule; in Python 3.10, which has no possessive quantifiers, they are replaced by greedy ones."""
     if sys.version_info < (3, 11):  # noqa: UP036 - it travels to remote hosts
         pattern = _POSSESSIVE.sub("", pattern)
-    return re.compile(pattern, flags), replacement
+    return Rule(re.compile(pattern, flags), replacement, tuple(needs.split()))
 
 
-def _labelled(*patterns: str) -> list[Rule]:
-    """Return rules for secrets whose label (the pattern's first group) stays; case is ignored."""
-    return [_rule(pattern, rf"\1{MASK}", re.IGNORECASE) for pattern in patterns]
+def _labelled(needs: str, pattern: str) -> Rule:
+    """Return a rule for secrets whose label (the pattern's first group) stays; case is ignored."""
+    return _rule(pattern, rf"\1{MASK}", re.IGNORECASE, needs)
 
 
 # Beginning of a word: also after an escaped line end or colour in quoted text.
 EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
 # Prefixes of issued tokens that a dash or an underscore ends.
 _ISSUERS = (
-    r"ATATT3x\w{4}", "lsv2_[a-z]{2}", "hf", "api_org", "gh[oprsu]", "github_pat", "glpat", "gldt", "glptt", "glrt",
+    r"lsv2_[a-z]{2}", "hf", "api_org", "gh[oprsu]", "github_pat", "glpat", "gldt", "glptt", "glrt",
     "glsoat", "glcbt", "glft", "gloas", "glsa", "glc", "xox[a-z]", "xapp", "sk", "rk", "gsk", "nvapi", "pypi", "npm",
     "r8", "dckr_pat", "shpat", "shpss", "shpca", "dop_v1", "doo_v1", r"wandb_v\d", r"tgp_v\d", "tskey", "lin_api", "fw",
     "pplx", "xai", "GOCSPX", "rpa", "csk", "tvly", "pcsk", "jina", "whsec", "HRKU", "ntn", "figd", "PMAK",
-    "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp",
+    "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp", "sq0[a-z]{3}",
 )  # fmt: skip
 # A git revision has the shape of a W&B key, but follows one of these words.
 _REVISION = re.compile(
-    r"(?:\b(?:commit|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|\.git@)\W{0,4}\Z",
+    r"(?:\b(?:commit|checkout|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|@)\W{0,4}\Z",
     re.IGNORECASE,
 )
-# Names of keys with a secret value.
+# Names of keys with a secret value, texts that each of them contains, and endings of names whose value is no secret.
+_KEY_TEXTS = (
+    "token secret pass pw key credential cookie signature sig= sk pat auth bindpw jwt"
+    " contrase mot \u5bc6 \u53e3"
+)
+_NO_SECRET = r"(?!s\b|s?iz|_id|[\w-]{0,32}length|[_-]?(?:file|path|dir|name|type|level|mode|count)s?(?![a-z]))"
 _WORDS = (
-    r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|passphrase|pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
-    r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw"
+    r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
+    r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw|(?<![a-z])jwt(?=[=:])"
     r"|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
-    r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage)"
-    r"[ _-]?key|client-(?:key|certificate)-data|wandb[._]key|credential|x-(?:amz|goog|oss)-(?:signature|credential"
+    r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage"
+    r"|license|admin|service|ssh|client|webhook|hmac)[ _-]?key|client-(?:key|certificate)-data|wandb[._]key"
+    r"|credential|x-(?:amz|goog|oss)-(?:signature|credential"
     r"|security-token)|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])|contrase\xf1a|mot de passe"
     r"|\u5bc6\u7801|\u5bc6\u94a5|\u53e3\u4ee4"
-    r"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie)(?!s\b|s?iz|_id|\w{0,32}length)"
+    rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_NO_SECRET}"
 )
-# Values that are no secret: a switch, a number, a placeholder.
-_HARMLESS = r"(?!true\b|false\b|null\b|none\b|\d{1,19}\b|\(not known|\(set;|<)"
+# Values that are no secret: a switch, a placeholder, and a number unless it is a password.
+_HARMLESS = r"(?!true\b|false\b|null\b|none\b|\(not known|\(set;|<)"
+_NO_NUMBER = r"(?!\d{1,19}\b)"
+_NUMBER = re.compile(r"\d[\d.,:/%eE+-]*")
 _WHOLE = r"(?:(?<=[^\\]\")(?:[^\"\\\n]|\\[^\n]){4,512}(?=\")|(?<=[^\\]')(?:[^'\\\n]|\\[^\n]|''){4,512}(?='))"
 _VALUE = r"[^\s,;&`'\"\])\\]{4,}"
 _REST = r"(?=(?P<rest>[\w.-]{0,64}))(?P=rest)"
 _QUOTE = r"(?:\\{0,3}['\"])?"
+# Prefix and opening quotation mark of a text: b'x', f"x", $'x'.
+_OPENED = r"(?:[bruf]{0,2}(?=['\"])|\$(?='))?" + _QUOTE
+# Between two arguments of a command: blanks, a continued line, or the next item of a list in Python, JSON or YAML.
+_GAP = rf"{_QUOTE}(?:\s{{0,4}},\s{{0,32}}|\s{{1,4}}(?:\\?\n\s{{0,16}})?(?:- )?){_OPENED}"
 _SYLLABLE = re.compile(r"[a-z]{3,}")
 _CHANGE_OF_KIND = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 
@@ -98,42 +123,95 @@ def _is_random(word: str) -> bool:
     )
 
 
+# Options of programs that take a password, or a login with its password, in a short option.
+_LOGIN = r"[^\s:'\"]{0,64}:"
+_OPTIONS = {
+    "curl wget http https xh": rf"(?:-\w{{0,6}}[uUaE]|--(?:proxy-)?user|--auth|--cert)(?:=|{_GAP}|{_OPENED}){_LOGIN}"
+    rf"|(?:-b|--cookie)(?:=|{_GAP}|{_OPENED})[^\s='\";]{{1,64}}=",
+    "skopeo podman": rf"--(?:src-|dest-)?creds(?:=|{_GAP}){_LOGIN}",
+    "login upload mysql mysqldump mysqladmin mariadb sshpass mongo mongosh mongodump 7z useradd": "-p",
+    "unzip zip sqlcmd bcp": "-P",
+    "redis-cli": "-a",
+    "ldapsearch ldapadd ldapmodify ldapwhoami": "-w",
+    "openssl": rf"-k|-pass(?:in|out)?{_GAP}pass:",
+    "ssh-keygen": "-N",
+    "publish": "-[pt]",
+    "smbclient lftp": r"-[uU]\s[^\s%,]{1,64}[%,]",
+    "chpasswd": rf"<<<\s?{_OPENED}{_LOGIN}",
+    "htpasswd": r"-\w{0,4}b\w{0,4}(?:\s\S{1,64}){1,2}(?=\s)",
+    "wpa_passphrase": r"\s\S{1,64}(?=\s)",
+}
+_PROGRAMS = {
+    name: _rule(
+        rf"(?<![\w-])((?:{options})(?:=|{_GAP}|{_OPENED}))(?!\d{{1,5}}\b)(?![-<]){_HARMLESS}(?:{_WHOLE}|{_VALUE})",
+        rf"\1{MASK}",
+    )
+    for names, options in _OPTIONS.items()
+    for name in names.split()
+}
+
+
+def _mask_options(match: Match) -> str:
+    """Mask the passwords among the arguments of a program."""
+    pattern, replacement, _ = _PROGRAMS[match["program"]]
+    return match["program"] + pattern.sub(replacement, match["arguments"])
+
+
+def _mask_value(match: Match) -> str:
+    """Mask a value, unless it is a number under a name that is not that of a password."""
+    is_number = _NUMBER.fullmatch(match["value"]) and "pass" not in match["label"].lower()
+    return match[0] if is_number else f"{match['label']}{MASK}"
+
+
 _SECRETS: tuple[Rule, ...] = (
     _rule(
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
-        r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)"
+        r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)",
+        needs="private",
     ),
-    *_labelled(
+    _labelled(
+        "authorization x- cookie",
         # A header's value ends at the closing quote. The last lines keep the next value's quotes out of it.
         r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|x-hub-signature(?:-256)?|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}"
         r"(?:b(?=['\"]))?\\?['\"]?)"
         r"(?!<secret>|[\w.]{1,48}\(b?['\"]|[|>][+-]?\n)[^\s'\"][^\n'\"]{0,4096}(?:''[^\n'\"]{0,512}){0,8}"
         r"(?:(?:\"[^\"\n]{0,512}\"|(?:(?<=[:=])|(?<=[:=] ))'[^'\n]{0,512}')[^\n'\"]{0,512}){0,32}",
-        r"(\bcookies['\"]?\s{0,4}[=:]\s{0,4}(?:\{|dict\())(?!<secret>)[^})\n]{1,4096}",
-        # The signature at the end of an AWS header.
-        r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])",
-        # The address of a webhook is a secret: anybody who has the address can post to the webhook.
-        r"(?-i:"
+    ),
+    # All values of a collection.
+    _labelled(
+        "cookies passwords secrets credentials keys tokens",
+        r"((?:\bcookies|passwords|secrets|credentials|(?:api|access|auth|hf)[_-]?(?:key|token)s)['\"]?\s{0,4}[=:]\s{0,4}"
+        r"(?:[\[{]|dict\())(?!<secret>)[^\]})\n]{4,4096}",
+    ),
+    _labelled("cookies:", r"(\bcookies:\s{0,4}\w{1,64}=)[^\s'\"]{4,}"),
+    # The signature at the end of an AWS header.
+    _labelled("signature=", r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])"),
+    # The address of a webhook is a secret: anybody who has the address can post to the webhook.
+    _rule(
         r"(://(?:hooks?|maker|sctapi|api\.day|outlook|[\w-]{1,64}\.webhook)\.[\w.-]{1,64}/|/bot(?=\d{6})"
-        r"|/webhooks?(?:b2)?/|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}"
-        r")",
+        r"|/webhooks?(?:b2)?/|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}",
+        rf"\1{MASK}",
+        needs="hook maker sctapi api.day outlook /bot /t/",
     ),
     # In a URL up to the last @ of the authority, as a password may contain one; `user:password@host` without a scheme.
     _rule(
         r"(?<=://)[^/\s'\"]{1,512}@|(?<=://)[^\s'\"/:@]{1,64}:(?!\d{1,5}(?:[/?#]))[^\s'\"<>@]{1,256}@(?=[\w\[])"
         r"|(?:(?<![\w:/.+-])|(?<=:/))[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)"
-        r"|(?i:(?<=%3A%2F%2F)[\w.~-]{0,64}%3A[\w.~%-]{1,128}%40)",
+        r"|(?i:(?<=%3A%2F%2F)[\w.~-]{0,64}%3A[\w.~%!*^-]{1,128}%40)",
         f"{MASK}@",
+        needs="@ %40",
     ),
     _rule(
-        rf"{EDGE}eyJ[A-Za-z0-9_-]{{8,4096}}\.(?:[A-Za-z0-9_-]{{0,8192}}(?:\.[A-Za-z0-9_-]{{4,4096}}){{1,3}}"
-        r"|[A-Za-z0-9_-]{8,8192})"
+        rf"{EDGE}eyJ[A-Za-z0-9_-]{{8,}}(?:\.[A-Za-z0-9_-]*){{0,4}}",
+        lambda match: MASK if len(match[0].partition(".")[2]) >= 8 else match[0],
+        needs="eyj",
     ),
     # Tokens whose prefix shows the issuer.
     _rule(
         rf"{EDGE}(?:(?:{'|'.join(_ISSUERS)})"
-        r"[_-][A-Za-z0-9_-]{16,}|(?:secret|sess)[_-](?=[\w-]{0,24}\d)[A-Za-z0-9_-]{24,}"
-        r"|(?:hvs|dp\.[a-z]{2}|pat\w{14})\.[A-Za-z0-9_-]{24,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{24,}"
+        r"[_-][A-Za-z0-9_-]{16,}|(?:secret|sess)[_-](?=[\w-]{0,24}\d)[A-Za-z0-9_-]{24,}|ATATT3[\w=-]{20,}"
+        r"|a[ks]-[A-Za-z0-9]{22}(?![\w-])"
+        r"|(?:hv[sb]|dp\.[a-z]{2}|pat\w{14}|amzn\.mws)\.[A-Za-z0-9_-]{24,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{24,}"
         r"|(?:key-|SK)[0-9a-f]{32}(?![0-9a-f])|v1\.0-[0-9a-f]{24}-[0-9a-f]{64,}|LTAI[A-Za-z0-9]{12,28}(?![A-Za-z0-9])"
         r"|AIza[A-Za-z0-9_-]{20,}|(?:AKIA|ASIA|ABIA|ACCA|AROA)[0-9A-Z]{16}|dapi[0-9a-f]{32}(?:-\d)?"
         r"|1//0[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9._-]{16,}"
@@ -142,45 +220,82 @@ _SECRETS: tuple[Rule, ...] = (
         r"|\d{6,12}:AA[A-Za-z0-9_-]{30,})",
         _unless_revision,
     ),
-    *_labelled(
-        # `bearer TOKEN`, `Basic TOKEN`, `echo PASSWORD | docker login`.
-        r"(?:\b|(?<=%20))(bearer(?:\s{1,4}|%20))(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}",
-        r"(?-i:"
-        r"\b(Basic\s{1,4})(?=[^\s\d]{0,256}\d)(?=[^\sA-Z]{0,256}[A-Z])[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])"
-        r")",
-        r"(?-i:"
-        r"(\becho\s(?:-n\s)?['\"]?)(?!<)[^\s|'\"]{4,256}(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|sudo -S))"
-        r")",
-        # `name: API_KEY` and then `value: SECRET`.
+    # `bearer TOKEN`, `Basic TOKEN`, `echo PASSWORD | docker login`.
+    _labelled("bearer", r"(?:\b|(?<=%20))(bearer(?:\s{1,4}|%20))(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}"),
+    _rule(
+        r"\b(Basic\s{1,4})(?=[^\sA-Z]{0,256}[A-Z])(?=[^\s\d]{0,256}\d)[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])",
+        rf"\1{MASK}",
+        needs="basic",
+    ),
+    _rule(
+        rf"(\b(?:echo|printf)\s(?:-n\s|'%s(?:\\n)?'\s)?{_OPENED}(?:[\w.-]{{1,64}}:(?=[^|\n]{{1,256}}chpasswd))?)(?!<)[^\s|'\"]{{4,256}}"
+        r"(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|--with-token|sudo -S|chpasswd))"
+        rf"|((?:--password-stdin|--with-token|sudo -S)[^\n|;<]{{0,80}}<<<\s?{_OPENED}){_VALUE}",
+        rf"\1\2{MASK}",
+        needs="stdin sudo --with-token chpasswd",
+    ),
+    _rule(
+        rf"(?<![\w-])(?P<program>{'|'.join(_PROGRAMS)})(?![\w:-])"
+        rf"(?P<arguments>(?:(?!\b(?:{'|'.join(_PROGRAMS)})(?![\w:-]))[^\n;|]|(?<=[\\,])\n){{4,1024}})",
+        _mask_options,
+        needs=" ".join(_PROGRAMS),
+    ),
+    # Arguments of functions, of SQL statements, and in netrc files.
+    _labelled(
+        "set_cookie auth login",
+        r"(\b(?:set_cookie|login|\w{0,16}auth)\s{0,2}=?\s{0,2}\(\s{0,4}(?:key=)?['\"][^'\"\n]{1,64}['\"],\s{0,4}(?:\w{1,9}=)?['\"])"
+        r"(?!<)[^'\"\n]{4,}",
+    ),
+    _rule(
+        rf"(\bAUTH\s(?=[^\s]{{0,64}}?\d)|\b(?:vault|swanlab) login\s|\b(?:IDENTIFIED BY|PASSWORD)\s{{1,4}}['\"])(?![-<]){_VALUE}",
+        rf"\1{MASK}",
+        needs="auth identified password login",
+    ),
+    _labelled(
+        "machine login account default",
+        r"(\b(?:machine|login|account|default)(?:\s{1,8}[^\s<]{1,128})?\s{1,8}passw(?:or)?d\s{1,8}['\"]?)(?![<=:])[^\s'\"]{4,}",
+    ),
+    # `name: API_KEY` and then `value: SECRET`.
+    _labelled(
+        "value",
         rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{1,96}}['\"]?[,\s])(?=[\w.-]{{0,64}}?{_WORDS})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
         rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
-        # `password=SECRET` in all languages of configs.
-        rf"({_WORDS}{_REST}{_QUOTE}\]?\s{{0,4}}(?:=>|[=:\uff1d\uff1a])(?:\s{{0,4}}|\s{{5,64}}(?=['\"]))(?:["
-        rf"|>\\][+-]?\s{{1,16}})?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?b?{_QUOTE}){_HARMLESS}(?:{_WHOLE}|{_VALUE})",
-        # `["--token", "SECRET"]`.
-        rf"((?:['\"]--?|\(b?['\"])(?=[\w-]{{1,96}}['\"],)(?=[\w-]{{0,64}}?{_WORDS})[\w-]{{1,96}}['\"],\s{{0,4}}b?['\"])"
-        rf"{_HARMLESS}(?!--)[^\n'\"]{{4,}}",
-        # `<password>SECRET</password>` and `--token SECRET`.
-        rf"(<(?=[\w:-]{{1,96}}>)(?=[\w:-]{{0,64}}?{_WORDS})[\w:-]{{1,96}}>){_HARMLESS}[^<\n]{{4,}}(?=</)",
-        rf"((?<![\w-])--(?=([\w.-]{{1,96}})\s)(?=[\w.-]{{0,64}}?{_WORDS})\2\s{{1,4}}['\"]?){_HARMLESS}(?!-)[^\s,;&`'\"\])]{{4,}}",
-        # Programs that take a password by a short option.
-        r"(?-i:"
-        r"(\bcurl\b[^\n|;]{0,200}?\s(?:(?:-u|--user)[\s=]{1,4}['\"]?[^\s:'\"]{1,64}:"
-        r"|(?:-b\s?|--cookie[\s=])\s{0,3}['\"]?[^\s='\";]{1,64}=)|\bhttps?\s-a\s{1,4}[^\s:]{1,64}:"
-        r"|\bset_cookie\(\s{0,4}(?:key=)?['\"][^'\"\n]{1,64}['\"],\s{0,4}(?:value=)?['\"]"
-        r"|\b(?:redis-cli\b[^\n|;]{0,120}?\s(?:-a|--pass)|ldap\w{2,8}\b[^\n|;]{0,120}?\s-w)\s{1,4}['\"]?"
-        r"|\b(?:sshpass|docker login|mysql(?:dump|admin)?|mongo(?:sh|dump)?|unzip|7z|swanlab login|openssl|ssh-keygen)"
-        r"\b[^\n|;]{0,120}?\s(?:-[pPkN]\s?|-p(?=\w)|-pass(?:in|out)?\s{1,4}pass:)['\"]?|\bAUTH\s(?=[^\s]{0,64}?\d)"
-        r"|\b(?:IDENTIFIED BY|PASSWORD)\s{1,4}')"
-        rf"(?![-<]){_VALUE}"
-        r")",
-        # Under a name that says little: only a hexadecimal number that is long enough.
-        r"((?<![a-z])(?:key|auth|session(?:[_-]?id)?|sid|sk|ak|pat|credentials?)['\"]?\s{0,4}[=:]\s{0,4}['\"]?)"
-        r"[0-9a-f]{32,512}(?![\w.])",
-        # `password is x1`: only a value with a digit, which is no word of a sentence.
+    ),
+    # `password=SECRET` in all languages of configs.
+    _rule(
+        rf"(?P<label>{_WORDS}{_REST}{_QUOTE}\]?\s{{0,4}}(?:=>|[=:\uff1d\uff1a])(?:\s{{0,4}}|\s{{5,64}}(?=['\"]))(?:["
+        rf"|>\\][+-]?\s{{1,16}})?(?:[!&]\S{{1,32}}\s)?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?{_OPENED})"
+        rf"{_HARMLESS}(?P<value>{_WHOLE}|{_VALUE})",
+        _mask_value,
+        re.IGNORECASE,
+        _KEY_TEXTS,
+    ),
+    # `--token SECRET`, `["--token", "SECRET"]`, `('token', 'SECRET')`.
+    _rule(
+        rf"(?P<label>(?:(?<![\w-])--?|\(b?['\"])(?=(?P<flag>[\w.-]{{1,96}})[\s'\",\\])(?=[\w.-]{{0,64}}?(?:{_WORDS}|(?:pass|pwd?|auth|creds?)[\s'\",\\]))"
+        rf"(?P=flag){_GAP}){_HARMLESS}(?![-=:])(?P<value>{_WHOLE}|[^\s,;&`'\"\])]{{4,}})",
+        _mask_value,
+        re.IGNORECASE,
+        _KEY_TEXTS,
+    ),
+    # `<password>SECRET</password>`, `<entry key="password">SECRET</entry>`.
+    _labelled(
+        "</",
+        rf"(<(?=\w[^<>\n]{{0,128}}>)(?=[^<>\n]{{0,128}}?{_WORDS})[^<>\n]{{0,128}}>){_HARMLESS}{_NO_NUMBER}[^<\n]{{4,}}(?=</)",
+    ),
+    # Under a name that says little: only a hexadecimal number that is long enough, or a random word.
+    _labelled(
+        "key auth session sid sk ak pat cred sess salt",
+        r"((?<![a-z])(?:key|auth|session(?:[_-]?id)?|sid|sk|ak|pat|cred(?:ential)?s?|(?:j|php)sess(?:ion)?id|salt)['\"]?"
+        r"(?:\s{0,4}[=:]\s{0,4}|\s(?=[0-9a-f]{32}))['\"]?)"
+        r"(?:[0-9a-f]{32,512}|(?-i:(?=[^\s\d]{0,64}\d)(?=[^\sA-Z]{0,64}[A-Z])(?=[^\sa-z]{0,64}[a-z])[\w!^*+-]{12,}))(?![\w.(/])",
+    ),
+    # `password is x1`: only a value with a digit, which is no word of a sentence.
+    _labelled(
+        _KEY_TEXTS,
         rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
         r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
-        rf"{_HARMLESS}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
+        rf"{_HARMLESS}{_NO_NUMBER}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     ),
     # Key material without its header line, and random words.
     _rule(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}", _if_random_part),
@@ -356,7 +471,7 @@ _IDENTITY: tuple[Rule, ...] = (
         re.IGNORECASE,
     ),
     # As in `scp` and prompts; a split of a data set, name/set@train, is none.
-    _rule(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[\w-]++:)", "<user>@"),
+    _rule(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[a-zA-Z][\w-]*+:)", "<user>@"),
     _rule(
         rf"{EDGE}(?<![0-9a-f]{{4}}-)(?:[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}(?![A-Za-z0-9-])"
         r"|[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}(?![A-Za-z0-9]))",
@@ -418,9 +533,10 @@ def redact_path(path: str) -> str:
 def _apply(rules: tuple[Rule, ...], text: str) -> str:
     """Apply all rules until nothing changes (at most 4 times), as a replacement can make another rule match."""
     for _ in range(_ROUNDS):
-        before = text
-        for pattern, replacement in rules:
-            text = pattern.sub(replacement, text)
+        before, lowered = text, text.lower()
+        for pattern, replacement, needs in rules:
+            if not needs or any(map(lowered.__contains__, needs)):
+                text = pattern.sub(replacement, text)
         if text == before:
             break
     return text
