@@ -52,14 +52,14 @@ def _labelled(needs: str, pattern: str) -> Rule:
 
 
 # Beginning of a word: also after an escaped line end or colour in quoted text.
-EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
+EDGE = r"(?=[\w$/\\])(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
 # Prefixes of issued tokens that a dash or an underscore ends.
 _ISSUERS = (
     r"lsv2_[a-z]{2}", "hf", "api_org", "gh[oprsu]", "github_pat", "glpat", "gldt", "glptt", "glrt",
     "glsoat", "glcbt", "glft", "gloas", "glsa", "glc", "xox[a-z]", "xapp", "sk", "rk", "gsk", "nvapi", "pypi", "npm",
     "r8", "dckr_pat", "shpat", "shpss", "shpca", "dop_v1", "doo_v1", r"wandb_v\d", r"tgp_v\d", "tskey", "lin_api", "fw",
     "pplx", "xai", "GOCSPX", "rpa", "csk", "tvly", "pcsk", "jina", "whsec", "HRKU", "ntn", "figd", "PMAK",
-    "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp", "sq0[a-z]{3}",
+    "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp", "sq0[a-z]{3}", "CFPAT",
 )  # fmt: skip
 # A git revision has the shape of a W&B key, but follows one of these words.
 _REVISION = re.compile(
@@ -71,9 +71,12 @@ _KEY_TEXTS = (
     "token secret pass pw key credential cookie signature sig= sk pat auth bindpw jwt"
     " contrase mot \u5bc6 \u53e3"
 )
-_NO_SECRET = r"(?!s\b|s?iz|_id|[\w-]{0,32}length|[_-]?(?:file|path|dir|name|type|level|mode|count)s?(?![a-z]))"
+_NO_SECRET = (
+    r"(?!s\b|s?iz|_id|[\w-]{0,32}length|[_-]?(?:file|path|dir|name|type|level|mode|count)s?(?![a-z]))"
+)
 _WORDS = (
-    r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
+    # No name begins with another letter: this spares most positions of a text the alternatives.
+    r"(?=[ptsabcejklmqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
     r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw|(?<![a-z])jwt(?=[=:])"
     r"|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
     r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage"
@@ -325,14 +328,16 @@ _FOLDERS: tuple[Rule, ...] = (
         rf"|/tmp/(?:torchinductor|triton|hsperfdata|pytest-of|ray|krb5cc)[_-](?!session))(?![\w.-]*+\.py\b){_NAME}",
         r"\1<user>",
         re.IGNORECASE,
+        "home user scratch lustre nfs afs /tmp/",
     ),
     _rule(
         rf"{_PATH_EDGE}(/(?:u|media|fsx|workspace|data|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"
         rf"|jfs|dfs|mnt(?:/(?:data|fsx|nfs|efs))?)/)(?!{_USUAL})"
         rf"(?:{_NAME}(?=/)|[^/\\\s:`'\",;()\[\].]++(?!\w|\.\w))",
         r"\1<user>",
+        needs="/",
     ),
-    _rule(r"(?:(?<![\w/.~-])|(?<=\\[nrt]))~[A-Za-z_][\w.-]*+(?=/)", "~<user>"),
+    _rule(r"(?:(?<![\w/.~-])|(?<=\\[nrt]))~[A-Za-z_][\w.-]*+(?=/)", "~<user>", needs="~"),
 )
 _NO_MACHINE = r"localhost\b|127\.|0\.0\.0\.0|<|Job\b|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
 _MACHINES = (
@@ -373,9 +378,9 @@ def _machine(match: Match) -> str:
 
 
 def _address6(match: Match) -> str:
-    """Redact IPv6 addresses, but keep times, slices and C++ names."""
+    """Redact IPv6 addresses, but keep times, slices, C++ names and longer lists."""
     text = match[0].partition("%")[0]
-    if text.count(":") < 3 and not _ROUTED.match(text):
+    if text.count(":") > 8 or (text.count(":") < 3 and not _ROUTED.match(text)):
         return match[0]
     try:
         address = ipaddress.IPv6Address(text if text.endswith("::") else text.removesuffix(":"))
@@ -394,6 +399,7 @@ _IDENTITY: tuple[Rule, ...] = (
         r"|git@[\w.-]{1,64}:)/?(?!<))"
         r"(?!<|none\b|null\b|assistant\b|user\b|system\b)[\w.-]{1,64}",
         r"\1<user>",
+        needs="user logname home= uid= gid= logged sudo: wandb.ai git@",
     ),
     _rule(
         r"(^[dl-](?:[r-][w-][xsStT-]){3}[.+@]?\s{1,4}\d{1,6}\s{1,8})(?!root\b|<)[\w.-]{1,32}\s{1,8}[\w.-]{1,32}(?=\s)",
@@ -401,77 +407,96 @@ _IDENTITY: tuple[Rule, ...] = (
         re.MULTILINE,
     ),
     _rule(
-        r"^(?!<|root:)[\w.-]{1,32}(:[x*!]?:\d{1,9}:\d{1,9}:)[^:\n]{0,128}(?=:/)", r"<user>\1", re.MULTILINE
+        r"^(?!<|root:)[\w.-]{1,32}(:[x*!]?:\d{1,9}:\d{1,9}:)[^:\n]{0,128}(?=:/)",
+        r"<user>\1",
+        re.MULTILINE,
+        ":/",
     ),
-    _rule(r"(\b(?:Author|Committer|[A-Z][\w-]{2,20}-by):\s{1,4})[^<\n]{1,80}(?= <)", r"\1<user>"),
+    _rule(
+        r"(\b(?:Author|Committer|[A-Z][\w-]{2,20}-by):\s{1,4})[^<\n]{1,80}(?= <)",
+        r"\1<user>",
+        needs="author: committer: -by:",
+    ),
     # `ssh user@host` and prompts.
     _rule(
         r"(\b(?:ssh|scp|rsync|sftp)\b(?:\s-{1,2}[\w=-]{1,32}(?:\s\d{1,5})?){0,8}\s(?:[^\s@]{1,64}\s)?|(?<=\[)|(?<=\) ))"
         r"[a-z_][\w.-]{0,31}@[\w.-]{1,64}(?![\w.@-])",
         r"\1<user>@<host>",
+        needs="@",
     ),
     # Servers of shared folders, also with each backslash doubled; no other part of a path and no pattern.
     _rule(
         r"(?:(?<=(?<![\w:\\}).*+\]])\\\\)|(?<=(?<![\w:\\}).*+\]])\\{4}))[A-Za-z0-9][\w.-]{2,62}(?=\\)|(?<![\w.:/-])(?=[\w-]{0,32}\d|[\w-]{1,32}\.)[A-Za-z][\w.-]{1,64}"
         r"(?=:/(?:export|home|vol|mnt)\b)",
         "<host>",
+        needs="\\\\ :/",
     ),
-    _rule(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )", "<host>"),
+    _rule(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )", "<host>", needs="nccl"),
     _rule(
         r"(--(?:master|head|node|server)[_-](?:addr(?:ess)?|host|ip)[ =]|--rdzv[_-]endpoint[ =]|--host[ =]"
         r"|NODELIST=|NODENAME=|\bLinux (?!kernel|version)(?=[\w.-]{1,64} \d{1,2}\.\d{1,3}\.)"
         r"|\b(?:resolve|added) '|connect to host |failed to connect to \[|\b(?:srun|mpirun|prun): (?:error: )?"
         rf"|\bSTEP [\d.]{{1,24}} ON |Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}",
         r"\1<host>",
+        needs="addr host ip endpoint nodelist= nodename= linux resolve added connect run: step login:",
     ),
-    _rule(r"(?<=\[)[A-Za-z][\w.-]{0,63}(?=:\d{1,8}\] \*{3} )", "<host>"),
+    _rule(r"(?<=\[)[A-Za-z][\w.-]{0,63}(?=:\d{1,8}\] \*{3} )", "<host>", needs="***"),
     _rule(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", r"\1<host>", re.MULTILINE),
     *_FOLDERS,
     _rule(
         r"(?:(?<![\w.+%-])[\w.+%-]++|\"[^\"\n@]{1,64}\")@[\w-]++(?:\.[\w-]++)++"
         r"|(?<![\w.+%-])[\w.+-]{1,64}%40[\w-]++(?:\.[\w-]++)++",
         _mail,
+        needs="@ %40",
     ),
     _rule(
         r"(?<=//)(?!localhost\b|127\.|0\.0\.0\.0|<|(?:[\w-]++\.){0,4}(?:github|huggingface|pytorch|readthedocs)\b)"
         r"[A-Za-z0-9][\w.-]*(?=[:/])",
         "<host>",
+        needs="//",
     ),
     _rule(
         r"((?<![^\W_])(?:host|hostname|server\.address|master_addr|rdzv_endpoint|(?:https?|all)_proxy))(['\"]?\s{0,8}[=:]\s{0,8})"
         r"(?!\[?['\"]?(?:localhost|127\.|0\.0\.0\.0|<))\S++",
         r"\1\2<host>",
         re.IGNORECASE,
+        "host address addr endpoint proxy",
     ),
-    _rule(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?", _machine),
+    _rule(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?", _machine, needs="."),
     _rule(
         rf"{_PATH_EDGE}(?:(?:ip|ec2|domU|node|host)-(?:\d{{1,3}}-){{3}}\d{{1,3}}(?!\d)|i-0[0-9a-f]{{16}}(?!\w)"
         r"|gke-[\w-]{4,64}-[0-9a-f]{8}-\w{4}(?!\w)|aks-\w{1,32}-\d{6,10}-vmss\w{6}(?!\w))",
         "<host>",
+        needs="ip- ec2- domu- node- host- i-0 gke- aks-",
     ),
     _rule(
         r"(?:(?<![\w:-])|(?<=\\[nrt])|(?<=[^\W\d_]:)(?<![0-9a-f]{2}:))[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4,18}[0-9a-f]{2}"
         r"(?![\w-]|:\w)",
         "<address>",
         re.IGNORECASE,
+        ": -",
     ),
     _rule(
-        r"(?<![\w:.-])(?=[0-9:]{0,19}[a-f])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:-])"
+        r"(?<![\w:.-])(?=[0-9a-f]{4}:)(?=[0-9:]{0,19}[a-f])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:-])"
         r"|(?:(?<![\w.])|(?<=\\[nrt]))(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}(?!\w|\.\w)"
         r"|(?i:(?<=serial number: )|(?<=machine-id: ))\w{6,40}",
         "<address>",
+        needs=": .",
     ),
     _rule(
-        r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)", _address
+        r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)",
+        _address,
+        needs=".",
     ),
-    _rule(r"(?<=[^=]=)(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)", "<address>"),
+    _rule(r"(?<=[^=]=)(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)", "<address>", needs="."),
     _rule(
-        r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[a-z]:))[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7}(%[\w.-]{1,15})?(?![\w:])",
+        r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[a-z]:))[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,}+(?:%[\w.-]{1,15})?\w?",
         _address6,
         re.IGNORECASE,
+        ":",
     ),
     # As in `scp` and prompts; a split of a data set, name/set@train, is none.
-    _rule(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[a-zA-Z][\w-]*+:)", "<user>@"),
+    _rule(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[a-zA-Z][\w-]*+:)", "<user>@", needs="@"),
     _rule(
         rf"{EDGE}(?<![0-9a-f]{{4}}-)(?:[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}(?![A-Za-z0-9-])"
         r"|[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}(?![A-Za-z0-9]))",

@@ -29,6 +29,7 @@ ISSUED = [
     "ya29.{s120}", "ya29.a0{s60}", "eyJ{s33}.eyJ{s60}.{s43}", "xoxb-{d12}-{d12}-{r24}", "gsk_{r52}",
     "xai-{r80}", "tgp_v1_{s43}", "wandb_v1_{r77}", "hvs.{s90}", "dop_v1_{h64}", "SG.{s22}.{s43}",
     "lin_api_{r40}", "rpa_{u46}", "1//0{s60}", "GOCSPX-{s28}",
+    "xapp-1-A{u10}-{d13}-{h64}", "whsec_{r32}", "lsv2_pt_{h32}_{h10}", "sq0atp-{s22}", "shpat_{h32}", "hvb.{s90}", "glrt-{s20}", "ATATT3xFfGF0{s80}", "dckr_pat_{s27}", "ak-{r22}", "as-{r22}",
 ]  # fmt: skip
 # Contexts of secrets that are recognised by shape; `%` is the secret's position.
 PLAIN = r"""
@@ -86,6 +87,110 @@ trainer.logger.wandb.key={h40}|requirepass {w}|ray start --redis-password={w}|ap
 os.environ.setdefault("HF_TOKEN", "{w}")|+ export WANDB_API_KEY={h40}|declare -x HF_TOKEN="{w}"|<password>{w}</password>
 Enter password: {w}|Using token {w}|Bearer {w}|Basic {b32}|?access_token={w}|%26token%3D{w}%26|&sig={w}|&signature={h40}
 http://localhost:8888/?token={h40}|wandb: Appending key for api.wandb.ai: {h40}|{"username":"bob","key":"{h40}"}
+"""
+# Passwords among the arguments of programs.
+COMMANDS = r"""
+curl -uada:{w} https://x|curl -u ada:{w} https://x|curl -su ada:{w} https://x|curl -k -u 'ada:{w}' https://x
+curl --user=ada:{w} https://x|curl --user "ada:{w}" https://x|curl https://x -u ada:{w}
+curl -sSL -uada:{w} -o f https://x|curl --proxy-user ada:{w} https://x|curl -U ada:{w} -x proxy:3128 https://x
+curl --oauth2-bearer {w} https://x|curl -d 'grant_type=password&password={w}' https://x
+curl -d '{"password":"{w}"}' https://x|curl -F token={w} https://x|curl --pass {w} --cert c.pem https://x
+curl --cert c.pem:{w} https://x|curl -H "Authorization: Bearer {w}" https://x
+curl -HAuthorization:Bearer\ {w} https://x|wget --user=ada --password={w} https://x
+wget --header='X-Auth-Token: {w}' https://x|docker login -u ada -p {w}|docker login -uada -p{w} reg.io
+docker login --username ada --password {w} reg.io|docker login --password={w}|podman login -p {w} quay.io
+podman login -u ada -p '{w}' quay.io|buildah login -p {w} quay.io|skopeo login -u ada -p {w} quay.io
+skopeo copy --src-creds ada:{w} docker://a docker://b|helm registry login -u ada -p {w} r.io
+nerdctl login -u ada -p {w}|oras login -u ada -p {w} r.io|singularity remote login -p {w}
+apptainer pull --docker-password {w} docker://x|docker run -e HF_TOKEN={w} image|docker run -eHF_TOKEN={w} image
+docker run --env=HF_TOKEN={w} image|docker build --build-arg TOKEN={w} .|mysql -uroot -p{w} db
+mysql -u root -p'{w}' db|mysql --password={w}|mysqldump -h h -p{w} db|mariadb -u root -p{w}|mysqladmin -p{w} ping
+PGPASSWORD={w} psql -h h|PGPASSWORD='{w}' pg_dump|psql "host=h user=ada password={w}"|psql postgresql://ada:{w}@h/db
+MYSQL_PWD={w} mysql|redis-cli -a {w} ping|redis-cli -h h -a '{w}'|redis-cli --pass {w}|redis-cli -u redis://:{w}@h
+REDISCLI_AUTH={w} redis-cli|sshpass -p {w} ssh h|sshpass -p{w} ssh h|sshpass -p '{w}' scp a h:
+SSHPASS={w} sshpass -e ssh h|smbclient //h/s -U ada%{w}|mount -t cifs -o user=ada,password={w} //h/s /m
+mount.cifs //h/s /m -o username=ada,pass={w}|lftp -u ada,{w} ftp://h|ftp://ada:{w}@h/f|rclone --sftp-pass {w} ls r:
+restic --password-command 'echo {w}' snapshots|ansible-vault view --vault-password {w}|7z x -p{w} a.7z
+unzip -P {w} a.zip|zip -P {w} a.zip f|gpg --passphrase {w} -d f|gpg --batch --passphrase={w} f
+openssl enc -pass pass:{w}|openssl rsa -passin pass:{w}|ssh-keygen -N {w}|ssh-keygen -N '{w}' -f k
+keytool -storepass {w} -list|keytool -keypass {w}|az login -u ada -p {w}
+az login --service-principal -u a -p {w} --tenant t|az storage blob list --account-key {w}|az acr login --password {w}
+gcloud auth --access-token {w}|ldapsearch -D cn=a -w {w}|ldapsearch -w{w}|mongosh -u a -p {w}|mongosh --password {w}
+mongodump -p={w}|kubectl --token={w} get pods|kubectl --token {w} get pods
+kubectl create secret generic s --from-literal=password={w}|kubectl config set-credentials a --token={w}
+oc login --token={w}|oc login -u a -p {w}|huggingface-cli login --token={w}|hf auth login --token {w}
+wandb login --relogin {h40}|comet login --api-key {w}|ray start --redis-password {w}|ray start --redis-password '{w}'
+vllm serve m --api-key {w}|vllm serve m --api-key={w}|trl vllm-serve --api_key {w}
+aws configure set aws_secret_access_key {w}|git -c http.extraHeader='Authorization: Basic {b32}' clone u
+npm config set //r/:_authToken {w}|npm config set //r/:_authToken={w}
+pip install --index-url https://ada:{w}@h/simple p|twine upload -u ada -p {w} d/*|poetry publish -u a -p {w}
+poetry config pypi-token.pypi {w}|uv publish --token {w}|uv publish -t {w}|conda config --set x https://h/t/{r24}/c
+modal token set --token-secret {w}|http -a ada:{w} h|http --auth ada:{w} h|https -a ada:{w} h|https --auth=ada:{w} h
+xh -a ada:{w} h|http h X-Api-Key:{w}|echo '{w}' | sudo -S ls|echo {w} | docker login -u a --password-stdin
+echo "{w}" | podman login --password-stdin|sudo -S ls <<< {w}|docker login --password-stdin <<< '{w}'
+printf '%s' '{w}' | docker login --password-stdin|sqlcmd -U sa -P {w}|bcp t out f -U sa -P{w}
+snowsql -a a -u u --password {w}|vault login {w}|vault login token={w}|vault kv put secret/x password={w}
+s3cmd --secret_key={w} ls|gh auth login --with-token <<< {w}|tailscale up --authkey {w}|ngrok authtoken {w}
+ngrok config add-authtoken {w}|slack --webhook-token {w}|chpasswd <<< 'ada:{w}'|echo 'ada:{w}' | chpasswd
+htpasswd -b f ada {w}|htpasswd -nbB ada {w}|useradd -p '{w}' ada|nmcli dev wifi connect x password {w}
+wpa_passphrase ssid {w}
+"""
+# Argument lists as shells, JSON, YAML and Python show them.
+ARGUMENT_LISTS = r"""
+['--token', '{w}']|["--token", "{w}"]|["--token","{w}"]|('--api-key', '{w}')|['curl', '-u', 'ada:{w}', 'https://x']
+["docker", "login", "-p", "{w}"]|['docker', 'login', '-u', 'ada', '-p', '{w}']|["mysql", "-u", "root", "-p{w}"]
+['mysql', '-p{w}']|["curl", "-uada:{w}"]|['curl', '--user', 'ada:{w}']|["redis-cli", "-a", "{w}"]
+['sshpass', '-p', '{w}', 'ssh', 'h']|['--password={w}']|["--password={w}"]|['env', 'HF_TOKEN={w}']
+["-e", "PGPASSWORD={w}"]|argv=['x', '--hf-token', '{w}', '--lr', '1']|\"--token\", \"{w}\"
+{"args": ["--token", "{w}"]}|args: [--token, {w}]|args: ["--token", {w}]|command: [x, --api-key={w}]|- --token#- {w}
+- "--token"#- "{w}"|"args": [#  "--token",#  "{w}"#]|--token \#  {w} \|--token \#    '{w}'
+Popen(['x', '--token', '{w}'])|CMD ["x", "--password", "{w}"]|RUN x --password {w}|ENV HF_TOKEN {w}|ENV HF_TOKEN={w}
+ARG TOKEN={w}|args=Namespace(token='{w}')|Args(api_key={w}, n=1)|-token {w}|-token={w}|-password {w}|-pass {w}
+--pass {w}|--pass={w}|--pwd {w}|--pw {w}|--auth {w}|--secret {w}|--apikey {w}|--key {h32}|/p:Password={w}
+/password:{w}|-Dpassword={w}|-Dhttp.proxyPassword={w}|--set db.password={w}|--set-string auth.token={w}|+hf_token={w}
+++trainer.api_key={w}|trainer.api_key="{w}"|'trainer.api_key={w}'
+"""
+# Files: netrc, INI, YAML, JSON, XML, environment, and calls in code.
+FILES = r"""
+machine h login ada password {w}|machine h#login ada#password {w}|machine h login ada password "{w}"
+default login ada password {w}|machine h password {w} login ada|machine h account x password {w}
+machine h	login ada	password	{w}|//r.io/:_password={w}|//r.io/:_authToken={w}|_auth={w}|always-auth=true#_auth = {w}
+"auths": {"r.io": {"auth": "{b32}"}}|password: {w}|password : {w}|password:{w}|password = {w}|password={w}
+password: "{w}"|password: '{w}'|"password": "{w}"|'password': '{w}'|"password" : "{w}"|"password":"{w}"
+password: !secret {w}|password: !!str {w}|password: &p {w}|password: >-#  {w}|password: '''{w}'''|password: r"{w}"
+password: u'{w}'|password = f'{w}'|passwords: ["{w}"]|passwords: [a, {w}]|api_keys: {"a": "{w}"}
+api_keys = ["{w}", "{w}"]|secrets: {a: {w}}|credentials: {user: a, secret: {w}}|[credentials]#key = {h32}
+token = {w} ; comment|token={w}# n=1|export TOKEN="{w}";|set TOKEN={w}|$env:TOKEN="{w}"|$env:TOKEN = '{w}'
+TOKEN={w} python x|env TOKEN={w} python x|TOKEN=$'{w}'|setenv TOKEN {w}|set -x TOKEN {w}|set -gx HF_TOKEN {w}
+declare -x TOKEN="{w}"|<token>{w}</token>|<token type="x">{w}</token>|<entry key="password">{w}</entry>
+<add key="Password" value="{w}"/>|<string name="token">{w}</string>|password => "{w}"|:password => '{w}'
+password := "{w}"|"password":null,"token":"{w}"|db_passwd={w}|dbPassword={w}|DB_PASS={w}|DBPASS={w}|db.pass={w}
+db_pw={w}|db_pwd={w}|PASSWD={w}|passcode={w}|userpass={w}|authkey={w}|auth_key={w}|authToken={w}|bearerToken={w}
+sessionToken={w}|idToken={w}|jwt={w}|apitoken={w}|accessKey={w}|access_key_secret={w}|secretKey={w}
+SecretAccessKey: {w}|ssh_key={w}|privateKey: {w}|private_key = {w}|license_key={w}|service_key={w}|admin_key={w}
+app_key={w}|client_key={w}|webhook_key={w}|hmac_key={w}|cred={w}|creds={w}|credentials={w}|auth={w}|basic_auth={w}
+basic_auth=("ada", "{w}")|auth=('ada', '{w}')|HTTPBasicAuth('ada', '{w}')|requests.auth.HTTPBasicAuth("ada", "{w}")
+login('ada', '{w}')|client.login("ada", "{w}")|login(token="{w}")|salt={w}|totp_secret={w}|Password:{w}|PASSWORD '{w}'
+WITH PASSWORD '{w}'|IDENTIFIED BY "{w}"|password => {w}|password={d9}|"password": {d9}|password: {d9}|--password {d9}
+PGPASSWORD={d9}
+"""
+# Headers, cookies and URLs in more quotings.
+HEADERS_AND_URLS = r"""
+Authorization: Basic {b32}|Authorization:Basic {b32}|authorization=Basic {b32}|'Authorization': 'Basic {b32}'
+"authorization":"Bearer {w}"|Authorization: Token {w}|Authorization: Token token={w}|Authorization: Bearer  {w}
+AUTHORIZATION: BEARER {w}|HTTP_AUTHORIZATION=Bearer {w}|('Authorization', 'Bearer {w}')|("authorization", "Token {w}")
+[b"authorization", b"Bearer {w}"]|headers={'Authorization': f'Bearer {w}'}|\"Authorization\": \"Bearer {w}\"
+"Authorization: Bearer {w}"|-H Authorization:\ Bearer\ {w}|--header=Authorization: Bearer {w}|X-Api-Key: {w}
+x-api-key={w}|"X-Api-Key":"{w}"|X-API-KEY {w}|x-access-token: {w}|X-Auth-Key: {w}|X-Session-Token: {w}|X-Token: {w}
+Cookie: a=b; session={w}|cookie: {w}|"Cookie": "sid={w}"|Set-Cookie: sid={w}; Path=/|set-cookie=[sid={w}]
+cookies={'sid': '{w}'}|cookies: sid={w}|Cookie: _gh_sess={w}; logged_in=yes|document.cookie="sid={w}"|JSESSIONID={h32}
+PHPSESSID={h32}|sessionid={h32}|csrftoken={w}|connect.sid={w}|https://ada:{w}@h/x|https://{w}@h/x|https://:{w}@h/x
+https://h/x?token={w}|https://h/x?a=1&access_token={w}|https://h/x?api_key={w}&b=1|https://h/x?key={w}
+https://h/x?apikey={w}|https://h/x?sig={b32}|https://h/x?auth={w}|https://h/x#access_token={w}|https://h/x?pwd={w}
+https://h/x?pass={w}|https://h/x?password={w}|https://h/x?jwt={w}|https://h/x?secret={w}
+https://h/x?X-Amz-Credential={r20}|git+https://ada:{w}@h/x|redis://:{w}@h:6379/0|amqp://a:{w}@h//
+mongodb://a:{w}@h1,h2/d|socks5://a:{w}@h:1|wss://h/x?token={w}|postgresql://h/d?user=a&password={w}
+https%3A%2F%2Fada%3A{w}%40h|%3Ftoken%3D{w}|\u0026token={w}|&amp;token={w}|\u0026password={w}
 """
 LOGINS = """
 %|connect %/db failed|proxy=%|'%'|{"proxy": "%"}|http_proxy=%|redis://%|postgresql+psycopg2://%/x|mongodb+srv://%/?w=1
@@ -160,7 +265,7 @@ def _issued(draw: random.Random) -> Iterator[Case]:
         for form in split_table(PLAIN):
             value = fill_shape(draw, shape)[0]
             yield shape, value, form.replace("%", value)
-    for shape in split_table(OTHERS):
+    for shape in split_table(OTHERS + COMMANDS + ARGUMENT_LISTS + FILES + HEADERS_AND_URLS):
         text, values = fill_shape(draw, shape)
         yield shape, values[-1], text
 
