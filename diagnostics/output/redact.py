@@ -289,7 +289,7 @@ _SECRETS: tuple[Rule, ...] = (
     # Under a name that says little: only a hexadecimal number that is long enough, or a random word.
     _labelled(
         "key auth session sid sk ak pat cred sess salt",
-        r"((?<![a-z])(?:key|auth|session(?:[_-]?id)?|sid|sk|ak|pat|cred(?:ential)?s?|(?:j|php)sess(?:ion)?id|salt)['\"]?"
+        r"((?=[kaspjc])(?<![a-z])(?:key|auth|session(?:[_-]?id)?|sid|sk|ak|pat|cred(?:ential)?s?|(?:j|php)sess(?:ion)?id|salt)['\"]?"
         r"(?:\s{0,4}[=:]\s{0,4}|\s(?=[0-9a-f]{32}))['\"]?)"
         r"(?:[0-9a-f]{32,512}|(?-i:(?=[^\s\d]{0,64}\d)(?=[^\sA-Z]{0,64}[A-Z])(?=[^\sa-z]{0,64}[a-z])[\w!^*+-]{12,}))(?![\w.(/])",
     ),
@@ -504,7 +504,8 @@ _IDENTITY: tuple[Rule, ...] = (
         re.IGNORECASE,
     ),
 )
-_ROUNDS = 4
+# One round finds every secret; the others make redaction idempotent, which texts of this length don't need.
+_ROUNDS, _LONG = 4, 1 << 16
 
 
 def _own_names(text: str) -> str:
@@ -556,8 +557,8 @@ def redact_path(path: str) -> str:
 
 @functools.lru_cache(2048)
 def _apply(rules: tuple[Rule, ...], text: str) -> str:
-    """Apply all rules until nothing changes (at most 4 times), as a replacement can make another rule match."""
-    for _ in range(_ROUNDS):
+    """Apply all rules until nothing changes: at most 4 times, and once to a long text."""
+    for _ in range(_ROUNDS if len(text) < _LONG else 1):
         before, lowered = text, text.lower()
         for pattern, replacement, needs in rules:
             if not needs or any(map(lowered.__contains__, needs)):
