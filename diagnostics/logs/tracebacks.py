@@ -177,7 +177,7 @@ class TracebackParser:
         if match is None or not _is_exception(match, traceback.source):
             return None
         traceback.type = match["inner"] or match["type"]
-        traceback.message = match["message"][:600]
+        traceback.message = match["message"][:4096]
         traceback.end = number
         del self.open[traceback.stream]
         self._ended[traceback.stream] = traceback

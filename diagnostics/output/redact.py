@@ -71,11 +71,11 @@ _KEY_TEXTS = (
     "token secret pass pw key credential cookie signature sig= sk pat auth bindpw jwt"
     " contrase mot \u5bc6 \u53e3"
 )
-_NO_SECRET = (
+_OTHER_NAMES = (
     r"(?!s\b|s?iz|_id|[\w-]{0,32}length|[_-]?(?:file|path|dir|name|type|level|mode|count)s?(?![a-z]))"
 )
 _WORDS = (
-    # No name begins with another letter: this spares most positions of a text the alternatives.
+    # No name begins with another letter, so most positions of a text fail at once.
     r"(?=[ptsabcejklmqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
     r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw|(?<![a-z])jwt(?=[=:])"
     r"|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
@@ -84,7 +84,7 @@ _WORDS = (
     r"|credential|x-(?:amz|goog|oss)-(?:signature|credential"
     r"|security-token)|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])|contrase\xf1a|mot de passe"
     r"|\u5bc6\u7801|\u5bc6\u94a5|\u53e3\u4ee4"
-    rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_NO_SECRET}"
+    rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_OTHER_NAMES}"
 )
 # Values that are no secret: a switch, a placeholder, and a number unless it is a password.
 _HARMLESS = r"(?!true\b|false\b|null\b|none\b|\(not known|\(set;|<)"
@@ -275,7 +275,8 @@ _SECRETS: tuple[Rule, ...] = (
     ),
     # `--token SECRET`, `["--token", "SECRET"]`, `('token', 'SECRET')`.
     _rule(
-        rf"(?P<label>(?:(?<![\w-])--?|\(b?['\"])(?=(?P<flag>[\w.-]{{1,96}})[\s'\",\\])(?=[\w.-]{{0,64}}?(?:{_WORDS}|(?:pass|pwd?|auth|creds?)[\s'\",\\]))"
+        rf"(?P<label>(?:(?<![\w-])--?|\(b?['\"])(?=(?P<flag>[\w.-]{{1,96}})[\s'\",\\])"
+        rf"(?=[\w.-]{{0,64}}?(?:{_WORDS}|(?:pass|pwd?|auth|creds?)[\s'\",\\]))"
         rf"(?P=flag){_GAP}){_HARMLESS}(?![-=:])(?P<value>{_WHOLE}|[^\s,;&`'\"\])]{{4,}})",
         _mask_value,
         re.IGNORECASE,

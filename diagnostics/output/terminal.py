@@ -16,6 +16,7 @@ from rich.text import Text
 
 from diagnostics import fixes
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.sanitize import console as make_console
 
 STYLES = {
@@ -123,10 +124,13 @@ def _print_headline(console: Console, finding: Finding) -> None:
 def _first_evidence(finding: Finding) -> str:
     first, *rest = finding.evidence
     more = f" and {len(rest)} more" if rest else ""
-    text = fixes.one_line(first.text)
-    if len(text) > _MAX_EVIDENCE:
-        text = f"{text[:_MAX_EVIDENCE]} … {len(text) - _MAX_EVIDENCE} more characters, --verbose shows all"
-    return f"{text} [{first.place}]{more}"
+    return f"{shortened(fixes.one_line(first.text))} [{first.place}]{more}"
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a long text, and the number of characters that --verbose shows."""
+    text, rest = mask_and_cut(text, _MAX_EVIDENCE), len(text) - _MAX_EVIDENCE
+    return f"{text} … {rest} more characters, --verbose shows all" if rest > 0 else text
 
 
 def _print_details(console: Console, finding: Finding) -> None:

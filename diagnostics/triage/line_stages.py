@@ -14,13 +14,12 @@ from diagnostics.logs.prefixes import Line, clean
 from diagnostics.logs.tracebacks import BOX, HEADER, PATIENCE, Traceback, TracebackParser, short_path
 from diagnostics.output.redact import mask, mask_and_cut
 from diagnostics.triage import log_facts
-from diagnostics.triage.model import Hits, LogFacts
+from diagnostics.triage.model import MAX_TEXT, Hits, LogFacts
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
 
 # After this number of tracebacks, or of lines in tracebacks, no further tracebacks of the log are parsed.
 MAX_TRACEBACKS = 4000
 MAX_INNER_LINES = 200_000
-_SHOWN = 400
 # Lines between "Exception ignored in" and its traceback; more where ranks print at the same time.
 _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
 _MAX_STREAMS = 4096
@@ -177,13 +176,13 @@ class LineStages:
     def _excerpt(self, index: int, text: str) -> str:
         """Return a line as evidence; for a long line only the part that matches."""
         text = text.strip()
-        if len(text) > _SHOWN:
+        if len(text) > MAX_TEXT:
             text = mask(text)
             rule = self._rules.rules[index]
             literals = required_literals(rule.code, rule.pattern)
             positions = [position for literal in literals if (position := text.find(literal)) >= 0]
-            text = text[max(0, min(positions, default=0) - _SHOWN // 2) :]
-        return text[:_SHOWN]
+            text = text[max(0, min(positions, default=0) - MAX_TEXT // 2) :]
+        return text[:MAX_TEXT]
 
     # releases, frameworks, and errors outside any traceback
 
@@ -196,7 +195,7 @@ class LineStages:
         log.frameworks.update(log_facts.mentioned_frameworks(line.prefix + line.text))
         is_error = not line.harmless and _is_fatal(line.text)
         if is_error or (line.error and len(log.error_lines) < _MAX_ERROR_LINES):
-            hit = log.hit(number, mask_and_cut(line.text.strip(), _SHOWN), line.rank)
+            hit = log.hit(number, mask_and_cut(line.text.strip(), MAX_TEXT), line.rank)
             if is_error:
                 log.add_error(hit)
                 # Python printed an ignored exception without a traceback.

@@ -18,11 +18,11 @@ from diagnostics.logs.prefixes import clean
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.log_facts import IGNORED
-from diagnostics.triage.model import Hit, LogFacts
+from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
 
 TAIL = 1 << 14
-# Number of last lines that are checked, and letters of a line that are kept.
-_LINES, _SHOWN = 120, 300
+# Number of last lines that are checked.
+_LINES = 120
 # Maximum length of a traceback after "Exception ignored in", in lines.
 _IGNORED = 40
 _TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, list[str]])
@@ -179,7 +179,7 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
                 ignored = _IGNORED
             if text:
                 level = "error" if line.error else "fine" if line.fine or ignored else ""
-                yield log.hit(number, mask_and_cut(text, _SHOWN), line.rank), level
+                yield log.hit(number, mask_and_cut(text, MAX_TEXT), line.rank), level
             # An ignored traceback ends with the exception, the first line without indentation.
             is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED))
             ignored = 0 if is_exception else max(0, ignored - 1)

@@ -10,6 +10,8 @@ from diagnostics.catalog.model import Frame
 from diagnostics.logs.tracebacks import Traceback
 
 MAX_KEPT = 40
+MAX_TEXT = 4096
+"""Characters of a line that are kept as evidence."""
 _MAX_RANKS = 4096
 _MAX_FIRST_ERRORS = 4
 

@@ -13,9 +13,17 @@ from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import Issue
-from diagnostics.findings import CheckResult, Evidence, Extra, Finding, NotChecked, Report, Severity
-from diagnostics.output.redact import mask_and_cut
-from diagnostics.output.terminal import print_finding, print_text
+from diagnostics.findings import (
+    Certainty,
+    CheckResult,
+    Evidence,
+    Extra,
+    Finding,
+    NotChecked,
+    Report,
+    Severity,
+)
+from diagnostics.output.terminal import print_finding, print_text, shortened
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
@@ -55,8 +63,12 @@ _MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
 def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     """Return the report of one run's logs; `skipped` names the files in folders that were not read."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
+    computed = [*explain_missing_names(verdict), *explain_conflicts(verdict)]
+    # What the releases in this log prove comes before an entry that is proven no better.
+    if findings and any(_proof(it) >= _proof(findings[0]) for it in computed):
+        findings[0] = replace(findings[0], severity=min(findings[0].severity, Severity.WARNING))
     findings += [_lead_finding(lead, place) for place, lead in enumerate(verdict.leads[:MAX_LEADS])]
-    findings += [*explain_missing_names(verdict), *explain_conflicts(verdict)]
+    findings += computed
     check = CheckResult.of("known issues", findings, _not_checked(verdict))
     outcome = "skipped" if verdict.state == "empty" else check.outcome
     checks = [replace(check, outcome=outcome, reason=fixes.count_of(verdict.lines, "line"))]
@@ -77,6 +89,11 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     )
 
 
+def _proof(finding: Finding) -> tuple[int, int]:
+    """Return the rank of a finding's certainty, and of the evidence for its claims."""
+    return list(Certainty.TEXT).index(finding.certainty), model.EVIDENCE.index(finding.known_by)
+
+
 def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
     """Yield the facts that the logs do not show, with the input that would show them."""
     fallback = verdict.fallback
@@ -88,7 +105,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
         yield NotChecked("the cause", "the line that shows it is not in these logs", place=place)
     elif verdict.state == "not_judged":
         for hit in fallback.failing[:_MAX_FAILING]:
-            reason = f"no signature matches it: {mask_and_cut(hit.text, 160)}"
+            reason = f"no signature matches it: {shortened(hit.text)}"
             yield NotChecked("a line that reports a failure", reason, "", hit.location)
         if fallback.symptoms:
             symptom = fallback.symptoms[0]
@@ -102,7 +119,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
             yield NotChecked(
                 "how the run ended",
-                f"no line reports the end; {progress}the last one is: {mask_and_cut(last.text, 160)}"
+                f"no line reports the end; {progress}the last one is: {shortened(last.text)}"
                 if last
                 else "no line",
                 "pass the log up to its end, and the launcher's or scheduler's log; use --excerpt if this is a part of"
@@ -114,7 +131,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
 def _stall(stall: Stall) -> NotChecked:
     """Return the messages of a stalled run and the counters in them that are 0, which show what is idle."""
     zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
-    shown = " / ".join(mask_and_cut(hit.text, 120) for hit in stall.messages)
+    shown = " / ".join(shortened(hit.text) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
     number = fixes.count_of(len(stall.messages), "message")
     return NotChecked(
@@ -292,7 +309,7 @@ class TriageForm(Extra):
             print_text(console, "\nLines to read first", "bold")
         for anchor in subject["anchors"]:
             rank = f"rank {anchor['rank']}: " if anchor["rank"] else ""
-            print_text(console, f"- {rank}{anchor['text']} [{anchor['place']}]", indent=2)
+            print_text(console, f"{rank}{shortened(anchor['text'])} [{anchor['place']}]", indent=2, lead="- ")
         _print_hints(console, subject)
         console.print()
         for check in report.checks:

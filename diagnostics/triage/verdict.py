@@ -22,7 +22,7 @@ from diagnostics.triage.candidates import (
     without_values,
 )
 from diagnostics.triage.fallback import Fallback, Lead, analyze_unmatched, lead_from_broad_line, unique_leads
-from diagnostics.triage.model import Hit, LogFacts
+from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.rules import Rules
 
 MAX_CANDIDATES = 3
@@ -261,7 +261,7 @@ def _anchors(logs: Sequence[LogFacts], claimed: set[int], fallback: Fallback) ->
 
 
 def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
-    text = mask_and_cut(f"{failure.type}: {failure.message}".rstrip(": "), 300)
+    text = mask_and_cut(f"{failure.type}: {failure.message}".rstrip(": "), MAX_TEXT)
     if failure.frames:
         path, function = failure.frames[-1]
         text += f" (in {short_path(path)}, {function})" if function else f" (in {short_path(path)})"
@@ -290,4 +290,4 @@ def _failure_shape(log: LogFacts, claimed: set[int]) -> tuple[bool, str] | None:
         shape = "|".join([failure.type, without_values(failure.message)[:200], *frames])
         return _is_consequence(failure, claimed), shape
     hits = log.errors or log.error_lines
-    return (True, without_values(hits[0].text)) if hits else None
+    return (True, without_values(hits[0].text[:400])) if hits else None

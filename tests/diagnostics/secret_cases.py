@@ -29,7 +29,9 @@ ISSUED = [
     "ya29.{s120}", "ya29.a0{s60}", "eyJ{s33}.eyJ{s60}.{s43}", "xoxb-{d12}-{d12}-{r24}", "gsk_{r52}",
     "xai-{r80}", "tgp_v1_{s43}", "wandb_v1_{r77}", "hvs.{s90}", "dop_v1_{h64}", "SG.{s22}.{s43}",
     "lin_api_{r40}", "rpa_{u46}", "1//0{s60}", "GOCSPX-{s28}",
-    "xapp-1-A{u10}-{d13}-{h64}", "whsec_{r32}", "lsv2_pt_{h32}_{h10}", "sq0atp-{s22}", "shpat_{h32}", "hvb.{s90}", "glrt-{s20}", "ATATT3xFfGF0{s80}", "dckr_pat_{s27}", "ak-{r22}", "as-{r22}",
+    "xapp-1-A{u10}-{d13}-{h64}", "whsec_{r32}", "lsv2_pt_{h32}_{h10}", "sq0atp-{s22}", "shpat_{h32}",
+    "hvb.{s90}", "glrt-{s20}", "ATATT3xFfGF0{s80}",
+    "dckr_pat_{s27}", "ak-{r22}", "as-{r22}",
 ]  # fmt: skip
 # Contexts of secrets that are recognised by shape; `%` is the secret's position.
 PLAIN = r"""
@@ -81,11 +83,14 @@ redis://:{w}@10.0.0.5:6379/0|curl -u admin:{w} https://x|curl --user admin:{w} h
 machine api.wandb.ai login user password {w}|machine x#  login y#  password {w}#|wandb login {h40}|mysql -u root -p{w}
 wget --http-password={w} x|//registry.npmjs.org/:_authToken={w}|"auth": "{b32}"|docker login -u bob -p {w} reg
 WANDB_KEY={h40}
-echo {w} | docker login --password-stdin|huggingface-cli login --token {w}|openssl -passin pass:{w}|IDENTIFIED BY '{w}'
+echo {w} | docker login --password-stdin|huggingface-cli login --token {w}|openssl -passin pass:{w}
+IDENTIFIED BY '{w}'
 Server=x;User Id=sa;Pwd={w};|Data Source=x;Password={w}|jdbc:mysql://h/db?user=u&password={w}|ldap_bind_pw={w}
 trainer.logger.wandb.key={h40}|requirepass {w}|ray start --redis-password={w}|api_key=["{w}"]|password = b'{w}'
-os.environ.setdefault("HF_TOKEN", "{w}")|+ export WANDB_API_KEY={h40}|declare -x HF_TOKEN="{w}"|<password>{w}</password>
-Enter password: {w}|Using token {w}|Bearer {w}|Basic {b32}|?access_token={w}|%26token%3D{w}%26|&sig={w}|&signature={h40}
+os.environ.setdefault("HF_TOKEN", "{w}")|+ export WANDB_API_KEY={h40}|declare -x HF_TOKEN="{w}"
+<password>{w}</password>
+Enter password: {w}|Using token {w}|Bearer {w}|Basic {b32}|?access_token={w}|%26token%3D{w}%26
+&sig={w}|&signature={h40}
 http://localhost:8888/?token={h40}|wandb: Appending key for api.wandb.ai: {h40}|{"username":"bob","key":"{h40}"}
 """
 # Passwords among the arguments of programs.
@@ -154,7 +159,8 @@ ARG TOKEN={w}|args=Namespace(token='{w}')|Args(api_key={w}, n=1)|-token {w}|-tok
 FILES = r"""
 machine h login ada password {w}|machine h#login ada#password {w}|machine h login ada password "{w}"
 default login ada password {w}|machine h password {w} login ada|machine h account x password {w}
-machine h	login ada	password	{w}|//r.io/:_password={w}|//r.io/:_authToken={w}|_auth={w}|always-auth=true#_auth = {w}
+machine h	login ada	password	{w}|//r.io/:_password={w}|//r.io/:_authToken={w}|_auth={w}
+always-auth=true#_auth = {w}
 "auths": {"r.io": {"auth": "{b32}"}}|password: {w}|password : {w}|password:{w}|password = {w}|password={w}
 password: "{w}"|password: '{w}'|"password": "{w}"|'password': '{w}'|"password" : "{w}"|"password":"{w}"
 password: !secret {w}|password: !!str {w}|password: &p {w}|password: >-#  {w}|password: '''{w}'''|password: r"{w}"
