@@ -250,7 +250,8 @@ _SECRETS: tuple[Rule, ...] = (
         r"(?!<)[^'\"\n]{4,}",
     ),
     _rule(
-        rf"(\bAUTH\s(?=[^\s]{{0,64}}?\d)|\b(?:vault|swanlab) login\s|\b(?:IDENTIFIED BY|PASSWORD)\s{{1,4}}['\"])(?![-<]){_VALUE}",
+        rf"(\bAUTH\s(?=[^\s]{{0,64}}?\d)|\b(?:vault|swanlab) login\s"
+        rf"|\b(?:IDENTIFIED BY|PASSWORD)\s{{1,4}}['\"])(?![-<]){_VALUE}",
         rf"\1{MASK}",
         needs="auth identified password login",
     ),

@@ -453,3 +453,16 @@ def test_trigger_is_read_from_the_log(triage_lines, log, triggers):
     """The trigger is found by a frame of the traceback, or by an earlier failure in the same process."""
     (candidate, *_) = triage_lines(log).candidates
     assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)
+
+
+@pytest.mark.parametrize(
+    ("length", "note"), [(1500, ""), (3000, " … 1026 more characters, --verbose shows all")]
+)
+def test_long_lines_are_shown_whole_or_with_the_number_of_missing_characters(
+    tmp_path, run_triage, length, note
+):
+    """The first screen shows 2,000 characters of a line and the number of the others, which --verbose shows."""
+    (tmp_path / "a.log").write_text("ValueError: not known " + "x" * length + " END\n")
+    screen = run_triage(tmp_path / "a.log").out
+    assert ("x END" in screen) is not bool(note)
+    assert note in screen
