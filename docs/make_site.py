@@ -31,7 +31,7 @@ INDEX = (
 # Programs with subcommands: the module, and the names of the subcommands.
 WITHIN = {
     "repro": ("repro", ("list", "run", "imports", "fuzz")),
-    "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish")),
+    "matrix": ("diagnostics.matrix", ("run", "lock", "report", "publish")),
     "train": ("grpo_core", tuple(name for name in TRAINER_COMMANDS if name != "train")),
 }
 CONTENTS = (

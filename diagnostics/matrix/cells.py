@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from diagnostics import safe_io
-from diagnostics.matrix.verdicts import Expectation, Outcome
+from diagnostics.matrix.verdicts import Expectation
 from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
 from diagnostics.versions import is_release, parse_specifier
 
@@ -30,7 +30,6 @@ _ID = re.compile(
     rf"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+(?P<trainer>{'|'.join(TRAINERS)})-(?P<version>[0-9][0-9a-z.]*)"
 )
 _PLACEHOLDER = re.compile(r"\{(.*?)\}|[{}]")
-_EXPECTED_OUTCOMES = (Outcome.FAIL, Outcome.NOT_RUN, Outcome.UNRESOLVABLE)
 _NotNegative = Annotated[float, Meta(ge=0)]
 
 
@@ -64,6 +63,14 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     disk_gb: float
     """Free disk required before building, in GB of 1e9 bytes."""
 
+    def __post_init__(self) -> None:
+        """Refuse names in braces that stand for no version."""
+        for line in (*self.requirements, *self.alone, self.named):
+            if not {"vllm", *TRAINERS}.issuperset(_PLACEHOLDER.findall(line)):
+                raise ValueError(
+                    f"{line!r}: expected no braces except {{vllm}} and {{trl}} or another trainer"
+                )
+
     @property
     def placeholders(self) -> set[str]:
         """The names in braces in the requirements: `vllm` and trainers."""
@@ -91,7 +98,8 @@ class Cell(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Distribution of the trainer, one of TRAINERS."""
     version: str
     """Release of the trainer."""
-    python: str
+    python: Annotated[str, Meta(pattern=r"\A3\.[0-9]+\Z")]
+    """Minor release of Python, such as '3.11'."""
     exclude_newer: datetime.date
     """Packages uploaded after this day (UTC) take no part in resolving the declared environment."""
     recipe: Recipe | None = None
@@ -122,13 +130,19 @@ class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     gpus: _NotNegative = 0.0
 
 
-class VersionRule(Struct, frozen=True):
+class VersionRule(Expectation, frozen=True, kw_only=True):
     """The expected outcome of a layer in all generated cells whose TRL and vLLM are in these ranges."""
 
     layer: str
-    trl: str
-    vllm: str
-    expectation: Expectation
+    trl: str = ">=0"
+    vllm: str = ">=0"
+
+    def __post_init__(self) -> None:
+        """Refuse texts that are no ranges."""
+        Expectation.__post_init__(self)
+        for key in ("trl", "vllm"):
+            if parse_specifier(getattr(self, key)) is None:
+                raise ValueError(f"{key} is {getattr(self, key)!r}: expected a range, as '>=0.12,<0.14'")
 
 
 class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,7 +159,13 @@ class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Maximum number of allowed vLLM releases that are resolved per TRL; the API comparison reads all of them."""
     days: int = 14
     """Days from the later upload of a pair to its date cut."""
-    rules: tuple[VersionRule, ...] = ()
+    expect: tuple[VersionRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse first releases that are no versions."""
+        for key in ("trl_since", "vllm_since"):
+            if not is_release(getattr(self, key)):
+                raise ValueError(f"{key} is {getattr(self, key)!r}: expected a version, as '0.14'")
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
@@ -159,17 +179,6 @@ class Matrix(Struct, frozen=True, kw_only=True):
     breadth: Breadth | None = None
     quick_without: tuple[str, ...] = ()
     """Layers that the profile `quick` leaves out; `repro` stands for all `repro:CODE`."""
-
-    def cell(self, name: str) -> Cell:
-        """Return the cell with an id.
-
-        Raises:
-            TomlError: There is no such cell; the message suggests similar ids.
-        """
-        names = [cell.id for cell in self.cells]
-        if name not in names:
-            raise TomlError(f"unknown cell {name!r}{close_matches(name, names)}; --list shows all")
-        return self.cells[names.index(name)]
 
     def layer(self, name: str) -> LayerSettings:
         """Return the settings of a layer."""
@@ -201,50 +210,48 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
     return _Reader(TomlSource(path, text), {layer.name: layer for layer in layers}).matrix(document)
 
 
+class _Document(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The tables of a matrix file; those with names are converted one by one, so that an error names its table."""
+
+    schema: str
+    platform: str
+    cells: Annotated[dict[str, dict[str, Any]], Meta(min_length=1)]
+    recipes: dict[str, dict[str, Any]] = {}
+    layers: dict[str, dict[str, Any]] = {}
+    breadth: dict[str, Any] | None = None
+    quick_without: tuple[str, ...] = ()
+
+
 class _Reader:
     """Converts the tables of a matrix file; errors name the line."""
 
     def __init__(self, source: TomlSource, layers: Mapping[str, Layer]) -> None:
         self.source, self.layers = source, layers
 
-    def matrix(self, document: dict[str, Any]) -> Matrix:
-        keys = {"schema", "platform", "recipes", "layers", "cells", "breadth", "quick_without"}
-        self._check_names(document, keys, ())
-        if document.get("schema") != SCHEMA:
-            raise self.source.refuse(("schema",), document.get("schema"), repr(SCHEMA))
-        tables = {
-            key: self._convert(document.get(key, {}), dict[str, dict[str, Any]], (key,))
-            for key in ("recipes", "layers", "cells")
+    def matrix(self, tables: dict[str, Any]) -> Matrix:
+        document: _Document = self._convert(tables, _Document, ())
+        if document.schema != SCHEMA:
+            raise self.source.refuse(("schema",), document.schema, repr(SCHEMA))
+        self._check_names(document.layers, self.layers, ("layers",))
+        self._check_names(
+            document.quick_without, {*self.layers, *map(family, self.layers)}, ("quick_without",)
+        )
+        recipes = {
+            name: self._convert({**table, "name": name}, Recipe, ("recipes", name))
+            for name, table in document.recipes.items()
         }
-        if not tables["cells"]:
-            raise TomlError(f"{self.source.path}: cells: expected at least one")
-        self._check_names(tables["layers"], self.layers, ("layers",))
-        recipes = {name: self._recipe(name, table) for name, table in tables["recipes"].items()}
         settings = {
-            name: self._convert(tables["layers"].get(name, {}), LayerSettings, ("layers", name))
+            name: self._convert(document.layers.get(name, {}), LayerSettings, ("layers", name))
             for name in self.layers
         }
-        quick_without = self._convert(document.get("quick_without", ()), tuple[str, ...], ("quick_without",))
-        self._check_names(quick_without, {*self.layers, *map(family, self.layers)}, ("quick_without",))
         return Matrix(
             path=self.source.path,
-            platform=self._convert(document.get("platform"), str, ("platform",)),
-            cells=tuple(self._cell(name, table, recipes) for name, table in tables["cells"].items()),
+            platform=document.platform,
+            cells=tuple(self._cell(name, table, recipes) for name, table in document.cells.items()),
             settings=settings,
-            breadth=self._breadth(document["breadth"]) if document.get("breadth") else None,
-            quick_without=quick_without,
+            breadth=self._breadth(document.breadth) if document.breadth else None,
+            quick_without=document.quick_without,
         )
-
-    def _recipe(self, name: str, table: Mapping[str, Any]) -> Recipe:
-        recipe: Recipe = self._convert({**table, "name": name}, Recipe, ("recipes", name))
-        for key in ("requirements", "alone", "named"):
-            lines = getattr(recipe, key)
-            for line in (lines,) if isinstance(lines, str) else lines:
-                for placeholder in _PLACEHOLDER.findall(line):
-                    if placeholder not in {"vllm", *TRAINERS}:
-                        expected = "no braces except {vllm} and {trl} or another trainer"
-                        raise self.source.refuse(("recipes", recipe.name, key), line, expected)
-        return recipe
 
     def _cell(self, name: str, table: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Cell:
         keys = ("cells", name)
@@ -253,11 +260,9 @@ class _Reader:
             raise self.source.refuse(
                 keys, None, "an id of the form vllm-<version>+trl-<version>, or another trainer"
             )
-        recipe = table.get("recipe")
-        if recipe is not None and recipe not in recipes:
-            close = close_matches(str(recipe), recipes)
-            raise self.source.refuse((*keys, "recipe"), recipe, f"one of {', '.join(recipes)}{close}")
-        values = {**table, **versions.groupdict(), "id": name, "recipe": recipes[recipe] if recipe else None}
+        recipe: str | None = self._convert(table.get("recipe"), str | None, (*keys, "recipe"))
+        self._check_names([recipe] if recipe else (), recipes, (*keys, "recipe"))
+        values = {**table, **versions.groupdict(), "id": name, "recipe": recipes.get(recipe or "")}
         cell: Cell = self._convert(values, Cell, keys)
         if cell.recipe and not cell.recipe.placeholders <= cell.versions.keys():
             raise self.source.refuse((*keys, "recipe"), recipe, f"a recipe for {cell.trainer}")
@@ -267,37 +272,17 @@ class _Reader:
         self._check_names(cell.layers, applicable, (*keys, "layers"))
         self._check_names(cell.profiles, PROFILES, (*keys, "profiles"))
         self._check_names(cell.expect, cell.layers, (*keys, "expect"))
-        for layer, expectation in cell.expect.items():
-            self._check_expectation(expectation, (*keys, "expect", layer))
-        if recipe is None and any(self.layers[layer].heavy for layer in cell.layers):
+        if cell.recipe is None and any(self.layers[layer].heavy for layer in cell.layers):
             expected = "a recipe, for layers that run in an environment"
             raise self.source.refuse((*keys, "layers"), None, expected)
-        if not re.fullmatch(r"3\.\d+", cell.python):
-            raise self.source.refuse((*keys, "python"), cell.python, "a minor release, as 3.11")
         ordered = tuple(layer for layer in self.layers if layer in cell.layers)
         return msgspec.structs.replace(cell, layers=ordered)
 
     def _breadth(self, table: Mapping[str, Any]) -> Breadth:
-        values = {key: value for key, value in table.items() if key != "expect"}
-        breadth: Breadth = self._convert(values, Breadth, ("breadth",))
-        for key in ("trl_since", "vllm_since"):
-            if not is_release(getattr(breadth, key)):
-                raise self.source.refuse(("breadth", key), getattr(breadth, key), "a version, as '0.14'")
-        rules = tuple(self._rule(index, item) for index, item in enumerate(table.get("expect", ())))
-        return msgspec.structs.replace(breadth, rules=rules)
-
-    def _rule(self, index: int, table: Mapping[str, Any]) -> VersionRule:
-        keys: Keys = ("breadth", "expect", index)
+        breadth: Breadth = self._convert(table, Breadth, ("breadth",))
         of_pairs = [name for name, layer in self.layers.items() if layer.of_pairs]
-        self._check_names((table.get("layer"),), of_pairs, keys)
-        ranges = {key: table.get(key, ">=0") for key in ("trl", "vllm")}
-        for key, text in ranges.items():
-            if not isinstance(text, str) or parse_specifier(text) is None:
-                raise self.source.refuse((*keys, key), text, "a range, as '>=0.12,<0.14'")
-        values = {key: value for key, value in table.items() if key not in {"layer", *ranges}}
-        expectation: Expectation = self._convert(values, Expectation, keys)
-        self._check_expectation(expectation, keys)
-        return VersionRule(table["layer"], ranges["trl"], ranges["vllm"], expectation)
+        self._check_names([rule.layer for rule in breadth.expect], of_pairs, ("breadth", "expect"))
+        return breadth
 
     def _convert(self, value: Any, kind: Any, keys: Keys) -> Any:
         """Convert a value; an error names the key inside it."""
@@ -305,7 +290,9 @@ class _Reader:
             return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.datetime))
         except msgspec.ValidationError as error:
             message, _, place = str(error).partition(" - at `$")
-            inner = tuple(re.findall(r"\w+", re.sub(r"\[\.*\d*\]", "", place)))
+            inner: Keys = tuple(
+                int(key) if key.isdecimal() else key for key in re.findall(r"\w+", place.replace("...", ""))
+            )
             if unknown := re.search(r"unknown field `(\w+)`", message):
                 names = [field.name for field in msgspec.structs.fields(kind)]
                 message = f"unknown key {unknown[1]!r}{close_matches(unknown[1], names)}"
@@ -313,16 +300,11 @@ class _Reader:
             place = self.source.place((*keys, *inner))
             raise TomlError(f"{place}: {_dotted((*keys, *inner))}: {message}") from None
 
-    def _check_expectation(self, expectation: Expectation, keys: Keys) -> None:
-        if expectation.outcome not in _EXPECTED_OUTCOMES:
-            expected = f"one of {', '.join(_EXPECTED_OUTCOMES)}; a pass needs no entry"
-            raise self.source.refuse((*keys, "outcome"), expectation.outcome, expected)
-
-    def _check_names(self, names: Iterable[Any], allowed: Iterable[str], keys: Keys) -> None:
+    def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:
         for name in names:
             if name not in allowed:
-                place = self.source.place((*keys, name) if isinstance(name, str) else keys)
-                listed = f"{', '.join(sorted(allowed))}{close_matches(str(name), allowed)}"
+                place = self.source.place((*keys, name))
+                listed = f"{', '.join(sorted(allowed))}{close_matches(name, allowed)}"
                 raise TomlError(f"{place}: {_dotted(keys)}: {name!r}: expected one of {listed}")
 
 

@@ -1,4 +1,4 @@
-"""Run the compatibility matrix: run cells, update locks, try new releases, report and publish.
+"""Run the compatibility matrix: run cells, update locks, report and publish.
 
 The functions `*_command` are the workflows; each calls its steps in order. Exit codes: 0 everything is as expected,
 1 something is not, 2 wrong usage, 3 something has no answer.
@@ -24,7 +24,6 @@ from click import option
 from diagnostics import UserError
 from diagnostics.cli import report_error
 from diagnostics.matrix import locks, results
-from diagnostics.matrix.add_release import add_release
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
 from diagnostics.matrix.layers import LAYERS
@@ -32,7 +31,7 @@ from diagnostics.matrix.progress import displayed_progress
 from diagnostics.matrix.publish import Publication, make_publication, publication_text, read_published
 from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import generated_cells
-from diagnostics.matrix.report import short_summary, terminal_table, verdict_text, write_reports
+from diagnostics.matrix.report import short_summary, terminal_table, write_reports
 from diagnostics.matrix.runner import Run, RunOptions
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
@@ -68,10 +67,7 @@ def run_command(job: Job) -> int:
     chosen = select_questions(job)
     if job.options["list"]:
         return list_cells(job)
-    options = choose_run_options(job, chosen)
-    if job.options["dry_run"]:
-        return print_plan(job, options)
-    grid = run_due(job, options)
+    grid = run_due(job, choose_run_options(job, chosen))
     print_grid(job, grid)
     return save_run_reports(job, grid)
 
@@ -80,15 +76,6 @@ def lock_command(job: Job) -> int:
     """Update or check the committed locks."""
     select_all_layers(job)
     return check_committed(job) if job.options["check"] else refresh_locks(job)
-
-
-def add_command(job: Job) -> int:
-    """Try a new release of vLLM, and print its cell."""
-    options = job.options
-    with job.context.store.locked(), displayed_progress() as progress:
-        grid = add_release(job.context, options["release"], options["trl"], progress, write=options["write"])
-    print_grid(job, grid)
-    return grid_exit_code(grid)
 
 
 def report_command(job: Job) -> int:
@@ -102,11 +89,15 @@ def report_command(job: Job) -> int:
 def publish_command(job: Job) -> int:
     """Update compat.json from the store."""
     merge_stores(job)
-    table = make_table(job)
-    refused = refuse_loss(job, table)
-    if refused or job.options["dry_run"]:
-        return refused
-    return write_output(job.options["output"], publication_text(table.document))
+    table, path = make_table(job), job.options["output"]
+    if table.unanswered:
+        print("matrix: nothing written: `nox -s matrix` runs what has no answer", file=sys.stderr)
+        return 3
+    if not job.options["dry_run"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(publication_text(table.document), encoding="utf-8")
+        print(path)
+    return 0
 
 
 # Steps of several commands.
@@ -140,11 +131,6 @@ def report_folder(job: Job) -> Path:
     return folder / BREADTH if job.options["profile"] == BREADTH else folder
 
 
-def grid_exit_code(grid: results.ResultsGrid) -> int:
-    """Return the exit code for the verdicts in a grid."""
-    return exit_code(result.judgement for result in grid.results)
-
-
 def merge_stores(job: Job) -> None:
     """Add the answers of the stores in the option --merge to the store."""
     store, folders = job.context.store, job.options["merge"]
@@ -155,14 +141,6 @@ def merge_stores(job: Job) -> None:
         with store.locked():
             for folder in folders:
                 print(f"{folder}: {store.merge(Store(folder.resolve()))} new verdicts")
-
-
-def write_output(path: Path, text: str) -> int:
-    """Write a file, print its path, and return exit code 0."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    print(path)
-    return 0
 
 
 # Steps of `run`.
@@ -210,21 +188,6 @@ def choose_run_options(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptio
     return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
 
 
-def print_plan(job: Job, options: RunOptions) -> int:
-    """Print for each layer whether it would run or why not, and return exit code 0."""
-    grid = job.stored_grid()
-    for question in sorted(job.current_questions(), key=lambda question: question.layer.heavy):
-        result = grid.result(question)
-        answered = result.event is not None and result.event.finished
-        if answered and question.key not in options.fresh:
-            line = f"known ({verdict_text(result.judgement)})"
-        else:
-            limit_s = job.context.matrix.layer(question.layer.name).timeout_s
-            line = f"run{' again' if answered else ''}, at most {limit_s:.0f} s"
-        print(f"{question.cell.id}  {question.layer.name}: {line}")
-    return 0
-
-
 def run_due(job: Job, options: RunOptions) -> results.ResultsGrid:
     """Run the layers that are due, here or on a Ray cluster; an interrupt prints the finished results."""
     context, run = job.context, None
@@ -233,7 +196,9 @@ def run_due(job: Job, options: RunOptions) -> results.ResultsGrid:
             for minor in sorted({cell.python for cell in job.cells if cell.recipe}):
                 with contextlib.suppress(InterpreterError):  # the layers report it, cell by cell
                     context.interpreter(minor, fetch=True)
-            context.stage()  # programs in cells are from here on the same sources that the identities digest
+            _ = (
+                context.stage
+            )  # programs in cells are from here on the same sources that the identities digest
             questions = job.current_questions()
             run = Run(context, options, progress, results.ResultsGrid(questions, context.store.read_events()))
             if job.options["ray"]:
@@ -268,7 +233,7 @@ def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
         everything.layers = results.select_layers(job.context.matrix, (), quick=False)
         reported = everything.stored_grid()
     print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
-    return grid_exit_code(grid)
+    return exit_code(result.judgement for result in grid.results)
 
 
 # Steps of `lock`.
@@ -308,24 +273,13 @@ def make_table(job: Job) -> Publication:
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         updated,
     )
-    lists = (("changed", table.changed), ("no answer", table.unanswered))
-    for label, lines in (*lists, ("would be lost", () if options["drop"] else table.lost)):
+    lists = (("changed", table.changed), ("no answer", table.unanswered), ("dropped", table.dropped))
+    for label, lines in lists:
         for line in lines:
             print(f"matrix: {label}: {line}", file=sys.stderr)
     counts = f"{len(table.changed)} verdicts changed, {table.kept} stay as published"
-    print(f"matrix: {counts}, {len(table.lost)} dropped, {len(table.unanswered)} open", file=sys.stderr)
+    print(f"matrix: {counts}, {len(table.dropped)} dropped, {len(table.unanswered)} open", file=sys.stderr)
     return table
-
-
-def refuse_loss(job: Job, table: Publication) -> int:
-    """Return exit code 1 if a published verdict would be lost, 3 if a question has no answer, else 0."""
-    if table.lost and not job.options["drop"]:
-        print("matrix: nothing written: --drop leaves out published verdicts without a cell", file=sys.stderr)
-        return 1
-    if table.unanswered:
-        print("matrix: nothing written: `nox -s matrix` runs what has no answer", file=sys.stderr)
-        return 3
-    return 0
 
 
 # The command line.
@@ -390,19 +344,11 @@ _command(
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
     option("--json", is_flag=True, help="With --list: print the jobs of a CI workflow."),
-    option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
 )
 _command(
     "lock",
     lock_command,
     option("--check", is_flag=True, help="Only print missing and stale locks; resolve nothing."),
-)
-_command(
-    "add",
-    add_command,
-    click.argument("release", metavar="vllm==VERSION"),
-    option("--trl", default="newest", help="Release of TRL (default: the newest known)."),
-    option("--write", is_flag=True, help="Also add the cell to the matrix file, and write its lock."),
 )
 _command("report", report_command, _PROFILE, _REPORT, _MERGE)
 _command(
@@ -416,7 +362,6 @@ _command(
         default=ROOT / "diagnostics" / "data" / "compat.json",
         help="Write the table here (default: diagnostics/data/compat.json).",
     ),
-    option("--drop", is_flag=True, help="Remove published verdicts of cells that no longer exist."),
     option("--dry-run", is_flag=True, help="Print which verdicts change; write nothing."),
 )
 

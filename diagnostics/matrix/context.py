@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -149,18 +148,15 @@ class Context:
         neighbour = Path(sys.base_prefix, "bin", f"python{minor}")
         return neighbour if neighbour.is_file() else None
 
+    @cached_property
     def stage(self) -> Path:
-        """Return a folder with copies of grpo_core, repro and the catalog's issues, from which cells import."""
-        target = self.store.folder / "stage" / self._packages_digest
-        if not target.exists():
-            for old in self.folder("stage").iterdir():
-                shutil.rmtree(old, ignore_errors=True)
-            aside = target.with_name(target.name + ".part")
-            for name in CELL_PACKAGES:
-                ignore = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(self.programs / name, aside / name, ignore=ignore)
-            shutil.copytree(ROOT / _ISSUES, aside / _ISSUES)
-            aside.rename(target)
+        """A folder with copies of grpo_core, repro and the catalog's issues, made once a run; cells import from it."""
+        target = self.folder("stage")
+        shutil.rmtree(target)
+        for name in CELL_PACKAGES:
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(self.programs / name, target / name, ignore=ignore)
+        shutil.copytree(ROOT / _ISSUES, target / _ISSUES)
         return target
 
     @cached_property
@@ -168,15 +164,6 @@ class Context:
         """Digests of our source files as they are in this run."""
         places = dict.fromkeys(("diagnostics", "tests"), ROOT) | dict.fromkeys(CELL_PACKAGES, self.programs)
         return SourceDigests(places)
-
-    @cached_property
-    def _packages_digest(self) -> str:
-        digest = hashlib.sha256()
-        for folder in [*(self.programs / name for name in CELL_PACKAGES), ROOT / _ISSUES]:
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    digest.update(f"{folder.name}/{path.relative_to(folder)}\0".encode() + path.read_bytes())
-        return digest.hexdigest()[:16]
 
     def cell_environ(self, cell: Cell) -> dict[str, str]:
         """Return all variables of a program in a cell: offline, without secrets, with its own home."""
@@ -188,7 +175,7 @@ class Context:
             **_OFFLINE,
             "HOME": os.fspath(home),
             "XDG_CACHE_HOME": os.fspath(home / ".cache"),
-            "PYTHONPATH": os.fspath(self.stage()),
+            "PYTHONPATH": os.fspath(self.stage),
             "PYTHONNOUSERSITE": "1",
             "PYTHONUNBUFFERED": "1",
             **(cell.recipe.environment if cell.recipe else {}),

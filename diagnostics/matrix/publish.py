@@ -1,6 +1,7 @@
 """Update the published table compat.json from the results grid; `doctor` reads that table offline.
 
-If the store has no final answer to a question, the published verdict stays. Verdicts that would be lost are listed.
+If the store has no final answer to a question, the published verdict stays. Verdicts without a cell are dropped and
+listed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Publication:
     """New or different verdicts."""
     kept: int = 0
     """Number of questions whose published answer stays, because the store has none or the cell is not updated."""
-    lost: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     """Published verdicts of questions that no cell has any more."""
     unanswered: list[str] = field(default_factory=list)
     """Questions that have neither an answer in the store nor a published answer."""
@@ -70,7 +71,7 @@ def read_published(path: Path) -> dict[str, Any]:
     """Return the published table in a file; empty if there is no file.
 
     Raises:
-        UserError: The file cannot be read or is no such table; its verdicts would be lost.
+        UserError: The file cannot be read or is no such table, whose verdicts would be lost.
     """
     if not path.exists():
         return {}
@@ -109,7 +110,7 @@ def make_publication(
         document.setdefault(key, []).append(cell)
         if old.get("verdict") not in {None, cell["verdict"]}:
             publication.changed.append(f"{row.cell.id}: the cell is {cell['verdict']}, was {old['verdict']}")
-    publication.lost += [
+    publication.dropped += [
         f"{name} {layer}: {item['verdict']}"
         for name, old in before.items()
         for layer, item in _answered_layers(old).items()
@@ -136,7 +137,7 @@ def _merge_cell(
             cell["layers"][layer] = published
             if layer == "resolve":
                 cell |= {key: old[key] for key in ("transformers", "torch")}
-    publication.lost += [f"{name} {layer}: {item['verdict']}" for layer, item in before.items()]
+    publication.dropped += [f"{name} {layer}: {item['verdict']}" for layer, item in before.items()]
     cell["verdict"] = cell_verdict(row.cell, cell["layers"])
     return cell
 
@@ -248,7 +249,7 @@ def _merge_breadth(
         new = _outcome_text(result) if result.event else ""
         if chosen := publication.choose(result, new, old, update=cell.id in updated):
             merged.setdefault((cell.version, layer), {})[cell.vllm] = chosen
-    publication.lost += [
+    publication.dropped += [
         f"vllm-{vllm}+trl-{trl} {layer}: {outcome}"
         for (trl, layer), outcomes in before.items()
         for vllm, outcome in outcomes.items()

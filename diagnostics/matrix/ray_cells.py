@@ -1,7 +1,7 @@
 """Run cells on a Ray cluster, one Ray task per cell; Ray places, queues and retries the tasks.
 
 The driver sends its code as Ray's working directory. A task keeps its cell's environment and logs in a folder of its
-node, and returns its answers, which the driver adds to its own store.
+node, and returns its answers, which the driver adds to its own store; an answer has the end of its log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics import UserError, safe_io
+from diagnostics import UserError
 from diagnostics.matrix.cells import BREADTH, load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS
@@ -79,21 +79,17 @@ def _resources(run: Run, layers: Sequence[str]) -> dict[str, Any]:
 def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
     """Add the answers of a finished task to the run; a failed task is reported and leaves its cell open."""
     try:
-        reply = ray.get(handle)
-        events = [parse_event(line) for line in reply["events"]]
-    except (ray.exceptions.RayError, ValueError, KeyError, TypeError) as error:
+        events = [parse_event(line) for line in ray.get(handle)]
+    except (ray.exceptions.RayError, ValueError, TypeError) as error:
         *_, last = [repr(error), *filter(None, map(str.strip, str(error).splitlines()))]
         run.progress.note(f"{cell}: its Ray task failed: {mask_and_cut(last, 300)}")
         return
-    run.context.store.merge_events(events, reply["logs"])
     for event in events:
-        run.display(event)
+        run.record(event)
 
 
-def run_cell(
-    cell: str, profile: str, layers: list[str], options: RunOptions, events: list[str]
-) -> dict[str, Any]:
-    """Run the due layers of a cell on this node; return the new events and the ends of their logs."""
+def run_cell(cell: str, profile: str, layers: list[str], options: RunOptions, events: list[str]) -> list[str]:
+    """Run the due layers of a cell on this node; return the new events as lines of the store."""
     if not (ROOT / "matrix.toml").is_file():
         raise RayError(f"the worker imports an installed grpo-doctor ({ROOT}), not the code that was sent")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-doctor" / "matrix"
@@ -104,10 +100,8 @@ def run_cell(
         questions = make_questions(context, select_cells(context.matrix, [cell], profile), layers)
         grid = ResultsGrid(questions, context.store.read_events())
         Run(context, options, progress, grid).execute(questions)
-        new = [event for event in context.store.read_events() if event.to_line() not in events]
-    names = {event.answer.log for event in new if event.answer.log and (folder / event.answer.log).is_file()}
-    logs = {name: safe_io.read_tail(folder / name, safe_io.MIB) for name in names}
-    return {"events": [event.to_line() for event in new], "logs": logs}
+        lines = (event.to_line() for event in context.store.read_events())
+        return [line for line in lines if line not in events]
 
 
 @contextlib.contextmanager

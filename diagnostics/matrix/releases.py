@@ -70,9 +70,8 @@ def generated_cells(matrix: Matrix) -> list[Cell]:
                 for layer in LAYERS
                 if layer.of_pairs and (engine in resolved or layer.name not in SOLVING)
             ]
-            cell = pair_cell(breadth, breadth.until, trainer, engine, layers)
-            expect = _expectations(breadth, trainer, engine, layers)
-            cells.append(_merge_written(cell, expect, written.get(cell.id)))
+            cell = _pair_cell(breadth, trainer, engine, layers)
+            cells.append(_merge_written(cell, written.get(cell.id)))
     return cells
 
 
@@ -105,10 +104,8 @@ def thinned(pairs: Sequence[Release], declared: str, most: int) -> list[Release]
     return [item for item in pairs if not in_range(item.version, declared) or item in allowed]
 
 
-def pair_cell(
-    breadth: Breadth, today: datetime.date, trainer: Release, engine: Release, layers: Sequence[str]
-) -> Cell:
-    """Return the cell of any two releases, without expectations."""
+def _pair_cell(breadth: Breadth, trainer: Release, engine: Release, layers: Sequence[str]) -> Cell:
+    """Return the cell of a pair, with the expectations that follow from its metadata and the version rules."""
     date_cut = max(trainer.uploaded, engine.uploaded) + datetime.timedelta(days=breadth.days)
     allowed = "allows it" if in_range(engine.version, trainer.vllm) else "does not allow it"
     return Cell(
@@ -117,20 +114,21 @@ def pair_cell(
         trainer="trl",
         version=trainer.version,
         python=breadth.python,
-        exclude_newer=min(date_cut, today),
+        exclude_newer=min(date_cut, breadth.until),
         layers=tuple(layers),
+        expect=_expectations(breadth, trainer, engine, layers),
         profiles=(BREADTH,),
         note=f"TRL {trainer.version} declares vllm{trainer.vllm or ' without a bound'}, which {allowed}.",
         declares=trainer.vllm,
     )
 
 
-def _merge_written(cell: Cell, expect: dict[str, Expectation], written: Cell | None) -> Cell:
+def _merge_written(cell: Cell, written: Cell | None) -> Cell:
     """Return the generated cell; if the file has the cell, its settings and expectations take precedence."""
     if written is None:
-        return msgspec.structs.replace(cell, expect=expect)
+        return cell
     explicit = {layer: item for layer, item in written.expect.items() if layer in cell.layers}
-    rest = {layer: item for layer, item in expect.items() if layer not in written.layers}
+    rest = {layer: item for layer, item in cell.expect.items() if layer not in written.layers}
     return msgspec.structs.replace(
         written, layers=cell.layers, profiles=(BREADTH,), expect={**rest, **explicit}, declares=cell.declares
     )
@@ -144,8 +142,8 @@ def _expectations(
     expect = {
         layer: Expectation(Outcome.UNRESOLVABLE, reason) for layer in layers if forbidden and layer in SOLVING
     }
-    for rule in breadth.rules:
+    for rule in breadth.expect:
         applies = in_range(trainer.version, rule.trl) and in_range(engine.version, rule.vllm)
         if applies and rule.layer in layers:
-            expect.setdefault(rule.layer, rule.expectation)
+            expect.setdefault(rule.layer, rule)
     return expect

@@ -195,10 +195,9 @@ class ResultsGrid:
 
     def __init__(self, questions: Iterable[Question], events: Iterable[Event]) -> None:
         self._events: dict[str, list[Event]] = {}
-        self._last_finished: dict[tuple[str, str], Event] = {}
         self._questions: dict[str, list[Question]] = {}
         for event in events:
-            self._remember(event)
+            self._events.setdefault(event.identity, []).append(event)
         for question in questions:
             self._questions.setdefault(question.cell.id, []).append(question)
         self._rows = {cell: self._judge_cell(cell) for cell in self._questions}
@@ -233,14 +232,9 @@ class ResultsGrid:
 
     def add(self, event: Event) -> None:
         """Add an answer and judge its cell again."""
-        self._remember(event)
+        self._events.setdefault(event.identity, []).append(event)
         if event.cell in self._rows:
             self._rows[event.cell] = self._judge_cell(event.cell)
-
-    def _remember(self, event: Event) -> None:
-        self._events.setdefault(event.identity, []).append(event)
-        if event.finished:
-            self._last_finished[event.cell, event.layer] = event
 
     def _judge_cell(self, cell: str) -> CellResults:
         row: dict[str, LayerResult] = {}
@@ -258,17 +252,9 @@ class ResultsGrid:
         obstacle = obstacle_of(question, row)
         if obstacle is not None:
             return blocked_by(obstacle.question.layer.name, obstacle.judgement)
-        earlier = self._last_finished.get(question.key)
-        remark = _stale_remark(question, earlier) if earlier is not None else "not run yet"
-        return Judgement(Verdict.NOT_RUN, expected=False, incomplete=True, remark=remark)
-
-
-def _stale_remark(question: Question, earlier: Event) -> str:
-    """Return a text that names the inputs that changed since the layer last ran."""
-    known = dict(earlier.inputs)
-    changed = [name for name, value in question.inputs if known.get(name) != value]
-    day = f"{earlier.started[:10]} ({earlier.answer.outcome})"
-    return f"answered on {day}, but changed since then: {', '.join(changed)}"
+        return Judgement(
+            Verdict.NOT_RUN, expected=False, incomplete=True, remark="not run yet with these inputs"
+        )
 
 
 def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:

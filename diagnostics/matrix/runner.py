@@ -78,12 +78,8 @@ class Run:
                 self.record(event)
 
     def record(self, event: Event) -> None:
-        """Store an answer and display it."""
+        """Store an answer, add it to the grid and show it."""
         self.context.store.append(event)
-        self.display(event)
-
-    def display(self, event: Event) -> None:
-        """Add a stored answer to the grid and show it."""
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
         self.progress.finished(self.grid.row(event.cell).layers[event.layer], remaining)

@@ -2,14 +2,15 @@
 
 A line is written and synced to disk before the run goes on. A line torn by a kill or a full disk is dropped when the
 store is locked again. A lock on a second file prevents two runs from writing at once; the kernel releases the lock when
-the process ends. Events and logs of other stores are untrusted: all are checked before the first is added.
+the process ends. Events of other stores are untrusted: all are checked before the first is added. Logs stay where they
+were written; an event has the end of its log.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ from diagnostics.collect.names import is_package_version
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
 LARGEST_LINE = 16 * safe_io.MIB
-LARGEST_LOG = 256 * safe_io.MIB
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 _Identity = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 _Time = Annotated[
@@ -124,7 +124,7 @@ class Store:
                 os.close(descriptor)
 
     def merge(self, other: Store) -> int:
-        """Add the missing events of another store and their logs; return how many events were new.
+        """Add the missing events of another store; return how many were new.
 
         The caller holds this store's lock. Merging a store a second time adds nothing.
 
@@ -132,45 +132,21 @@ class Store:
             StoreError: The other store has a line that no run writes; nothing was added.
         """
         with _explained(other.path, "read"):
-            *lines, torn = safe_io.read_text(other.path, safe_io.ARTIFACT, inside=other.folder).split("\n")
-        events, logs = [], {}
+            *lines, _torn = safe_io.read_text(other.path, safe_io.ARTIFACT, inside=other.folder).split("\n")
+        events = []
         for number, line in enumerate(lines, start=1):
-            place = f"{other.path}:{number}"
             try:
                 if len(line) > LARGEST_LINE:
                     raise ValueError("longer than any event is")  # noqa: TRY301 - reported with its line below
                 if line:
                     events.append(parse_event(line))
-                    logs.update(_read_log(other.folder, events[-1].answer.log))
-            except (ValueError, safe_io.UnsafeFileError) as error:
-                raise StoreError(f"{place}: {error}; nothing of this store was added") from None
-        with suppress(ValueError):
-            events.append(parse_event(torn))
-        return self.merge_events(events, logs)
-
-    def merge_events(self, events: Iterable[Event], logs: Mapping[str, bytes]) -> int:
-        """Add checked events that are missing here, with their logs by path; return how many were new.
-
-        Raises:
-            StoreError: A link in this store leads out of the store, or the disk failed.
-        """
+            except ValueError as error:
+                raise StoreError(f"{other.path}:{number}: {error}; nothing of this store was added") from None
         known = {event.to_line() for event in self.read_events()}
         new = [event for event in events if event.to_line() not in known]
         for event in new:
-            if event.answer.log in logs:
-                self._write_log(event.answer.log, logs[event.answer.log])
             self.append(event)
         return len(new)
-
-    def _write_log(self, name: str, data: bytes) -> None:
-        """Write a log of another store, unless there is a log with this name."""
-        target = self.folder / name
-        if not target.parent.resolve().is_relative_to(self.folder.resolve()):
-            raise StoreError(f"{target}: a link leads out of the store")
-        with _explained(target, "written"), suppress(FileExistsError):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("xb") as file:
-                file.write(data)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -201,29 +177,10 @@ class Store:
             yield
 
     def _repair(self) -> None:
-        """Complete or cut off a torn last line, so that the next event starts a new line."""
-        if not self.path.exists():
-            return
-        with self.path.open("r+b") as file:
-            data = file.read()
-            end = data.rfind(b"\n") + 1
-            if end == len(data):
-                return
-            try:
-                parse_event(data[end:])
-                file.write(b"\n")  # only the line's end was lost
-            except ValueError:
-                file.truncate(end)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _read_log(folder: Path, name: str) -> dict[str, bytes]:
-    """Return {path: log} for a log of another store, {} if there is none; a link out of the store is refused."""
-    try:
-        return {name: safe_io.read_bytes(folder / name, LARGEST_LOG, inside=folder)} if name else {}
-    except FileNotFoundError:
-        return {}
+        """Cut off a torn last line, so that the next event starts a new line."""
+        if self.path.exists():
+            with self.path.open("r+b") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
 
 
 @contextmanager

@@ -56,13 +56,14 @@ class EvidenceLevel(StrEnum):
 
 # Outcomes that say nothing about the cell; the next run tries again.
 UNFINISHED = frozenset({Outcome.TIMEOUT, Outcome.INFRA_ERROR})
+EXPECTED_OUTCOMES = (Outcome.FAIL, Outcome.NOT_RUN, Outcome.UNRESOLVABLE)
 
 
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True):
     """An expected outcome other than a pass, from `matrix.toml`."""
 
     outcome: Outcome
-    """`fail`, `unresolvable` or `not_run`."""
+    """One of EXPECTED_OUTCOMES."""
     reason: Annotated[str, Meta(pattern=r"\S")]
     """Reason for readers of the table, one or two sentences."""
     codes: tuple[str, ...] = ()
@@ -72,6 +73,13 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True):
     link: str = ""
     of_machine: bool = False
     """Whether the failure comes from the CPU substitute of the pair and says nothing about the pair itself."""
+
+    def __post_init__(self) -> None:
+        """Refuse outcomes that nobody can expect."""
+        if self.outcome not in EXPECTED_OUTCOMES:
+            raise ValueError(
+                f"outcome: expected one of {', '.join(EXPECTED_OUTCOMES)}; a pass needs no entry"
+            )
 
 
 class Answer(Struct, frozen=True):

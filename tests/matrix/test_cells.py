@@ -44,10 +44,10 @@ def test_locks_name_no_machine():
     ("old", "new", "message"),
     [
         ('python = "PY"', "python = 3", "python: Expected `str`, got `int`"),
-        ('python = "PY"', 'python = "4"', "expected a minor release, as 3.11"),
+        ('python = "PY"', 'python = "4"', "python: Expected `str` matching regex"),
         ("exclude_newer = 2025-06-01", 'exclude_newer = "June"', "exclude_newer: "),
         ("exclude_newer = 2025-06-01", "", "missing required field `exclude_newer`"),
-        ('recipe = "toy"', 'recipe = "tyo"', "recipe is 'tyo': expected one of toy (did you mean toy?)"),
+        ('recipe = "toy"', 'recipe = "tyo"', "recipe: 'tyo': expected one of toy (did you mean toy?)"),
         ('recipe = "toy"', "", "expected a recipe, for layers that run in an environment"),
         ('profiles = ["quick"]', 'profiles = ["quik"]', "expected one of full, quick (did you mean quick?)"),
         ('profiles = ["quick"]', 'profiles = "quick"', "profiles: Expected `array`, got `str`"),
@@ -120,7 +120,7 @@ def test_unreadable_file_is_refused(load, tmp_path):
         load("a = 1\nb = = 2\n")
     with pytest.raises(TomlError, match="cannot be read"):
         load_matrix(tmp_path / "nowhere.toml", LAYERS)
-    with pytest.raises(TomlError, match="expected at least one"):
+    with pytest.raises(TomlError, match="missing required field `cells`"):
         load('schema = "grpo-doctor.matrix.v1"\nplatform = "linux"\n')
 
 

@@ -76,7 +76,7 @@ def verdicts(publication):
 def test_missing_answers_keep_published_verdicts(publish):
     """One new answer changes its verdict and that of its cell; all other published verdicts stay."""
     complete = publish(COMPLETE, {})
-    assert (complete.kept, complete.lost, complete.unanswered) == (0, [], [])
+    assert (complete.kept, complete.dropped, complete.unanswered) == (0, [], [])
     publication = publish({(FIRST, "install"): "fail"}, complete.document)
     assert verdicts(publication) == {**verdicts(complete), (FIRST, "install"): "fail"}
     assert [cell["verdict"] for cell in publication.document["cells"]] == ["fail", "pass"]
@@ -85,7 +85,7 @@ def test_missing_answers_keep_published_verdicts(publish):
         f"{FIRST} install: fail, was pass: saw fail",
         f"{FIRST}: the cell is fail, was pass",
     ]
-    assert (publication.kept, publication.lost, publication.unanswered) == (4, [], [])
+    assert (publication.kept, publication.dropped, publication.unanswered) == (4, [], [])
 
 
 def test_unfinished_answers_change_nothing(publish):
@@ -107,7 +107,7 @@ def test_other_trainers_are_published_apart(publish, tmp_path):
         "id": name, "vllm": "3.0", "trainer": "verl", "version": "1.0", "verdict": "pass",
     }  # fmt: skip
     again = publish({}, complete, others={name: tuple(cell)})
-    assert (again.document["trainer_cells"], again.lost) == ([published], [])
+    assert (again.document["trainer_cells"], again.dropped) == ([published], [])
     path = tmp_path / "compat.json"
     path.write_text(json.dumps(complete))
     table, vllm = compat_table.load(path), query.Release("vllm", "3.0")
@@ -131,19 +131,19 @@ def test_only_selected_cells_are_updated(publish):
     assert publication.document["breadth"] == complete["breadth"]
 
 
-def test_verdicts_without_a_cell_are_reported_as_lost(publish):
-    """Verdicts of a removed cell, a removed layer and a pair that is no longer generated are reported as lost."""
+def test_verdicts_without_a_cell_are_dropped_by_name(publish):
+    """Verdicts of a removed cell, a removed layer and a pair that is no longer generated are dropped and listed."""
     complete = publish(COMPLETE, {}).document
     complete["breadth"]["trl"]["0.1"] = {"declares": "", "contract": {"pass": "0.2"}}
     publication = publish({}, complete, cells=("1.0",), layers=("resolve",))
-    assert publication.lost == [
+    assert publication.dropped == [
         f"{FIRST} install: pass",
         f"{SECOND} resolve: pass",
         f"{SECOND} install: pass",
         "vllm-0.2+trl-0.1 contract: pass",
     ]
     publication = publish({(FIRST, "resolve"): "pass"}, {}, cells=("1.0",))
-    assert publication.unanswered == [f"{FIRST} install: not_run: not run yet"]
+    assert publication.unanswered == [f"{FIRST} install: not_run: not run yet with these inputs"]
 
 
 def test_doctor_reads_the_published_pairs(publish, tmp_path):
@@ -189,8 +189,8 @@ def test_empty_store_changes_nothing(tmp_path):
     assert [part["breadth"] for part in parts] == [parts[0]["breadth"]] * 2
 
 
-def test_publish_refuses_lost_or_open_verdicts(world, kit):
-    """The exit code is 1 for a lost verdict and 3 for an open one; --drop accepts losses, --dry-run only prints."""
+def test_publish_refuses_open_verdicts_and_names_dropped_ones(world, kit):
+    """The exit code is 3 for an open verdict; a verdict without a cell is dropped by name; --dry-run only prints."""
     target = world.folder / "out" / "compat.json"
     world.index.add("vllm", "1.0")
     world.index.add("trl", "1.0", extras={"vllm": ("vllm",)})
@@ -205,11 +205,8 @@ def test_publish_refuses_lost_or_open_verdicts(world, kit):
     document = json.loads(target.read_text())
     removed = {**document["cells"][0], "id": "vllm-0.9+trl-1.0"}
     target.write_text(json.dumps({**document, "cells": [*document["cells"], removed]}))
-    unchanged = target.read_text()
-    loss = world.run(*command)
-    assert (loss.returncode, target.read_text()) == (1, unchanged)
-    assert "would be lost: vllm-0.9+trl-1.0 resolve: pass" in loss.stderr
-    assert world.run(*command, "--drop").returncode == 0
+    again = world.run(*command)
+    assert (again.returncode, "dropped: vllm-0.9+trl-1.0 resolve: pass" in again.stderr) == (0, True)
     assert [cell["id"] for cell in json.loads(target.read_text())["cells"]] == ["vllm-1.0+trl-1.0"]
     assert world.run(*command, "--cells", "vllm-9*").returncode == 2
     target.write_text("torn")

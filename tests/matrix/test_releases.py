@@ -174,22 +174,3 @@ def test_generated_cells_run_once(breadth_world):
     assert (second.stdout, second.returncode) == (first.stdout, 1)
     assert (world.store / "store.jsonl").read_bytes() == stored
     assert (world.store / "report" / "breadth" / "index.html").exists()
-
-
-def test_add_writes_a_cell_for_the_newest_release(breadth_world):
-    """`add` prints the new cell; with --write it also writes the cell, its lock and its results."""
-    world = breadth_world
-    path = world.folder / "matrix.toml"
-    unchanged = path.read_text()
-    printed = world.run("add", "vllm==2.0")
-    assert (printed.returncode, path.read_text()) == (1, unchanged), printed.stderr  # a name is missing there
-    assert 'layers = ["resolve", "contract"]' in printed.stdout
-    assert "vllm.Newest" in printed.stdout
-    assert world.run("add", "vllm==newest", "--write").returncode == 1
-    assert load_matrix(path, LAYERS).cell("vllm-2.0+trl-2.0").layers == ("resolve", "contract")
-    assert "vllm==2.0" in (world.folder / "locks" / "vllm-2.0+trl-2.0.txt").read_text()
-    again = world.run("run", "--cells", "vllm-2.0+trl-2.0", "--layers", "contract")
-    assert (again.returncode, "…" in again.stderr) == (1, False)
-    unknown = world.run("add", "vllm==9.0")
-    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
-    assert "no vllm 9.0 in the API index" in unknown.stderr

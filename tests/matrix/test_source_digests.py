@@ -9,7 +9,7 @@ from diagnostics.matrix.context import ROOT, Context
 from diagnostics.matrix.identity import SourceDigests
 from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.layers.repros import REPRO_MODULES
-from diagnostics.matrix.results import make_question
+from diagnostics.matrix.results import make_question, select_cells
 from diagnostics.matrix.store import Store
 
 FILES = {
@@ -74,7 +74,7 @@ def test_every_layer_has_a_digest():
     assert {layer.name for layer in LAYERS if layer.name.startswith("repro:")} == {
         f"repro:{code}" for code in REPRO_MODULES
     }
-    cell = matrix.cell("vllm-0.12.0+trl-0.25.0")
+    (cell,) = select_cells(matrix, ["vllm-0.12.0+trl-0.25.0"], None)
     first, second = (dict(make_question(context, cell, layer).inputs) for layer in ("resolve", "contract"))
     assert first["code"] != second["code"]
     assert (first["vllm"], first["trl"]) == ("0.12.0", "0.25.0")

@@ -208,7 +208,7 @@ def _not_checked(report: Report) -> tuple[str, ...]:
 def _help(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
     fresh = (
         "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- --list`), "
-        "or add your own pair (`nox -s matrix -- add`)."
+        "or add your own pair (docs/matrix.md)."
     )
     explain = (
         "No step is known for these findings; doctor without --fix-plan shows the fix of each. What a finding means: "
