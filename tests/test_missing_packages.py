@@ -49,7 +49,7 @@ REFUSED = [
     (
         "ray",
         "diagnostics matrix run --ray auto --store store",
-        "matrix: --ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'\n",
+        "grpo-doctor: --ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'\n",
     ),
     ("torch", "diagnostics train", TORCH),
     ("torch", "grpo_core replay run 1", TORCH),

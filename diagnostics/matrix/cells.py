@@ -177,8 +177,6 @@ class Matrix(Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     settings: dict[str, LayerSettings]
     breadth: Breadth | None = None
-    quick_without: tuple[str, ...] = ()
-    """Layers that the profile `quick` leaves out; `repro` stands for all `repro:CODE`."""
 
     def layer(self, name: str) -> LayerSettings:
         """Return the settings of a layer."""
@@ -219,7 +217,6 @@ class _Document(Struct, kw_only=True, forbid_unknown_fields=True):
     recipes: dict[str, dict[str, Any]] = {}
     layers: dict[str, dict[str, Any]] = {}
     breadth: dict[str, Any] | None = None
-    quick_without: tuple[str, ...] = ()
 
 
 class _Reader:
@@ -233,9 +230,6 @@ class _Reader:
         if document.schema != SCHEMA:
             raise self.source.refuse(("schema",), document.schema, repr(SCHEMA))
         self._check_names(document.layers, self.layers, ("layers",))
-        self._check_names(
-            document.quick_without, {*self.layers, *map(family, self.layers)}, ("quick_without",)
-        )
         recipes = {
             name: self._convert({**table, "name": name}, Recipe, ("recipes", name))
             for name, table in document.recipes.items()
@@ -250,7 +244,6 @@ class _Reader:
             cells=tuple(self._cell(name, table, recipes) for name, table in document.cells.items()),
             settings=settings,
             breadth=self._breadth(document.breadth) if document.breadth else None,
-            quick_without=document.quick_without,
         )
 
     def _cell(self, name: str, table: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Cell:

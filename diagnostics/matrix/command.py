@@ -13,30 +13,29 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
 from click import option
 
 from diagnostics import UserError
-from diagnostics.cli import report_error
+from diagnostics.cli import run_command as cli_main
 from diagnostics.matrix import locks, results
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
-from diagnostics.matrix.layers import LAYERS
+from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.progress import displayed_progress
 from diagnostics.matrix.publish import Publication, make_publication, publication_text, read_published
 from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.report import short_summary, terminal_table, write_reports
-from diagnostics.matrix.runner import Run, RunOptions
+from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.output import sanitize
-from diagnostics.output.redact import mask
+from diagnostics.process import handle_signals
 
 # Jobs per CPU core for layers without an environment: uv waits for the package index most of the time.
 JOBS_PER_CORE = 4
@@ -50,8 +49,8 @@ class Job:
 
     options: dict[str, Any]
     context: Context
-    cells: list[Cell] = field(default_factory=list)
-    layers: tuple[str, ...] = ()
+    cells: Sequence[Cell] = ()
+    layers: Sequence[str] = tuple(BY_NAME)
 
     def current_questions(self) -> list[results.Question]:
         """Return the questions with their current inputs."""
@@ -64,24 +63,24 @@ class Job:
 
 def run_command(job: Job) -> int:
     """Run the layers that are due and print the table."""
-    chosen = select_questions(job)
+    select_layers(job)
     if job.options["list"]:
         return list_cells(job)
-    grid = run_due(job, choose_run_options(job, chosen))
+    grid = run_due(job)
     print_grid(job, grid)
     return save_run_reports(job, grid)
 
 
 def lock_command(job: Job) -> int:
     """Update or check the committed locks."""
-    select_all_layers(job)
+    select_layers(job)
     return check_committed(job) if job.options["check"] else refresh_locks(job)
 
 
 def report_command(job: Job) -> int:
     """Write the reports from the store."""
     merge_stores(job)
-    select_all_layers(job)
+    select_layers(job)
     print(write_reports(report_folder(job), job.stored_grid()))
     return 0
 
@@ -110,11 +109,17 @@ def open_job(options: dict[str, Any]) -> Job:
     return Job(options, Context(matrix, Store(folder.resolve()), programs=options["programs"].resolve()))
 
 
-def select_all_layers(job: Job) -> None:
-    """Choose the cells that the options name, by default all cells of the profile, with all layers."""
-    matrix, profile = job.context.matrix, job.options.get("profile") or "full"
-    job.cells = results.select_cells(matrix, job.options["cells"], profile)
-    job.layers = results.select_layers(matrix, (), quick=False)
+def select_layers(job: Job) -> None:
+    """Choose cells and layers: those that the options name, or those of the profile.
+
+    `run` takes the profile `quick` by default, other commands `full`. Cells that the options name have all layers.
+    """
+    options = job.options
+    named_layers = options.get("layers")
+    profile = options.get("profile") or ("full" if named_layers is None else "quick")
+    job.cells = results.select_cells(job.context.matrix, options["cells"], profile)
+    quick = named_layers is not None and profile == "quick" and not options["cells"]
+    job.layers = results.select_layers(named_layers or (), quick=quick)
 
 
 def print_grid(job: Job, grid: results.ResultsGrid) -> None:
@@ -146,18 +151,6 @@ def merge_stores(job: Job) -> None:
 # Steps of `run`.
 
 
-def select_questions(job: Job) -> frozenset[tuple[str, str]]:
-    """Choose cells and layers; return the chosen (cell, layer) pairs, without layers that run only as prerequisites.
-
-    Cells that the options name run all their layers.
-    """
-    options, matrix = job.options, job.context.matrix
-    job.cells = results.select_cells(matrix, options["cells"], options["profile"])
-    quick = not options["cells"] and options["profile"] in {None, "quick"}
-    job.layers = results.select_layers(matrix, options["layers"], quick=quick)
-    return frozenset((cell.id, layer) for cell in job.cells for layer in cell.layers if layer in job.layers)
-
-
 def list_cells(job: Job) -> int:
     """Print cells and layers, and return exit code 0."""
     matrix, jobs = job.context.matrix, []
@@ -176,33 +169,23 @@ def list_cells(job: Job) -> int:
     return 0
 
 
-def choose_run_options(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
-    """Return options for the run: layers that run again although they have an answer, and the number of jobs."""
-    options = job.options
-    if options["ray"] and options["jobs"]:
-        raise UserError(
-            "--jobs: with --ray the nodes' resources decide how much runs at a time: leave it out"
-        )
-    wide = options["profile"] == BREADTH
-    jobs = options["jobs"] or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
-    return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
-
-
-def run_due(job: Job, options: RunOptions) -> results.ResultsGrid:
+def run_due(job: Job) -> results.ResultsGrid:
     """Run the layers that are due, here or on a Ray cluster; an interrupt prints the finished results."""
-    context, run = job.context, None
+    context, options, run = job.context, job.options, None
+    jobs = JOBS_PER_CORE * (os.cpu_count() or 1) if options["profile"] == BREADTH else 1
+    chosen = {(cell.id, layer) for cell in job.cells for layer in job.layers} if options["fresh"] else ()
     try:
         with context.store.locked(), displayed_progress() as progress:
             for minor in sorted({cell.python for cell in job.cells if cell.recipe}):
                 with contextlib.suppress(InterpreterError):  # the layers report it, cell by cell
                     context.interpreter(minor, fetch=True)
-            _ = (
-                context.stage
-            )  # programs in cells are from here on the same sources that the identities digest
+            # Programs in cells are from here on the same sources that the identities digest.
+            _ = context.stage
             questions = job.current_questions()
-            run = Run(context, options, progress, results.ResultsGrid(questions, context.store.read_events()))
-            if job.options["ray"]:
-                run_on_ray(job.options["ray"], run, questions)
+            grid = results.ResultsGrid(questions, context.store.read_events())
+            run = Run(context, progress, grid, frozenset(chosen), options["jobs"] or jobs)
+            if options["ray"]:
+                run_on_ray(options["ray"], run, questions)
             else:
                 run.execute(questions)
     except KeyboardInterrupt:
@@ -229,9 +212,7 @@ def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
     """Write the reports; return the exit code for the verdicts."""
     reported = grid
     if job.options["cells"] or job.options["layers"]:
-        everything = Job(job.options, job.context, list(job.context.matrix.cells))
-        everything.layers = results.select_layers(job.context.matrix, (), quick=False)
-        reported = everything.stored_grid()
+        reported = Job(job.options, job.context, job.context.matrix.cells).stored_grid()
     print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
     return exit_code(result.judgement for result in grid.results)
 
@@ -322,7 +303,11 @@ def _command(name: str, run: Callable[[Job], int], *parameters: Any) -> None:
     """Add a command with the common options."""
 
     def callback(**options: Any) -> int:
-        return run(open_job(options))
+        try:
+            return run(open_job(options))
+        except OSError as error:
+            text = f"{error.filename or 'a file'}: {error.strerror or error}: finished answers are kept"
+            raise UserError(text) from None
 
     for decorate in reversed((*parameters, *_COMMON)):
         callback = decorate(callback)
@@ -339,7 +324,8 @@ _command(
     option(
         "--jobs",
         type=click.IntRange(1),
-        help="Layers to run at the same time, if they need no environment (default: 1; breadth: 4 per core).",
+        help="Layers to run at the same time, if they need no environment (default: 1; breadth: 4 per core). "
+        "With --ray the nodes' resources decide.",
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
@@ -366,36 +352,14 @@ _command(
 )
 
 
-class Terminated(KeyboardInterrupt):
-    """Raised by SIGTERM, so that it ends a run as Ctrl-C does."""
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    handler = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        with sanitize.sanitize_stdio(mask):
-            return _run(arguments)
-    finally:
-        signal.signal(signal.SIGTERM, handler)
+    """Run one command and return its exit code; SIGTERM ends a run as Ctrl-C does, with exit code 143."""
+    received: list[int] = []
 
+    def interrupt(number: int) -> NoReturn:
+        received.append(number)
+        raise KeyboardInterrupt
 
-def _run(arguments: Sequence[str] | None) -> int:
-    try:
-        code: int = cli.main(arguments, prog_name="python -m diagnostics.matrix", standalone_mode=False)
-    except click.UsageError as error:
-        print(f"matrix: {' '.join(error.format_message().split()).rstrip('.')}; see --help", file=sys.stderr)
-        return 2
-    except click.Abort as error:
-        stopped = isinstance(error.__cause__, Terminated)
-        return 128 + (signal.SIGTERM if stopped else signal.SIGINT)
-    except OSError as error:
-        text = f"{error.filename or 'a file'}: {error.strerror or error}: finished answers are kept"
-        return report_error(UserError(text), "matrix")
-    except Exception as error:  # noqa: BLE001 - the one place for unforeseen errors
-        return report_error(error, "matrix")
-    return code
+    with handle_signals((signal.SIGTERM,), interrupt):
+        code = cli_main(cli, arguments, "python -m diagnostics.matrix")
+    return 128 + received[0] if received else code

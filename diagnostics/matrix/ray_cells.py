@@ -23,7 +23,7 @@ from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.progress import displayed_progress
 from diagnostics.matrix.results import Question, ResultsGrid, make_questions, select_cells
-from diagnostics.matrix.runner import Run, RunOptions
+from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store, parse_event
 from diagnostics.output.redact import mask_and_cut
 
@@ -47,14 +47,13 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
     due = {question.cell.id: question.cell for question in questions if run.is_due(question)}
     with _cluster(address, run.context) as ray:
         task = ray.remote(run_cell)
-        options = RunOptions(run.options.fresh)
         pending = {}
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]
             events = [event.to_line() for event in run.context.store.read_events() if event.cell == cell.id]
             profile = "full" if cell.declares is None else BREADTH
             placed = task.options(name=cell.id, max_retries=RETRIES, **_resources(run, layers))
-            pending[placed.remote(cell.id, profile, layers, options, events)] = cell.id
+            pending[placed.remote(cell.id, profile, layers, run.fresh, events)] = cell.id
         run.progress.note(f"{len(pending)} cells submitted to Ray at {address}")
         try:
             while pending:
@@ -88,7 +87,9 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
         run.record(event)
 
 
-def run_cell(cell: str, profile: str, layers: list[str], options: RunOptions, events: list[str]) -> list[str]:
+def run_cell(
+    cell: str, profile: str, layers: list[str], fresh: frozenset[tuple[str, str]], events: list[str]
+) -> list[str]:
     """Run the due layers of a cell on this node; return the new events as lines of the store."""
     if not (ROOT / "matrix.toml").is_file():
         raise RayError(f"the worker imports an installed grpo-doctor ({ROOT}), not the code that was sent")
@@ -99,7 +100,7 @@ def run_cell(cell: str, profile: str, layers: list[str], options: RunOptions, ev
         context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
         questions = make_questions(context, select_cells(context.matrix, [cell], profile), layers)
         grid = ResultsGrid(questions, context.store.read_events())
-        Run(context, options, progress, grid).execute(questions)
+        Run(context, progress, grid, fresh).execute(questions)
         lines = (event.to_line() for event in context.store.read_events())
         return [line for line in lines if line not in events]
 

@@ -21,7 +21,7 @@ from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Verdict
 from diagnostics.output import sanitize
 from diagnostics.output.html import render_page
-from diagnostics.output.markdown import escape as escape_markdown
+from diagnostics.output.markdown import render_template
 from diagnostics.output.redact import redact
 
 SCHEMA = "grpo-doctor.matrix-report.v1"
@@ -170,29 +170,21 @@ def remarks(results: Any) -> list[tuple[str, str]]:
 
 
 def markdown_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
-    """Return the table and the remarks as a Markdown document."""
+    """Return the table and the remarks as a Markdown document; the template escapes all values."""
 
-    def table_line(parts: Sequence[str]) -> str:
-        return f"| {' | '.join(parts)} |"
+    def result_text(result: LayerResult) -> str:
+        return f"{symbols(result)} {' '.join([verdict_text(result.judgement), *result.codes])}"
 
-    def result_text(result: LayerResult | None) -> str:
-        return (
-            f"{symbols(result)} {' '.join([verdict_text(result.judgement), *result.codes])}" if result else ""
-        )
-
-    head = ["cell", *grid.layers]
-    lines = ["# Compatibility matrix", "", f"Made {made}. {totals(grid)}. {LEGEND}.", ""]
-    lines += [table_line(head), table_line(["---"] * len(head))]
-    for row in rows:
-        lines.append(
-            table_line([f"`{row.cell.id}`", *(result_text(row.layers.get(name)) for name in grid.layers)])
-        )
-    listed = [
-        escape_markdown(line)
-        for line, _style in remarks(result for row in rows for result in row.layers.values())
-    ]
-    lines += ["", "## What was observed", "", *(f"- {line}" for line in listed)] if listed else []
-    return "\n".join(lines) + "\n"
+    return render_template(
+        "matrix.md.j2",
+        made=made,
+        totals=totals(grid),
+        legend=LEGEND,
+        layers=grid.layers,
+        rows=rows,
+        result_text=result_text,
+        remarks=[line for line, _ in remarks(result for row in rows for result in row.layers.values())],
+    )
 
 
 def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:

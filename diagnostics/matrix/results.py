@@ -105,13 +105,12 @@ def matching_cells(cells: Sequence[Cell], globs: Sequence[str]) -> list[Cell]:
     return [cell for cell in cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in patterns)]
 
 
-def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
+def select_layers(lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
     """Return the named layers, all by default; `train` stands for all of its modes.
 
     Args:
-        matrix: The matrix file, which says what the profile `quick` leaves out.
         lists: Names of layers, separated by commas.
-        quick: Whether the profile `quick` applies.
+        quick: Whether the profile `quick` applies, which leaves out the layers `repro:CODE`.
 
     Raises:
         UserError: A layer is unknown.
@@ -125,8 +124,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
             raise UserError(f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {known}")
         chosen += members
     if not chosen and quick:
-        left_out = set(matrix.quick_without)
-        return tuple(layer for layer in BY_NAME if not {layer, family(layer)} & left_out)
+        return tuple(layer for layer in BY_NAME if family(layer) != "repro")
     return tuple(dict.fromkeys(chosen)) or tuple(BY_NAME)
 
 

@@ -25,24 +25,17 @@ from diagnostics.process import end_recorded_group
 ATTEMPTS = 2
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """Options of a run."""
-
-    fresh: frozenset[tuple[str, str]] = frozenset()
-    """(cell, layer) pairs that run again although they have answers."""
-    jobs: int = 1
-    """Number of layers without an environment that run at the same time."""
-
-
 @dataclass
 class Run:
     """One run of the matrix: the results so far, and a lock for writing them."""
 
     context: Context
-    options: RunOptions
     progress: Progress
     grid: ResultsGrid
+    fresh: frozenset[tuple[str, str]] = frozenset()
+    """(cell, layer) pairs that run again although they have answers."""
+    jobs: int = 1
+    """Number of layers without an environment that run at the same time."""
     name: str = field(default_factory=lambda: f"{utc_now()}-{os.getpid()}")
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -50,7 +43,7 @@ class Run:
     def is_due(self, question: Question) -> bool:
         """Return whether a question may run, has no final answer or must run again, and is not blocked."""
         event = self.grid.result(question).event
-        if event is not None and event.finished and question.key not in self.options.fresh:
+        if event is not None and event.finished and question.key not in self.fresh:
             return False
         return obstacle_of(question, self.grid.row(question.cell.id).layers) is None
 
@@ -87,7 +80,7 @@ class Run:
     def _run_light(self, questions: Sequence[Question]) -> None:
         """Run questions of light layers in threads, sorted so that neighbours share parsed source."""
         ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.version)))
-        with ThreadPoolExecutor(self.options.jobs) as pool:
+        with ThreadPoolExecutor(self.jobs) as pool:
             try:
                 for finished in [pool.submit(self.run_question, question) for question in ordered]:
                     finished.result()
@@ -100,7 +93,7 @@ class Run:
 
     def _prepare_environment(self, question: Question) -> None:
         cell = question.cell
-        if question.layer.name == "install" and question.key in self.options.fresh:
+        if question.layer.name == "install" and question.key in self.fresh:
             environments.remove_environment(environments.environment_folder(self.context, cell))
         for name in environments.make_room(self.context, cell):
             self.progress.note(f"removed the environment of {name} to make room for {cell.id}")

@@ -241,7 +241,6 @@ def test_interrupt_keeps_results_and_ends_the_program(hanging_world, tmp_path, n
     ("arguments", "said"),
     [
         (["--cells", "vllm-0.12.0+trl-9"], "did you mean vllm-0.12.0+trl-0.25.0"),
-        (["--ray", "auto", "--jobs", "2"], "--jobs: "),
         (["--ray", "nowhere"], "--ray"),
         (["--store", "FILE"], "cannot be used as a store: File exists"),
     ],
