@@ -79,19 +79,24 @@ class Ruling(Struct, frozen=True):
     """The file:line in the engine; empty if no case matches."""
 
 
+class Rules(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `rules.toml`."""
+
+    grpo_files: tuple[str, ...]
+    """Patterns of the files of TRL that a GRPO run uses."""
+    rule: tuple[Rule, ...]
+
+
 @cache
-def project_rules() -> tuple[Rule, ...]:
-    """Return the rules in `rules.toml`."""
-    rules: tuple[Rule, ...] = msgspec.convert(
-        tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"], tuple[Rule, ...]
-    )
-    return rules
+def project_rules() -> Rules:
+    """Return the contents of `rules.toml`."""
+    return msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8")), Rules)
 
 
 def apply_rules(trainer: Sources, engine: Sources, rules: tuple[Rule, ...] | None = None) -> list[Ruling]:
     """Return the result of each rule that applies to this trainer; `rules=None` means those of `rules.toml`."""
     rulings = []
-    for rule in project_rules() if rules is None else rules:
+    for rule in project_rules().rule if rules is None else rules:
         location = _find_all(rule.trl, trainer)
         if location is not None:
             rulings.append(_decide(rule, location, engine))

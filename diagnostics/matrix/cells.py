@@ -65,11 +65,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse names in braces that stand for no version."""
-        for line in (*self.requirements, *self.alone, self.named):
-            if not {"vllm", *TRAINERS}.issuperset(_PLACEHOLDER.findall(line)):
-                raise ValueError(
-                    f"{line!r}: expected no braces except {{vllm}} and {{trl}} or another trainer"
-                )
+        if unknown := self.placeholders - {"vllm", *TRAINERS}:
+            raise ValueError(f"{unknown}: expected no braces except {{vllm}} and {{trl}} or another trainer")
 
     @property
     def placeholders(self) -> set[str]:
@@ -127,7 +124,6 @@ class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cpus: _NotNegative = 1.0
     memory_gb: _NotNegative = 0.0
     """GB of 1e9 bytes; 0 for no claim."""
-    gpus: _NotNegative = 0.0
 
 
 class VersionRule(Expectation, frozen=True, kw_only=True):

@@ -72,9 +72,17 @@ def run_command(job: Job) -> int:
 
 
 def lock_command(job: Job) -> int:
-    """Update or check the committed locks."""
+    """Update or check the committed locks; print those that are missing, stale or could not be made."""
     select_layers(job)
-    return check_committed(job) if job.options["check"] else refresh_locks(job)
+    if job.options["check"]:
+        problems = locks.check_locks(job.context, job.context.matrix.cells)
+    else:
+        with displayed_progress() as progress:
+            job.context.show_status = progress.show_status
+            problems = locks.refresh_locks(job.context, job.cells)
+    for problem in problems:
+        print(problem)
+    return (1 if job.options["check"] else 3) if problems else 0
 
 
 def report_command(job: Job) -> int:
@@ -139,9 +147,6 @@ def report_folder(job: Job) -> Path:
 def merge_stores(job: Job) -> None:
     """Add the answers of the stores in the option --merge to the store."""
     store, folders = job.context.store, job.options["merge"]
-    for folder in folders:
-        if not (folder / "store.jsonl").is_file():
-            raise UserError(f"{folder}: has no store.jsonl: expected the folder of a store")
     if folders:
         with store.locked():
             for folder in folders:
@@ -155,13 +160,10 @@ def list_cells(job: Job) -> int:
     """Print cells and layers, and return exit code 0."""
     matrix, jobs = job.context.matrix, []
     for cell in job.cells:
-        layers = [name for name in cell.layers if matrix.layer(name).gpus == 0]
-        seconds = BUILD_S + sum(matrix.layer(name).timeout_s for name in layers)
+        seconds = BUILD_S + sum(matrix.layer(name).timeout_s for name in cell.layers)
         minutes, artifact = min(LONGEST_MINUTES, int(seconds / 60)), cell.id.replace("+", "_")
-        if layers:
-            jobs.append(
-                {"cell": cell.id, "artifact": artifact, "minutes": minutes, "layers": ",".join(layers)}
-            )
+        layers = ",".join(cell.layers)
+        jobs.append({"cell": cell.id, "artifact": artifact, "minutes": minutes, "layers": layers})
         if not job.options["json"]:
             print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
     if job.options["json"]:
@@ -215,27 +217,6 @@ def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
         reported = Job(job.options, job.context, job.context.matrix.cells).stored_grid()
     print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
     return exit_code(result.judgement for result in grid.results)
-
-
-# Steps of `lock`.
-
-
-def check_committed(job: Job) -> int:
-    """Print which locks and workflows are missing or stale; return exit code 1 if there are any."""
-    problems = locks.check_locks(job.context, job.context.matrix.cells)
-    for problem in problems:
-        print(problem)
-    return 1 if problems else 0
-
-
-def refresh_locks(job: Job) -> int:
-    """Resolve the locks of the chosen cells again; return exit code 3 if a lock could not be made."""
-    with displayed_progress() as progress:
-        job.context.show_status = progress.show_status
-        problems = locks.refresh_locks(job.context, job.cells)
-    for problem in problems:
-        print(f"matrix: {problem}", file=sys.stderr)
-    return 3 if problems else 0
 
 
 # Steps of `publish`.

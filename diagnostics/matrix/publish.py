@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
 from packaging.version import Version
 
-from diagnostics import UserError, safe_io
+from diagnostics import UserError, safe_io, version
 from diagnostics.compat_table import problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
@@ -100,7 +99,7 @@ def make_publication(
         day: Day of publishing.
         updated: Ids of the cells that are updated from the store; other cells stay as published.
     """
-    document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": _version(), "cells": []}
+    document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": version(), "cells": []}
     publication = Publication(document)
     before = {cell["id"]: cell for key in ("cells", "trainer_cells") for cell in published.get(key, ())}
     for row in grid.rows:
@@ -290,10 +289,3 @@ def _by_trainer(pairs: _Pairs, declares: Mapping[str, str]) -> dict[str, Any]:
         entry = entries.setdefault(trl, {"declares": declares[trl]})
         entry[layer] = {outcome: " ".join(names) for outcome, names in releases.items()}
     return entries
-
-
-def _version() -> str:
-    try:
-        return version("grpo-doctor")
-    except PackageNotFoundError:
-        return "unknown"

@@ -71,8 +71,7 @@ def _resources(run: Run, layers: Sequence[str]) -> dict[str, Any]:
     """Return the resources of a task: the maximum over its layers."""
     settings = [run.context.matrix.layer(name) for name in layers]
     memory = int(max(item.memory_gb for item in settings) * 1e9) or None
-    cpus, gpus = max(item.cpus for item in settings), max(item.gpus for item in settings)
-    return {"num_cpus": cpus, "memory": memory, "num_gpus": gpus}
+    return {"num_cpus": max(item.cpus for item in settings), "memory": memory}
 
 
 def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:

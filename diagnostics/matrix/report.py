@@ -23,6 +23,7 @@ from diagnostics.output import sanitize
 from diagnostics.output.html import render_page
 from diagnostics.output.markdown import render_template
 from diagnostics.output.redact import redact
+from diagnostics.safe_io import write_atomically
 
 SCHEMA = "grpo-doctor.matrix-report.v1"
 TEMPLATES = Path(__file__).with_name("templates")
@@ -60,9 +61,7 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
         "report.json": json_report(grid, rows, timestamp),
     }
     for name, text in texts.items():
-        aside = folder / f"{name}.part"
-        aside.write_text(sanitize.escape(text), encoding="utf-8")
-        aside.replace(folder / name)
+        write_atomically(folder / name, sanitize.escape(text), mode=0o644)
     return folder / "index.html"
 
 
@@ -240,10 +239,4 @@ def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
         evidence=EVIDENCE_SYMBOLS,
         symbols=symbols,
         verdict_text=verdict_text,
-        link=_link,
     )
-
-
-def _link(result: LayerResult) -> str:
-    expectation = result.question.cell.expect.get(result.question.layer.name)
-    return expectation.link if expectation and expectation.link.startswith("https://") else ""

@@ -6,7 +6,7 @@ import datetime
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -15,14 +15,12 @@ from packaging.version import Version
 
 from diagnostics.matrix import environments
 from diagnostics.matrix.context import Context, without_local_paths
+from diagnostics.matrix.layers.base import infrastructure_fault
 from diagnostics.matrix.progress import Progress
 from diagnostics.matrix.results import Question, ResultsGrid, obstacle_of
 from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import Answer, Outcome
+from diagnostics.matrix.verdicts import Answer
 from diagnostics.process import end_recorded_group
-
-# Number of attempts within a run; only an infrastructure fault is tried again.
-ATTEMPTS = 2
 
 
 @dataclass
@@ -65,7 +63,7 @@ class Run:
             if self._stopped.is_set() or not self.is_due(question):
                 return
             self.progress.started(question)
-        event = answer_question(self.context, question, self.name, self._stopped.is_set)
+        event = answer_question(self.context, question, self.name)
         with self._lock:
             if not self._stopped.is_set():  # an interrupted layer has no answer
                 self.record(event)
@@ -99,21 +97,14 @@ class Run:
             self.progress.note(f"removed the environment of {name} to make room for {cell.id}")
 
 
-def answer_question(
-    context: Context, question: Question, run_name: str, stopped: Callable[[], bool]
-) -> Event:
-    """Run one layer and return its answer as an event; an infrastructure fault is retried."""
+def answer_question(context: Context, question: Question, run_name: str) -> Event:
+    """Run one layer and return its answer as an event."""
     started, clock = utc_now(), time.monotonic()
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            answer = question.layer.check(context, question.cell)
-        except Exception as error:  # noqa: BLE001 - a bug in a layer becomes a result, and the run continues
-            summary = f"the layer failed itself: {type(error).__name__}: {error}"
-            answer = Answer(Outcome.INFRA_ERROR, summary, question.layer.evidence)
-        if answer.outcome is not Outcome.INFRA_ERROR or stopped():
-            break
-        if attempt < ATTEMPTS:
-            context.show_status(f"trying once more: {answer.summary[:80]}")
+    try:
+        answer = question.layer.check(context, question.cell)
+    except Exception as error:  # noqa: BLE001 - a bug in a layer becomes a result, and the run continues
+        summary = f"the layer failed itself: {type(error).__name__}: {error}"
+        answer = infrastructure_fault(summary, question.layer.evidence)
     return Event(
         identity=question.identity,
         cell=question.cell.id,

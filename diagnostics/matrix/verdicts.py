@@ -70,7 +70,6 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True):
     """Codes of the known issues that must be observed, and no others."""
     shows: tuple[str, ...] = ()
     """Strings that must occur in the signs of the observation (a missing name, a file:line)."""
-    link: str = ""
     of_machine: bool = False
     """Whether the failure comes from the CPU substitute of the pair and says nothing about the pair itself."""
 

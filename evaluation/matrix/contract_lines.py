@@ -40,9 +40,9 @@ def main() -> int:
         trainer, engine = (
             find_wheel(*requirement, cache=wheels) for requirement in (("trl", trl), ("vllm", vllm))
         )
-        lines = [line for rule in rules.project_rules() for line in rule.trl]
+        lines = [line for rule in rules.project_rules().rule for line in rule.trl]
         by_package["trl"][trl] = find_lines(trainer, lines)
-        lines = [line for rule in rules.project_rules() for case in rule.cases for line in case.vllm]
+        lines = [line for rule in rules.project_rules().rule for case in rule.cases for line in case.vllm]
         by_package["vllm"][vllm] = find_lines(engine, lines)
         rulings = [
             (ruling.rule.subject, ruling.case.outcome if ruling.case else None)

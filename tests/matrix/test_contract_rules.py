@@ -17,7 +17,7 @@ from diagnostics.matrix.verdicts import Outcome
 from tests.matrix.test_contract import MemorySources
 
 RECORDED = json.loads(Path(__file__).with_name("contract_lines.json").read_text(encoding="utf-8"))
-CASES = [(rule, case) for rule in project_rules() for case in rule.cases]
+CASES = [(rule, case) for rule in project_rules().rule for case in rule.cases]
 RULE = Rule(
     subject="vllm.LLM.deep",
     says="TRL goes deep",
@@ -66,7 +66,7 @@ def test_case_is_found_by_its_lines(rule, case):
     assert apply_rules(MemorySources({}), engine, (rule,)) == []
 
 
-@pytest.mark.parametrize("rule", project_rules(), ids=lambda it: it.subject)
+@pytest.mark.parametrize("rule", project_rules().rule, ids=lambda it: it.subject)
 def test_engine_without_a_case_is_undecided(rule):
     """An engine without the lines of any case gives no decision."""
     (decision,) = apply_rules(sources_with(rule.trl), MemorySources({}), (rule,))

@@ -54,19 +54,6 @@ def test_workflow_commands_parse():
         assert cli.cli.commands[name].make_context(name, arguments).params
 
 
-def test_layers_that_need_a_gpu_are_left_to_the_gpu_runner(capsys, tmp_path):
-    """A job without a GPU lists its layers without those that need one."""
-    text = (ROOT / "matrix.toml").read_text()
-    changed = re.sub(r"\n\[layers\.engine\]\n", "\n[layers.engine]\ngpus = 1\n", text)
-    assert changed != text
-    (tmp_path / "matrix.toml").write_text(changed)
-    cell = "vllm-0.8.5+trl-0.17.0"
-    (job,) = ci_jobs(capsys, "--file", str(tmp_path / "matrix.toml"), "--cells", cell)
-    (before,) = ci_jobs(capsys, "--cells", cell)
-    assert "engine" in before["layers"].split(",")
-    assert job["layers"].split(",") == [name for name in before["layers"].split(",") if name != "engine"]
-
-
 def test_release_workflow_permissions():
     """Only the publishing job may request an identity token, and no job reads secrets."""
     build, publish = RELEASE.read_text().split("  publish:")

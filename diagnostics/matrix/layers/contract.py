@@ -12,7 +12,7 @@ from packaging.version import Version
 from diagnostics.api_index import query
 from diagnostics.api_index.compare import Comparison, MissingUse, compare, fields_off_by_default
 from diagnostics.api_index.extract import extract
-from diagnostics.api_index.rules import Rule, Ruling, apply_rules
+from diagnostics.api_index.rules import Rule, Ruling, apply_rules, project_rules
 from diagnostics.api_index.surface import SourceFacts, Sources, Surface
 from diagnostics.api_index.uses import CLIENT, LAUNCHER, Use, collect_uses
 from diagnostics.matrix.cells import Cell
@@ -24,22 +24,6 @@ from diagnostics.matrix.wheels import WheelError, WheelSources, find_wheel
 # Number of releases whose parsed sources stay in memory: each takes tens of megabytes, and successive cells share them.
 CACHED_RELEASES = 2
 WHEN_CALLED, AT_IMPORT = "when called", "at import"
-# The files of TRL that a GRPO run uses. Those of other trainers (online DPO, RLOO …) are compared too, but what they
-# miss is only a remark.
-GRPO_FILES = (
-    "trl/__init__.py",
-    "trl/import_utils.py",
-    "trl/trainer/grpo_*.py",
-    "trl/trainer/utils.py",
-    "trl/trainer/base_trainer.py",
-    "trl/models/*.py",
-    "trl/generation/*.py",
-    "trl/extras/vllm_client.py",
-    "trl/extras/profiling.py",
-    "trl/scripts/vllm_serve.py",
-    "trl/scripts/grpo.py",
-    "trl/cli/commands/vllm_serve.py",
-)
 _CONFIG = "trl/trainer/grpo_config.py"
 
 
@@ -63,8 +47,8 @@ class Contract(Comparison):
 
 
 def is_grpo_file(file: str) -> bool:
-    """Return whether a GRPO run uses a file."""
-    return any(fnmatch.fnmatch(file, pattern) for pattern in GRPO_FILES)
+    """Return whether a GRPO run uses a file of TRL; what other trainers' files miss is only a remark."""
+    return any(fnmatch.fnmatch(file, pattern) for pattern in project_rules().grpo_files)
 
 
 def compare_apis(
