@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.lint.dialects import DIALECTS, PlanValue
@@ -18,7 +19,7 @@ from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count
 from diagnostics.lint.versions import Versions
 
 # Sampling settings that remove nothing, by name.
-NEUTRAL: dict[str, tuple[object, ...]] = {
+_NEUTRAL: dict[str, tuple[object, ...]] = {
     "sampling.top_p": (1, 1.0, None),
     "sampling.top_k": (0, -1, None),
     "sampling.min_p": (0, 0.0, None),
@@ -47,10 +48,11 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
         _fill(plan, dialect.server_defaults)
         return plan
     _FILL.get(settings.framework, _fill_from_data)(plan)
-    truncating = (
-        plan.values[name] for name in NEUTRAL if name in plan.values and truncates(name, plan.values[name])
-    )
-    plan.derive("sampling.truncated", next(truncating, None), lambda _data: True)
+    truncating = [value for name in _NEUTRAL for value in plan.evidence(name) if _truncates(name, value)]
+    if truncating:
+        text = ", ".join(value.as_text for value in truncating)
+        value = replace(truncating[0].derive(data=True), key=text, factors=tuple(truncating))
+        plan.put("sampling.truncated", value)
     return plan
 
 
@@ -128,7 +130,8 @@ def read_source(plan: RunPlan, source: str) -> Value | None:
     """Return the value of a source: an option, variable or fact of the command, or a name of the plan.
 
     `option:a|b` is the first of these options, `env:NAME` a whole number and `text:NAME` a text in the environment,
-    `target` the module or class, and `launcher` the number of processes that the launcher starts.
+    `target` the module or class, `launcher` the number of processes that the launcher starts, and `launcher:NAME` one
+    of its settings.
     """
     kind, _, key = source.partition(":")
     if kind == "option":
@@ -139,7 +142,9 @@ def read_source(plan: RunPlan, source: str) -> Value | None:
         return plan.settings.env.get(key)
     if kind == "target":
         return Value(plan.settings.target, plan.settings.place, kind)
-    return _launched_processes(plan.settings) if kind == "launcher" else plan.values.get(source)
+    if kind == "launcher":
+        return plan.settings.launcher.get(key) if key else _launched_processes(plan.settings)
+    return plan.values.get(source)
 
 
 def _derive_environment(plan: RunPlan) -> None:
@@ -212,9 +217,9 @@ def _launched_processes(settings: Settings) -> Value | None:
     return multiply(per_node, nodes if count is None else nodes.derive(count))
 
 
-def truncates(name: str, value: Value) -> bool:
+def _truncates(name: str, value: Value) -> bool:
     """Return whether a sampling setting, by its name in the plan, removes tokens from the distribution."""
-    return value.known and not isinstance(value.data, str) and value.data not in NEUTRAL[name]
+    return value.known and not isinstance(value.data, str) and value.data not in _NEUTRAL[name]
 
 
 def _fill_from_data(plan: RunPlan) -> None:

@@ -23,7 +23,7 @@ from diagnostics.lint.reading import read_command_line, read_file, share_acceler
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.registry import Rule
 from diagnostics.lint.rules.report import to_finding
-from diagnostics.lint.rules.servers import pair_servers, pair_with_trainers
+from diagnostics.lint.rules.servers import pair_with_trainers
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Settings
 from diagnostics.lint.versions import Versions
@@ -183,7 +183,7 @@ def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
     """Check every rule on the plans; return one result per rule group. A rule that crashes becomes a result."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
-    pairs = {"pair": pair_with_trainers(plans), "servers": pair_servers(plans)}
+    pairs = {"pair": pair_with_trainers(plans)}
     return [_check_group(name, rules, plans, pairs) for name, rules in RULES.items()]
 
 
@@ -208,11 +208,8 @@ def _check_group(
 def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
     """Check one rule on a plan, or on a pair of plans."""
     plan = subjects[0]
-    findings = []
-    for problem in rule.function(*subjects) if rule.applies_to(plan) else ():
-        if rule.releases and problem.applies is True:
-            problem = replace(problem, applies=plan.versions.within(plan.framework, rule.releases))  # noqa: PLW2901
-        findings.append(to_finding(plan, problem.code or rule.codes[0], problem))
+    problems = rule.function(*subjects) if rule.applies_to(plan) else ()
+    findings = (to_finding(plan, problem.code or rule.codes[0], problem) for problem in problems)
     return [finding for finding in findings if finding is not None]
 
 

@@ -260,7 +260,7 @@ FRAMEWORKS = {
             _V + "rollout.temperature": (0, 1.0),
             _V + "rollout.val_kwargs.do_sample": (False, True),
         },
-        ("verl_batches_divide", "verl_micro_batch_is_set"),
+        ("verl_batches_divide",),
         _VERL,
     ),
     "ms-swift": Framework(

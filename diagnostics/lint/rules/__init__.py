@@ -7,7 +7,6 @@ from diagnostics.lint.rules import (
     declared,
     devices,
     engine_issues,
-    engine_settings,
     options,
     placeholders,
     servers,
@@ -15,7 +14,7 @@ from diagnostics.lint.rules import (
 from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
 
 __all__ = [
-    "RULES", "batches", "declared", "devices", "engine_issues", "engine_settings",
+    "RULES", "batches", "declared", "devices", "engine_issues",
     "find_registration_errors", "options", "placeholders", "registered_rules", "servers",
 ]  # fmt: skip
 

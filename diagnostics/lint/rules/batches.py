@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from diagnostics.lint import option_index
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
+from diagnostics.versions import in_range
 
 CHECK = "batches and groups"
 # verl's programs that call validate_config; verl's experiments have other batches.
 VERL_VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
 _GROUPING = ("trl", "ms-swift")
-# Options that TRL added after 0.14, whose trainer made one group per prompt. Copies of that trainer are still
-# in use, under scripts that look the same.
-_SINCE_TRL_0_15 = {
-    "vllm_mode", "vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_tensor_parallel_size",
-    "steps_per_generation", "generation_batch_size", "loss_type", "scale_rewards", "mask_truncated_completions",
-    "num_iterations", "epsilon", "epsilon_high", "top_p", "top_k", "min_p", "repetition_penalty",
-    "num_generations_eval", "vllm_importance_sampling_correction", "vllm_enable_sleep_mode", "num_completions_to_print",
-}  # fmt: skip
 
 
 @rule("CFG101", check=CHECK, frameworks=_GROUPING, role="train")
@@ -75,11 +69,15 @@ def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool |
 
 
 def _needs_whole_groups(plan: RunPlan) -> bool | None:
-    """Return whether the release needs whole groups (TRL from 0.15 on); None if the release is unknown."""
+    """Return whether the release needs whole groups (TRL from 0.15 on); None if neither it nor the options show that.
+
+    Copies of the trainer of TRL 0.14, which makes one group per prompt, are still in use. Their scripts look the same.
+    """
     if plan.framework != "trl":
         return True
     known = plan.versions.within("trl", ">=0.15")
-    return True if known is None and _SINCE_TRL_0_15 & set(plan.options) else known
+    _partial, possible = option_index.releases_with_all("trl", plan.options)
+    return True if known is None and possible and in_range(possible[0], ">=0.15") else known
 
 
 def _required_multiple(plan: RunPlan, group: int) -> str:
@@ -98,28 +96,6 @@ def _fitting_groups(total: int, group: int) -> str:
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
     return f", or use num_generations {' or '.join(map(str, nearest))}" if nearest else ""
-
-
-@rule("CFG101", check=CHECK, frameworks=_GROUPING)
-def evaluation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
-    """TRL and ms-swift refuse an evaluation batch that is not a multiple of num_generations."""
-    if plan.get("train.evaluates") is not True:
-        return
-    name = "group.eval_size" if plan.whole_number("group.eval_size") else "group.size"
-    group, per_device = plan.whole_number(name), plan.whole_number("batch.eval_per_device")
-    if per_device is None or not group or per_device % group == 0:
-        return
-    processes = plan.whole_number("devices.train")
-    if processes is None or (per_device * processes) % group == 0:
-        return
-    releases = ">=0.16" if plan.framework == "trl" else ">=3.2"
-    yield Problem(
-        f"Evaluation makes {per_device * processes} completions at once ({per_device} x {processes}), not a multiple "
-        f"of num_generations {group}.",
-        plan.evidence("batch.eval_per_device", "devices.train", name),
-        fix=f"Make per_device_eval_batch_size x processes a multiple of {group}.",
-        applies=plan.versions.within(plan.framework, releases),
-    )
 
 
 @rule("CFG102", check=CHECK, frameworks=("verl",))
@@ -160,31 +136,3 @@ def _uses_megatron(plan: RunPlan) -> bool:
         return True
     by_name = config is not None and "megatron" in str(config.data)
     return by_name or any(".megatron." in key for key in plan.options)
-
-
-@rule("CFG111", check=CHECK, frameworks=("verl",), role="train", releases=">=0.3")
-def verl_micro_batch_is_set(plan: RunPlan) -> Iterator[Problem]:
-    """In verl actor, rollout and reference model require a micro-batch size unless batches are cut by tokens."""
-    names = (
-        ("actor", "ppo_micro_batch_size"),
-        ("rollout", "log_prob_micro_batch_size"),
-        ("ref", "log_prob_micro_batch_size"),
-    )
-    dynamic = plan.values.get("batch.dynamic")
-    if dynamic is None or dynamic.data is not False or plan.settings.target not in VERL_VALIDATED:
-        return
-    shipped = plan.settings.target == "verl.trainer.main_ppo"
-    shipped = shipped and plan.option("--config-name", "--config-path") is None
-    for section, name in names:
-        old, new = f"actor_rollout_ref.{section}.{name}", f"actor_rollout_ref.{section}.{name}_per_gpu"
-        both = plan.enabled(old), plan.enabled(new)
-        unused = section == "ref" and plan.enabled("actor_rollout_ref.actor.use_kl_loss") is None
-        if all(both):
-            message, values, fix = f"{old} and {new} are both set.", both, f"Leave {old} out."
-        elif not shipped or not plan.disabled(old) or not plan.disabled(new) or unused:
-            continue
-        else:
-            command = plan.values["framework"].with_key(f"python3 -m {plan.settings.target}")
-            message, values = f"{new} is not set, and has no default.", (command, dynamic)
-            fix = f"Set {new}=8, or actor_rollout_ref.actor.use_dynamic_bsz=True."
-        yield Problem(message, values, fix=fix, fix_is_complete=True)

@@ -17,8 +17,6 @@ from diagnostics.versions import (
     UNKNOWN,
     UNREADABLE,
     affects,
-    check_claims,
-    claims_of,
     issue_package,
 )
 
@@ -57,39 +55,6 @@ def _uses_v0(plan: RunPlan) -> bool:
     if plan.versions.within("vllm", ">=0.11"):
         return False
     return plan.get("engine.v1") is False or plan.versions.within("vllm", "<0.8") is True
-
-
-@rule("SCH001", check=CHECK, frameworks=("ms-swift",), warnings_only=True)
-def evaluation_has_its_own_engine(plan: RunPlan) -> Iterator[Problem]:
-    """ms-swift evaluates in the main thread while async_generate uses the same engine in another."""
-    if not plan.get("rollout.async") or plan.get("train.evaluates") is not True:
-        return
-    claims = claims_of(load_entry("SCH001"), "ms-swift")
-    applies = _to_bool(check_claims(claims, plan.releases.get("ms-swift"))[0])
-    if applies is None and "num_infer_workers" not in plan.options:
-        return
-    yield Problem(
-        "async_generate samples in a thread, and these releases evaluate on the same engine at the same time.",
-        plan.evidence("rollout.async", "train.evaluates"),
-        applies=applies,
-        severity=Severity.WARNING,
-        fix="Set --eval_strategy no, leave --async_generate out, or use ms-swift 3.5.0 or newer.",
-        triggers=("two_owners",),
-    )
-
-
-@rule("ENV902", check=CHECK, frameworks=("verl", "easyr1", "openrlhf"))
-def ray_address_is_a_cluster(plan: RunPlan) -> Iterator[Problem]:
-    """RAY_ADDRESS must not be the dashboard's web address."""
-    address, launcher = plan.values.get("ray.address"), plan.settings.launcher.get("launcher")
-    if address is None or not str(address.data).startswith(("http://", "https://")):
-        return
-    if launcher is None or launcher.data != "ray":
-        yield Problem(
-            f"RAY_ADDRESS is {address.data}: ray.init() takes it for the address of a cluster and fails.",
-            [address],
-            fix="Unset RAY_ADDRESS, or set the cluster's own address, such as 10.0.0.1:6379 or auto.",
-        )
 
 
 @rule(check="catalogue", warnings_only=True)

@@ -64,8 +64,7 @@ class Rule:
         place: File and line of the definition.
         frameworks: Frameworks that the rule checks; empty for all.
         role: `train`, `serve`, or empty for both.
-        releases: Range of the framework's releases to which the rule applies; empty for all.
-        scope: `run`, `pair` (a trainer and its server) or `servers` (two servers of one script).
+        scope: `run`, or `pair` for a trainer and its server.
         keeps_config_tables: Whether the [[config]] tables of the codes' entries are checked, too; otherwise the rule
             replaces them.
         warnings_only: Whether the rule reports only warnings, so that an unknown value cannot hide an error.
@@ -78,7 +77,6 @@ class Rule:
     place: tuple[str, int]
     frameworks: tuple[str, ...] = ()
     role: str = ""
-    releases: str = ""
     scope: str = "run"
     keeps_config_tables: bool = False
     warnings_only: bool = False

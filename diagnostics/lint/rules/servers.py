@@ -1,14 +1,12 @@
 """Rules about rollout servers: addresses, ports, lengths, and options that a server never receives.
 
-`pair_with_trainers` and `pair_servers` find the plans that the rules about pairs check together.
+`pair_with_trainers` finds the plans that the rules about pairs check together.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
@@ -22,8 +20,6 @@ PAIRS = "trainer with server"
 _WITH_SERVER = ("trl", "ms-swift")
 _MAX_PORT = 65535
 _LOCAL = {"127.0.0.1", "localhost", "0.0.0.0", "::1", "::"}  # noqa: S104 - compared, nothing listens there
-# Maximum number of servers of which every pair is checked.
-_MAX_SERVERS = 64
 
 
 @rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warnings_only=True)
@@ -118,20 +114,6 @@ def _port_numbers(plan: RunPlan) -> set[int]:
     return {port.data for port in _list_ports(plan.values.get("server.port"))}
 
 
-@rule("CFG109", check=PAIRS, scope="servers", warnings_only=True)
-def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Problem]:
-    """Two servers of one script need two ports."""
-    shared = _port_numbers(first) & _port_numbers(second)
-    if shared and set(first.get("devices.ids") or ()) != set(second.get("devices.ids") or ()):
-        yield Problem(
-            f"Two servers use port {min(shared)}: on one machine the second does not start, or with `vllm serve` takes "
-            "a part of the first one's requests.",
-            [*second.evidence("server.port"), *first.evidence("server.port")],
-            fix="Give each server its own --port.",
-            severity=Severity.WARNING,
-        )
-
-
 @rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
 def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """A trainer has to connect to the port on which its server listens."""
@@ -202,16 +184,3 @@ def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
         earlier = [server for server in listening if server.first_line <= trainer.first_line]
         chosen += earlier[-1:] or listening[:1]
     return chosen
-
-
-def pair_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
-    """Return pairs of servers that one script runs at the same time, because no trainer starts between them."""
-    # Servers between which no trainer starts, by their file and the number of trainers before them.
-    groups: dict[tuple[str, int], list[RunPlan]] = {}
-    trainers = Counter[str]()
-    for plan in sorted(plans, key=lambda plan: plan.first_line):
-        if plan.role == "train":
-            trainers[plan.source] += 1
-        else:
-            groups.setdefault((plan.source, trainers[plan.source]), []).append(plan)
-    return [pair for servers in groups.values() for pair in combinations(servers[:_MAX_SERVERS], 2)]
