@@ -145,10 +145,7 @@ def read_command(
     settings.framework_parser = way.framework_parser
     settings.env = {**command.env, **_inline_env(launch_words, file)}
     settings.launcher = _read_launcher(launch_words, file)
-    for word in command.unread_sources:
-        reason = "it is sourced before the run, and is not here or not known"
-        name, location = word.clean.replace(HOLE, "..."), str(Place(file, word.line))
-        settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", location))
+    settings.not_checked += command.not_checked
     for key, text in way.extra.items():
         settings.set(key, Value(parse_scalar(text), place))
     read = _read_overrides if uses_overrides(recognised.framework) else _read_flags

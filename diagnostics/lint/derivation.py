@@ -130,21 +130,20 @@ def read_source(plan: RunPlan, source: str) -> Value | None:
     """Return the value of a source: an option, variable or fact of the command, or a name of the plan.
 
     `option:a|b` is the first of these options, `env:NAME` a whole number and `text:NAME` a text in the environment,
-    `target` the module or class, `launcher` the number of processes that the launcher starts, and `launcher:NAME` one
-    of its settings.
+    `target` the module or class, `launcher` the number of processes that the launcher starts on all nodes, `processes`
+    their number on one node, and `launcher:NAME` one of the launcher's settings.
     """
+    settings = plan.settings
     kind, _, key = source.partition(":")
-    if kind == "option":
-        return plan.option(*key.split("|"))
-    if kind == "env":
-        return env_number(plan.settings, key)
-    if kind == "text":
-        return plan.settings.env.get(key)
-    if kind == "target":
-        return Value(plan.settings.target, plan.settings.place, kind)
-    if kind == "launcher":
-        return plan.settings.launcher.get(key) if key else _launched_processes(plan.settings)
-    return plan.values.get(source)
+    sources: dict[str, Callable[[], Value | None]] = {
+        "option": lambda: plan.option(*key.split("|")),
+        "env": lambda: _whole_number(settings.env.get(key)),
+        "text": lambda: settings.env.get(key),
+        "target": lambda: Value(settings.target, settings.place, kind),
+        "processes": lambda: _whole_number(plan.processes_on_a_node()),
+        "launcher": lambda: settings.launcher.get(key) if key else _launched_processes(settings),
+    }
+    return sources[kind]() if kind in sources else plan.values.get(source)
 
 
 def _derive_environment(plan: RunPlan) -> None:
@@ -182,9 +181,8 @@ def device_ids(data: Any) -> list[str] | None:
     return parts if valid and parts and len(parts) <= 1024 else None
 
 
-def env_number(settings: Settings, name: str) -> Value | None:
-    """Return an environment variable as a whole number; unknown if it is set to something else."""
-    value = settings.env.get(name)
+def _whole_number(value: Value | None) -> Value | None:
+    """Return a text as a whole number; unknown if it is something else."""
     if value is None:
         return None
     data = parse_scalar(str(value.data)) if value.known else UNKNOWN

@@ -119,7 +119,6 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         extends: A framework whose names, derived values and classes hold for this one, too.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
         specific: Rank of its file keys by ambiguity; 0 if no other framework's files have them.
-        commands: A pattern for texts that may contain one of its commands.
         source_marks: Patterns that all match the source of a script or module that trains with it.
         classes: Classes of Python scripts whose arguments are its options.
         model_calls: Calls of Python scripts whose arguments are its options, too.
@@ -148,7 +147,6 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     extends: str = ""
     rank: int = 0
     specific: int = 0
-    commands: str = ""
     source_marks: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     model_calls: tuple[str, ...] = ()

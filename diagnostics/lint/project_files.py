@@ -51,6 +51,11 @@ def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None
     return None
 
 
+def find_named(name: str, file: str) -> Path | None:
+    """Find a file that another file names: in the working folder, the other file's folder, or a folder above."""
+    return find_above(name, "any name", parents=0) or find_above(name.lstrip("/"), file)
+
+
 def find_script(name: str, file: str, *, module: bool = False) -> Path | None:
     """Find the Python script or module that a command in a file names, from the file's folder or a folder above."""
     relative = name.replace(".", "/") + ".py" if module else name

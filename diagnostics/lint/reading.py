@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from diagnostics.findings import NotChecked
 from diagnostics.frameworks import uses_overrides
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
-from diagnostics.lint.project_files import find_above
+from diagnostics.lint.project_files import find_named
 from diagnostics.lint.readers import hydra, notebooks, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import (
@@ -33,15 +32,8 @@ _SUFFIXES = {
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING, _MAX_BASES = 3, 8
-# A file has at most so many scripts, and writes at most so many configs.
-_MAX_SCRIPTS = 50
 # A flag or an override in place of a command; it shows that the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
-# A text that may contain a framework's command.
-_COMMANDS = re.compile(
-    rf"\b(?:{'|'.join(dialect.commands for dialect in DIALECTS.values() if dialect.commands)}"
-    r"|accelerate launch|torchrun|deepspeed)"
-)
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
@@ -99,7 +91,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     check_run_count(configs, file)
     for settings in configs:
         _follow_files(settings)
-    return configs or [settings for tree in trees for settings in _read_embedded(tree, file)]
+    return configs
 
 
 def _read_shell(text: str, file: str, first_line: int = 1) -> list[Settings]:
@@ -172,25 +164,6 @@ def read_command_line(words: list[str]) -> list[Settings]:
     return _read_commands(
         [shell.Command([Word(word, 0) for word in words], env, 0)] if words else [], file, 0
     )
-
-
-def _read_embedded(tree: Any, file: str) -> list[Settings]:
-    """Return the settings of commands inside a structured file, such as a Kubernetes or CI job."""
-    settings: list[Settings] = []
-    scripts = (value for value in _text_values(tree) if _COMMANDS.search(value.data))
-    for value in islice(scripts, _MAX_SCRIPTS):
-        # A block of several lines begins on the line after its key.
-        settings += _read_shell(value.data, file, value.place.line + ("\n" in value.data))
-    return settings
-
-
-def _text_values(tree: Any) -> Iterator[Value]:
-    if isinstance(tree, Value):
-        if isinstance(tree.data, str):
-            yield tree
-        return
-    for child in tree.values() if isinstance(tree, dict) else tree:
-        yield from _text_values(child)
 
 
 def _follow_files(settings: Settings) -> None:
@@ -269,13 +242,8 @@ def _report_missing(settings: Settings, named: Value) -> None:
 
 
 def _read_options(settings: Settings, named: Value) -> dict[str, Value] | None:
-    """Return the options of a config file that a run names; None if the file cannot be read.
-
-    The file is looked for in the working folder, then in the folder of the file that names it and the folders above.
-    """
-    name = str(named.data)
-    working_folder_file = find_above(name, "any name", parents=0)
-    path = working_folder_file or find_above(name, named.place.file)
+    """Return the options of a config file that a run names; None if the file cannot be read."""
+    path = find_named(str(named.data), named.place.file)
     trees = _parse_config(path, settings) if path is not None else []
     if not trees:
         return None

@@ -95,11 +95,6 @@ class RunPlan:
         data = self.get(name)
         return data if isinstance(data, int) and not isinstance(data, bool) else None
 
-    def number(self, name: str) -> float | None:
-        """Return the value of a name if it is known and a number, else None."""
-        data = self.get(name)
-        return float(data) if isinstance(data, int | float) and not isinstance(data, bool) else None
-
     def put(self, name: str, value: Value | None) -> None:
         """Set a name of the vocabulary, unless the value is None."""
         if value is not None:

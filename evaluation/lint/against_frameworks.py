@@ -242,7 +242,7 @@ FRAMEWORKS = {
             "trainer.nnodes": (1, 2),
             _V + "actor.use_dynamic_bsz": (False, True),
         },
-        ("verl_batches_divide",),
+        (),
         (*_VERL, _V + "actor.ppo_micro_batch_size_per_gpu=1"),
     ),
     "verl-options": Framework(
@@ -260,7 +260,7 @@ FRAMEWORKS = {
             _V + "rollout.temperature": (0, 1.0),
             _V + "rollout.val_kwargs.do_sample": (False, True),
         },
-        ("verl_batches_divide",),
+        (),
         _VERL,
     ),
     "ms-swift": Framework(

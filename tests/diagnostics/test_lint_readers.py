@@ -88,7 +88,6 @@ HOSTILE = {
     "shell pipes": ("shell", "a | " * 20_000),
     "shell substitutions": ("shell", "A=(" * 5_000 + "$(a " * 5_000),
     "shell spaces": ("shell", ">" + " " * 500_000 + "<<A\n"),
-    "yaml scripts": ("yaml", "".join(f"k{i}: |\n  vllm serve m\n" for i in range(30_000))),
     "yaml names": (
         "yaml",
         "data: {a: 1}\nactor_rollout_ref: &a\n" + "".join(f"  k{i}: ${{.k{i + 1}}}\n" for i in range(20_000)),
@@ -129,9 +128,6 @@ TRL_RUN = "trl grpo --use_vllm true --vllm_mode server --num_generations 8 --per
 # Text whose lines refer to all lines before them, by its number of lines, which is the last value.
 GROWING = {
     "shell programs": ("shell", lambda n: "-m x -c y a.py " * n, 300),
-    "shell here-documents": (
-        "shell", lambda n: "".join(f"export A{i}=1\n" for i in range(n)) + "bash <<E\na\nE\n" * n, 200,
-    ),
     "shell runs": ("shell", lambda n: TRL_RUN * n, 50),
     "shell sources": ("shell", lambda n: "source x.sh\n" * n + TRL_RUN * min(n, 400), 50),
     "shell servers": ("shell", lambda n: ("trl vllm-serve --port 1\n" + TRL_RUN) * n, 25),

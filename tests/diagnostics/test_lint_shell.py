@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from diagnostics.lint.readers.shell import read_script
-from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, slurm_variables
+from diagnostics.lint.readers.shell_scope import HOLE, slurm_variables
 from diagnostics.lint.readers.structured import UnreadableError
 from tests.diagnostics.lint_helpers import codes
 from tests.processes import run_text
@@ -122,16 +122,6 @@ IDIOMS = {
         'f() {\n  local n=$1\n  printf \'<%s>\' "$n" "$@" ${3:-z}\n}\nf 4 a b\nf 8\n'
     ),
     "arguments set": 'set -- a "b c"\nprintf \'<%s>\' "$@" $2',
-    "a loop over no arguments": (
-        "N=8\nwhile [[ $# -gt 0 ]]; do case $1 in --n) N=$2; shift 2 ;; *) X=1; shift ;; esac; done\nprintf '<%s>' $N"
-    ),
-    "a test of arguments": (
-        'N=8\nif [ $# -gt 0 ]; then N=$1; fi\nfor a in "$@"; do N=$a; done\nprintf "<%s>" $N'
-    ),
-    "a script in a here-document": (
-        "export K=2\nN=4\nbash <<EOF\nM=3\nprintf '<%s>' $N \\$M \\$K\nEOF\nprintf '<%s>' end"
-    ),
-    "a quoted here-document": "export N=4\nbash -s <<'EOF'\nprintf '<%s>' $N a\nEOF",
     "a variable of one command": "N=4\nN=5 true\nprintf '<%s>' $N",
     "a subshell": "N=4\n(N=5; true)\nprintf '<%s>' $N",
     "redirects": "printf '<%s>' --n 6 2>&1\nprintf '<%s>' --m 7 2>/dev/null --k 8\nprintf '<%s>' b 2>>/dev/null <<< x",
@@ -175,10 +165,6 @@ def test_words_of_an_idiom_equal_those_of_bash(name, tmp_path):
             "for x in 1 2; do a $x; done\nf() { b $1; shift; c $1; }\nf 3",
             [["a", "?"], ["b", "3"], ["c", "?"]],
         ),
-        (
-            "f() { train --n $1 --m 2; }\ntrap f EXIT\n",
-            [["trap", "f", "EXIT"], ["train", "--n", "?", "--m", "2"]],
-        ),
     ],
 )
 def test_words_of_commands(script, expected):
@@ -197,15 +183,6 @@ def test_defaults_are_soft_values_and_lines_are_those_of_the_file():
         ("cat", 5),
         ("d", 9),
     ]
-
-
-def test_value_that_only_script_arguments_change_is_a_default():
-    text = 'N=8\nwhile [ $# -gt 0 ]; do N=$2; shift 2; done\nif true; then M=1; fi\ntrain --n $N --m $M "${@:1}"\n'
-    command = next(item for item in commands(text) if item.words[0].clean == "train")
-    assert command.words[2].to_value("run.sh").outside
-    assert command.words[2].clean == "8"
-    assert not command.words[4].to_value("run.sh").known
-    assert command.words[5].text == SCRIPT_ARGUMENTS
 
 
 def test_exponential_expansion_is_refused():

@@ -10,10 +10,10 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
+from diagnostics.lint.project_files import find_above, find_named
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
 from diagnostics.lint.values import UNKNOWN, Settings, Value
 
-_MAX_PARENTS = 6
 _MAX_DEPTH = 6
 # Maximum number of files of one config.
 _MAX_FILES = 200
@@ -36,8 +36,8 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     stem = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
     if uses_shipped_config(settings):
         return
-    folder = _config_folder(path, settings.place.file)
-    if folder is None or not stem or not (folder / f"{stem}.yaml").is_file():
+    file = _find_config(path, stem, settings.place.file)
+    if file is None:
         place = path or name
         if required and place is not None:
             reason = "the file is not here, or its path is set outside the script"
@@ -46,14 +46,14 @@ def compose_config(settings: Settings, *, required: bool) -> None:
                 NotChecked(what, reason, "lint it where that file is", str(place.place))
             )
         return
-    config, file = ComposedConfig(folder, stem), str(folder / f"{stem}.yaml")
+    config = ComposedConfig(file.parent, stem)
     for key, value in config.values.items():
         settings.options.setdefault(key, value)
-    settings.files.add(file)
+    settings.files.add(str(file))
     settings.script_options = settings.script_options.union(config.options)
     for name_of_part in config.missing:
         reason = "a defaults list names this file, and the file was not found"
-        settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", file))
+        settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", str(file)))
 
 
 def uses_shipped_config(settings: Settings) -> bool:
@@ -125,22 +125,14 @@ class ComposedConfig:
             self._add_file(path, f"{package}.{under}".strip("."), depth + 1)
 
 
-def _config_folder(path: Value | None, file: str) -> Path | None:
-    """Find the config folder from the script's folder or one above; the path may begin with an unknown part."""
-    if path is None:
+def _find_config(path: Value | None, stem: str, file: str) -> Path | None:
+    """Find the config that a command names; a path with an unknown beginning is taken for the script's own folder."""
+    if path is None or not stem:
         return None
     if not path.known:
-        return Path(file).absolute().parent
-    rest = str(path.data).strip("'\"")
-    start = Path(file).absolute().parent
-    for above in (start, *list(start.parents)[:_MAX_PARENTS]):
-        folder = above / rest.lstrip("/") if not Path(rest).is_dir() else Path(rest)
-        try:
-            if rest and folder.is_dir():
-                return folder
-        except OSError:
-            return None
-    return None
+        return find_above(f"{stem}.yaml", file, parents=0)
+    folder = str(path.data).strip("'\"")
+    return find_named(f"{folder}/{stem}.yaml", file)
 
 
 def _parse_default(entry: Any) -> tuple[str, str]:

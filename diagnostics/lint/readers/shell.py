@@ -17,9 +17,10 @@ import tree_sitter_bash
 from tree_sitter import Node
 
 from diagnostics import safe_io
+from diagnostics.findings import NotChecked
 from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers.shell_expansion import MARKS, SCRIPT_SUFFIXES, Expander, node_text
-from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word, slurm_variables
+from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Scope, Word, slurm_variables
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import Place, Value
 
@@ -32,15 +33,10 @@ _COMMAND_STEPS = 8
 _MAX_CALLS, _MAX_NESTED = 200, 4
 # Number of folders above the script in which a sourced file is looked for.
 _MAX_PARENTS = 3
-_MAX_UNREAD_SOURCES = 20
+_MAX_UNREAD = 20
 # tree-sitter takes quadratic time on one long pipeline, and little on any other text of this size.
 _MAX_PIPES = 3000
 _MAX_SCRIPT = 200_000
-# Conditions that are false if the script gets no arguments.
-_TESTS_ARGUMENTS = re.compile(
-    r"\$\{?#\}?[\"']?\s*(?:-gt|-ge\s+[1-9]|>|!=|-ne\s+0|\]|$)|\bgetopts\b|-n\s+[\"']?\$\{?[1-9]"
-    r"|\$\{?[1-9]\}?[\"']?\s+={1,2}\s+[^\s\]]"
-)
 _POSITIONS = tuple(map(str, range(1, 10)))
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
 # Sourced files that are not read: they activate an environment and set no option of a run.
@@ -58,8 +54,8 @@ class Command:
     words: list[Word]
     env: dict[str, Value]
     line: int
-    # Files that were sourced before the command and could not be read.
-    unread_sources: tuple[Word, ...] = ()
+    # Files that were sourced before the command and could not be read, and here-documents that are scripts.
+    not_checked: tuple[NotChecked, ...] = ()
 
 
 def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
@@ -110,11 +106,11 @@ class _ScriptReader:
     def __init__(self, file: str, first_line: int = 1) -> None:
         self.expander = Expander(file, first_line)
         self.commands: list[Command] = []
-        self.unread_sources: tuple[Word, ...] = ()
+        self.unread_sources: tuple[NotChecked, ...] = ()
+        self.heredocs: tuple[NotChecked, ...] = ()
         self.functions: dict[str, tuple[Node, str, int]] = {}
         self.uncalled: dict[str, None] = {}
         self.calls: list[str] = []
-        self.argument_branches = 0
         self.visited = self.depth = self.call_count = self.sourced = 0
 
     @property
@@ -128,6 +124,8 @@ class _ScriptReader:
             name = next(iter(self.uncalled))
             del self.uncalled[name]
             self._walk_function(name)
+        for command in self.commands:
+            command.not_checked += self.heredocs
         return self.commands
 
     def _parse(self, text: str, file: str) -> Node:
@@ -188,33 +186,28 @@ class _ScriptReader:
         with self._inner_scope():
             self._visit_children(node)
 
-    def _branch(self, *nodes: Node, on_arguments: bool = False) -> None:
+    def _branch(self, *nodes: Node) -> None:
         """Walk nodes that may not run, and merge the variables that they set."""
         if len(self.expander.scopes) >= _MAX_DEPTH:
             return
-        self.argument_branches += on_arguments
         with self._inner_scope() as branch:
             for node in nodes:
                 self._walk(node)
-        self.scope.merge_branch(branch, on_arguments=self.argument_branches > 0)
-        self.argument_branches -= on_arguments
+        self.scope.merge_branch(branch)
 
     def _visit_if_statement(self, node: Node) -> None:
         parts = [child for child in node.named_children if child.type != "comment"]
         condition, rest = parts[:1], parts[1:]
         for child in condition:
             self._walk(child)
-        on_arguments = self._tests_arguments(node_text(condition[0]) if condition else "")
         body = [child for child in rest if child.type not in {"elif_clause", "else_clause"}]
-        self._branch(*body, on_arguments=on_arguments)
+        self._branch(*body)
         for clause in rest:
             if clause.type in {"elif_clause", "else_clause"}:
                 self._branch(*clause.named_children)
 
     def _visit_while_statement(self, node: Node) -> None:
-        *condition, body = node.named_children or [node]
-        text = " ".join(map(node_text, condition))
-        self._branch(body, on_arguments=self._tests_arguments(text))
+        self._branch(*node.named_children[-1:])
 
     def _visit_c_style_for_statement(self, node: Node) -> None:
         for child in node.named_children:
@@ -237,12 +230,7 @@ class _ScriptReader:
         if bodies and once:
             self._walk(bodies[-1])
         elif bodies:
-            script_arguments = not items or words == [SCRIPT_ARGUMENTS]
-            self._branch(bodies[-1], on_arguments=script_arguments and "@" not in self.scope.arrays)
-
-    def _tests_arguments(self, condition: str) -> bool:
-        """Return whether a condition holds only if the script gets arguments."""
-        return "@" not in self.scope.arrays and bool(_TESTS_ARGUMENTS.search(condition))
+            self._branch(bodies[-1])
 
     def _visit_function_definition(self, node: Node) -> None:
         name = node.child_by_field_name("name")
@@ -357,7 +345,7 @@ class _ScriptReader:
                 env = scope.exported | {value.key: value for value in values if value is not None}
         if not words or self._run_builtin(words):
             return
-        self._read_heredoc(words, redirects)
+        self._note_heredoc(words, redirects)
         if not env:
             env, self.scope.is_shared = self.scope.exported, True
         self.commands.append(Command(words, env, words[0].line, self.unread_sources))
@@ -404,41 +392,29 @@ class _ScriptReader:
         except OSError:
             text = None
         if path is None or text is None:
-            self.unread_sources = (*self.unread_sources, word)[:_MAX_UNREAD_SOURCES]
+            reason = "it is sourced before the run, and is not here or not known"
+            name, place = word.clean.replace(HOLE, "..."), str(Place(self.expander.file, word.line))
+            entry = NotChecked(name, reason, "lint it where that file is", place)
+            self.unread_sources = (*self.unread_sources, entry)[:_MAX_UNREAD]
             return
         self.sourced += 1
         self._walk_in_file(self._parse(text, str(path)), str(path))
         self.sourced -= 1
 
-    def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
-        """Read a here-document that is a script, because a shell reads it or it is written to a script file."""
-        heredoc = next((redirect for redirect in redirects if redirect.type == "heredoc_redirect"), None)
-        parts = {child.type: child for child in heredoc.named_children} if heredoc else {}
-        body = parts.get("heredoc_body")
-        if heredoc is None or body is None or self.sourced >= _MAX_NESTED:
-            return
+    def _note_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
+        """Note a here-document that is a script, because a shell reads it or it is written to a script file."""
+        heredocs = [redirect for redirect in redirects if redirect.type == "heredoc_redirect"]
         # The redirect to a file may be before or after `<<EOF`.
-        files = [node for node in (*redirects, *heredoc.named_children) if node.type == "file_redirect"]
-        targets = [node_text(file.named_children[-1]) for file in files if file.named_children]
+        files = [*redirects, *(child for heredoc in heredocs for child in heredoc.named_children)]
+        targets = [node_text(file.named_children[-1]) for file in files if file.type == "file_redirect"]
         names = [word.clean.rpartition("/")[2] for word in words]
-        targets += [word.clean for word in words[1:]] if names[0] == "tee" else []
-        if _SHELLS & set(names) or any(target.endswith(SCRIPT_SUFFIXES) for target in targets):
-            quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
-            text = node_text(body) if quoted else self.expander.heredoc(body)
-            self._read_inner_script(text, self.expander.line_of(body))
-
-    def _read_inner_script(self, text: str, line: int) -> None:
-        reader = _ScriptReader(self.expander.file, line)
-        reader.expander.main, reader.sourced = self.expander.main, self.sourced + 1
-        reader.visited = self.visited + len(self.scope.exported)
-        reader.scope.exported.update(self.scope.exported)
-        for name, value in self.scope.exported.items():
-            fallback = str(value.data) if value.known else HOLE
-            reader.scope.variables[name] = self.scope.variables.get(name, fallback)
-        for variable, number, _line in slurm_variables(text):
-            reader.scope.variables[variable] = f"{SOFT}{number}"
-        self.commands += reader.read_text(text)
-        self.visited = reader.visited
+        targets += names[1:] if names[0] == "tee" else []
+        if heredocs and (_SHELLS & set(names) or any(target.endswith(SCRIPT_SUFFIXES) for target in targets)):
+            place = str(Place(self.expander.file, words[0].line))
+            entry = NotChecked(
+                "a script in a here-document", "lint reads none", "save and lint it as a file", place
+            )
+            self.heredocs = (*self.heredocs, entry)[:_MAX_UNREAD]
 
 
 def _count_statements(command: Node) -> int:

@@ -233,22 +233,6 @@ class Expander:
             self.scope.variables[name] = mark_default(_without_marks(rest).replace(SOFT, ""))
         return KEEP + SOFT + rest if quoted else _mark_words(rest)
 
-    def heredoc(self, body: Node) -> str:
-        """Expand the body of an unquoted here-document; unknown variables keep their `$NAME`."""
-        parts: list[str] = []
-        at, source, offset = body.start_byte, body.text or b"", body.start_byte
-        for child in body.named_children:
-            if child.type not in _EXPANSIONS:
-                continue
-            parts.append(source[at - offset : child.start_byte - offset].decode("utf-8", "replace"))
-            parts.append(_without_marks(self._expansion(child, quoted=True, depth=0)))
-            at = child.end_byte
-        parts.append(source[at - offset :].decode("utf-8", "replace"))
-        text = "".join(parts)
-        # tree-sitter takes quadratic time for unknown parts.
-        self.count_output(len(text) + 100 * text.count(HOLE))
-        return re.sub(r"\\([$`\\])", r"\1", text)
-
     def _arithmetic(self, node: Node, depth: int) -> str:
         """Evaluate whole-number arithmetic as the shell does."""
         source = self._expand_range(node, node.start_byte + 3, node.end_byte - 2, quoted=True, depth=depth)

@@ -77,30 +77,19 @@ class Scope:
         else:
             self.exported[name] = value
 
-    def merge_branch(self, branch: Scope, *, on_arguments: bool = False) -> None:
-        """Merge the changes of a branch that may or may not run.
-
-        Changed values are unknown afterwards. If the branch runs only if the script gets arguments, the values before
-        the branch become defaults.
-        """
+    def merge_branch(self, branch: Scope) -> None:
+        """Merge the changes of a branch that may or may not run: changed values are unknown afterwards."""
         for name, text in branch.variables.items():
-            before = self.variables.get(name)
-            if before != text:
-                default = on_arguments and before is not None and HOLE not in before
-                self.variables[name] = mark_default(before or "") if default else HOLE
+            if self.variables.get(name) != text:
+                self.variables[name] = HOLE
         for name, words in branch.arrays.items():
             items = self.arrays.get(name, [])
             if words != items:
                 added = words[len(items) :] if words[: len(items)] == items else words
-                unknown = [Word(_unknown_value(word.text), word.line) for word in added]
-                if on_arguments:
-                    unknown = [Word(SCRIPT_ARGUMENTS, words[-1].line if words else 0)]
-                self.arrays[name] = [*items, *unknown]
+                self.arrays[name] = [*items, *(Word(_unknown_value(word.text), word.line) for word in added)]
         for name, value in branch.exported.items():
             if self.exported.get(name) != value:
-                unset = replace(value, data=UNKNOWN)
-                default_value = replace(self.exported.get(name, unset), soft=True, outside=True)
-                self.export(name, default_value if on_arguments else unset)
+                self.export(name, replace(value, data=UNKNOWN))
 
 
 def mark_default(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Rules about batches and groups: sizes that must be multiples of other sizes, by each framework's own checks."""
+"""Rule about groups: the completions of a generation form whole groups."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.versions import in_range
 
 CHECK = "batches and groups"
-# verl's programs that call validate_config; verl's experiments have other batches.
-VERL_VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
 _GROUPING = ("trl", "ms-swift")
 
 
@@ -96,43 +94,3 @@ def _fitting_groups(total: int, group: int) -> str:
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
     return f", or use num_generations {' or '.join(map(str, nearest))}" if nearest else ""
-
-
-@rule("CFG102", check=CHECK, frameworks=("verl",))
-def verl_batches_divide(plan: RunPlan) -> Iterator[Problem]:
-    """In verl `validate_config` and `ActorConfig.validate` check train batch, mini-batch and devices."""
-    if plan.get("batch.dynamic") is not False or plan.settings.target not in VERL_VALIDATED:
-        return
-    prompts, mini = plan.whole_number("batch.prompts"), plan.whole_number("batch.mini")
-    applies = _verl_validates(plan)
-    if prompts and mini and prompts < mini:
-        yield Problem(
-            f"The train batch of {prompts} prompts is smaller than one mini-batch of {mini}.",
-            plan.evidence("batch.prompts", "batch.mini", "batch.dynamic"),
-            fix=f"Set actor_rollout_ref.actor.ppo_mini_batch_size to {prompts} or less.",
-            applies=applies,
-        )
-    devices, group = plan.whole_number("devices.train"), plan.whole_number("group.size")
-    if prompts and group and devices and (prompts * group) % devices and not _uses_megatron(plan):
-        yield Problem(
-            f"{prompts * group} completions ({prompts} prompts x {group}) are not a multiple of the {devices} devices.",
-            plan.evidence("batch.prompts", "group.size", "devices.train"),
-            fix="Make data.train_batch_size x rollout.n a multiple of the number of devices.",
-            applies=applies,
-        )
-
-
-def _verl_validates(plan: RunPlan) -> bool | None:
-    """Return whether the release has these checks (verl from 0.3 on); None if the release is not known."""
-    known = plan.versions.within("verl", ">=0.3")
-    micro = "actor_rollout_ref.actor.ppo_micro_batch_size"
-    older = micro in plan.options and f"{micro}_per_gpu" not in plan.options
-    return known if known is not None or older else True
-
-
-def _uses_megatron(plan: RunPlan) -> bool:
-    strategy, config = plan.option("actor_rollout_ref.actor.strategy"), plan.option("--config-name")
-    if strategy is not None and strategy.data != "fsdp":
-        return True
-    by_name = config is not None and "megatron" in str(config.data)
-    return by_name or any(".megatron." in key for key in plan.options)

@@ -40,9 +40,11 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         unknown_release: Effect of an unknown release: `warn`, `assume` (that it is in the range) or `skip`.
         package: Package to whose releases the range refers; empty for the framework.
         keeps_config_tables: Whether the [[config]] tables of the code's entry are checked as well.
+        certain: Whether the values may be no defaults, because the finding would be too weak.
+        triggers: Triggers of the code's entry that the run has.
         enabled: Options that are set to a value other than false, 0 and null.
         unset: Options that are certainly not set, even by options that could not be read.
-        absent: Options that no readable source sets; `a.*` are all options with the prefix.
+        absent: Options that no readable source sets, except to null; `a.*` are all options with the prefix.
         equal: Options that have one of these values.
         differs: Options that are set to a value other than null and these values.
         plan: Values of the run plan.
@@ -67,6 +69,8 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
     unknown_release: str = "warn"
     package: str = ""
     keeps_config_tables: bool = False
+    certain: bool = False
+    triggers: tuple[str, ...] = ()
     enabled: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -105,7 +109,8 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         for key in unknown:
             plan.get(key)  # records what the rule needed and does not know
         applies = plan.versions.within(self.package or plan.framework, self.releases)
-        if unknown or (applies is None and self.unknown_release == "skip"):
+        weak = self.certain and any(value.soft for value in values.values())
+        if unknown or weak or (applies is None and self.unknown_release == "skip"):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(options)}
         data |= {f"{name}_key": value.key for name, value in values.items()}
@@ -117,6 +122,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             applies=applies is not False if self.unknown_release == "assume" else applies,
             package=self.package,
             fix_is_complete=self.code == "CFG111",
+            triggers=self.triggers,
         )
 
     def _matching_options(self, plan: RunPlan) -> list[Value] | None:
@@ -142,7 +148,8 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
 def _is_absent(plan: RunPlan, names: str) -> bool:
     if names.endswith("*"):
         return not any(key.startswith(names[:-1]) for key in plan.options)
-    return plan.option(*names.split("|")) is None
+    value = plan.option(*names.split("|"))
+    return value is None or value.data is None
 
 
 def _is_one_of(data: Any, allowed: list[Any]) -> bool:

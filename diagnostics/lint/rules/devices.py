@@ -1,4 +1,4 @@
-"""Rules about devices: processes against visible GPUs, and GPUs that trainer and server share."""
+"""Rule about GPUs that a trainer and its server share."""
 
 from __future__ import annotations
 
@@ -9,20 +9,7 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import parse_count
 
-
-@rule("CFG104", check="devices", role="train")
-def processes_fit_devices(plan: RunPlan) -> Iterator[Problem]:
-    """A node cannot start more training processes than it has visible devices."""
-    visible = plan.whole_number("devices.visible")
-    per_node = plan.processes_on_a_node()
-    count = parse_count(per_node)
-    if visible is None or count is None or count <= visible:
-        return
-    yield Problem(
-        f"{count} training processes on a node with {visible} visible devices.",
-        [per_node, *plan.evidence("devices.visible")],
-        fix=f"Start {visible} processes, or make more devices visible.",
-    )
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compared, nothing listens there
 
 
 def used_devices(plan: RunPlan) -> set[str]:
@@ -63,6 +50,5 @@ def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Itera
 def server_is_local(trainer: RunPlan) -> bool:
     """Return whether the trainer's server is on the trainer's machine; False if there is no address."""
     address = trainer.get("server.host") or trainer.get("server.address")
-    local = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compared, nothing listens there
     hosts = address if isinstance(address, list) else [address]
-    return all(any(word in str(host) for word in local) for host in hosts)
+    return all(any(word in str(host) for word in LOCAL_HOSTS) for host in hosts)

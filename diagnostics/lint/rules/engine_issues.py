@@ -1,4 +1,4 @@
-"""Rules about known issues: vLLM's scheduler, Ray's address, and the [[config]] tables of the catalog's entries."""
+"""Rule about known issues: the [[config]] tables of the catalog's entries."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from diagnostics import catalog
-from diagnostics.catalog.mitigation_ranking import possible_triggers
 from diagnostics.catalog.model import Issue
 from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, codes_without_table, rule
-from diagnostics.lint.rules.report import load_entry
 from diagnostics.lint.run_plan import VOCABULARY, RunPlan
 from diagnostics.versions import (
     AFFECTED,
@@ -19,42 +17,6 @@ from diagnostics.versions import (
     affects,
     issue_package,
 )
-
-CHECK = "engine"
-_OVERLONG_TRIGGERS = {"overlong_prompt", "overlong_dropped", "overlong_poisons_next"}
-
-
-@rule("SCH002", check=CHECK, warnings_only=True)
-def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
-    """Chunked prefill with async output on the V0 engine fails on prompts over max_model_len."""
-    if plan.get("engine.chunked_prefill") is not True or plan.get("engine.async_output") is False:
-        return
-    filters = plan.values.get("data.filters_overlong")
-    unfiltered = filters is None and plan.framework in {"verl", "easyr1"}
-    if plan.get("data.filters_overlong") is not False and plan.framework != "vllm" and not unfiltered:
-        return
-    if not _uses_v0(plan):
-        return
-    entry = load_entry("SCH002")
-    # From 0.8.4 on the engine refuses an overlong prompt before the scheduler sees it.
-    triggers = tuple(name for name in possible_triggers(entry, plan.releases) if name in _OVERLONG_TRIGGERS)
-    applies = _to_bool(affects(entry, plan.releases, plan.framework).answer)
-    yield Problem(
-        "Chunked prefill with async output on the V0 engine: a prompt over max_model_len is accepted and stops the run "
-        "or the next one of the same engine, or another request is dropped silently.",
-        plan.evidence("engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
-        applies=applies and bool(triggers),
-        package="vllm",
-        triggers=triggers,
-        severity=Severity.WARNING,
-    )
-
-
-def _uses_v0(plan: RunPlan) -> bool:
-    """Return whether the V0 engine runs: the only one before vLLM 0.8, selectable up to 0.10.2, removed in 0.11."""
-    if plan.versions.within("vllm", ">=0.11"):
-        return False
-    return plan.get("engine.v1") is False or plan.versions.within("vllm", "<0.8") is True
 
 
 @rule(check="catalogue", warnings_only=True)

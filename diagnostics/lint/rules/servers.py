@@ -6,20 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.rules.devices import server_is_local
+from diagnostics.lint.rules.devices import LOCAL_HOSTS, server_is_local
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
-from diagnostics.lint.values import Value, parse_count
 
 CHECK = "servers and ports"
 PAIRS = "trainer with server"
 _WITH_SERVER = ("trl", "ms-swift")
-_MAX_PORT = 65535
-_LOCAL = {"127.0.0.1", "localhost", "0.0.0.0", "::1", "::"}  # noqa: S104 - compared, nothing listens there
 
 
 @rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warnings_only=True)
@@ -49,76 +45,20 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     )
 
 
-@rule("HNG015", check=CHECK, frameworks=_WITH_SERVER, warnings_only=True)
-def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
-    """With several nodes a loopback master address is another machine on each."""
-    launcher, env = plan.settings.launcher, plan.settings.env
-    address, nodes = (
-        launcher.get("master_addr") or env.get("MASTER_ADDR"),
-        launcher.get("nodes") or env.get("NNODES"),
-    )
-    # With a rendezvous, torchrun gives its processes another address.
-    if "rendezvous" in launcher or address is None or nodes is None or address.soft or nodes.soft:
-        return
-    if (parse_count(nodes) or 0) > 1 and str(address.data) in {"127.0.0.1", "localhost", "::1"}:
-        yield Problem(
-            f"Each of {nodes.data} nodes looks for the first node at {address.data}, which is itself, and waits.",
-            [address, nodes],
-            fix="Set the first node's address, the same on all nodes.",
-            severity=Severity.WARNING,
-        )
-
-
-@rule("CFG109", check=CHECK)
-def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
-    """The ports of one run are numbers up to 65535, and different on one machine."""
-    ports = [
-        port for name in ("server.port", "server.group_port") for port in _list_ports(plan.values.get(name))
-    ]
-    if plan.role == "train":
-        ports += _list_ports(
-            plan.settings.launcher.get("master_port") or plan.settings.env.get("MASTER_PORT")
-        )
-    by_number: dict[int, Value] = {}
-    for port in ports:
-        earlier = by_number.setdefault(port.data, port)
-        if not 0 <= port.data <= _MAX_PORT:
-            yield Problem(
-                f"{port.key} is {port.data}; ports end at {_MAX_PORT}.",
-                [port],
-                fix="Use a number from 1024 to 65535.",
-            )
-        elif port.data and earlier.key != port.key and _server_is_here(plan):
-            yield Problem(
-                f"{earlier.key} and {port.key} are both {port.data}, on one machine.",
-                [earlier, port],
-                fix="Give each its own port.",
-            )
-
-
-def _server_is_here(plan: RunPlan) -> bool:
-    """Return whether the server is certainly on the trainer's machine, because the address is a local one."""
-    return bool(plan.get("server.host") or plan.get("server.address")) and server_is_local(plan)
-
-
-def _list_ports(value: Value | None) -> list[Value]:
-    """Return the whole numbers in a value: one number or a list."""
-    if value is None or not value.known:
-        return []
-    items = value.data if isinstance(value.data, list) else [value.data]
-    counts = [parse_count(replace(value, data=item)) if isinstance(item, str) else item for item in items]
-    return [value.derive(count) for count in counts if isinstance(count, int) and not isinstance(count, bool)]
-
-
 def _port_numbers(plan: RunPlan) -> set[int]:
-    return {port.data for port in _list_ports(plan.values.get("server.port"))}
+    """Return the whole numbers in the server's port, which is a number, a text or a list."""
+    value = plan.values.get("server.port")
+    data = value.data if value is not None else []
+    texts = map(str, data if isinstance(data, list) else [data])
+    return {int(text) for text in texts if text.isdecimal() and len(text) < 10}
 
 
 @rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
 def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """A trainer has to connect to the port on which its server listens."""
     expected, listening = _port_numbers(trainer), _port_numbers(server)
-    if expected and listening and not expected & listening and _server_is_here(trainer):
+    is_local = trainer.evidence("server.host", "server.address") and server_is_local(trainer)
+    if expected and listening and not expected & listening and is_local:
         yield Problem(
             f"The trainer connects to port {min(expected)}, but its server listens on {min(listening)}: it waits until "
             "its timeout.",
@@ -155,7 +95,7 @@ def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     for server in (plan for plan in plans if plan.role == "serve"):
         by_source.setdefault(server.source, []).append(server)
         host = server.values.get("server.host")
-        if host is not None and host.known and str(host.data) not in _LOCAL:
+        if host is not None and host.known and str(host.data) not in {*LOCAL_HOSTS, "::"}:
             by_host.setdefault(str(host.data), []).append(server)
     trainers = [plan for plan in plans if plan.role == "train"]
     complete = {trainer.source for trainer in trainers}
