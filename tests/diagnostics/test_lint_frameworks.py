@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 import diagnostics
 from diagnostics.frameworks import Framework
@@ -18,6 +19,7 @@ from tests.diagnostics.lint_helpers import lint, plans, report
 
 PACKAGE = Path(diagnostics.__file__).parent
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "lint.md").read_text(encoding="utf-8")
+RUNS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())["plans"]
 NEW_FRAMEWORK = """
 name = "newrl"
 display_name = "NewRL"
@@ -33,7 +35,6 @@ engine_len = "engine.max_length"
 prompt_len = "data.max_prompt"
 answer_len = "data.max_completion"
 """
-SKYRL = "python -m skyrl.train.entrypoints.main_base trainer.placement.colocate_all=true "
 SLIME = (
     "python3 train.py --actor-num-gpus-per-node 4 --rollout-num-gpus-per-engine 2 --rollout-batch-size 32 "
 )
@@ -69,77 +70,12 @@ def test_a_toml_file_alone_adds_a_framework(tmp_path):
     assert done.returncode == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "syntax", "framework", "expected"),
-    [
-        (
-            "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16}\n"
-            "policy: {train_global_batch_size: 512, generation: {backend: vllm, colocated: {enabled: true}}}\n"
-            "cluster: {gpus_per_node: 8, num_nodes: 2}\n",
-            "yaml",
-            "nemo-rl",
-            {"batch.global": 512, "group.size": 16, "devices.train": 16, "rollout.mode": "colocate"},
-        ),
-        (
-            SKYRL
-            + "trainer.placement.policy_num_gpus_per_node=4 generator.inference_engine.num_engines=4 "
-            + "generator.n_samples_per_prompt=5 trainer.policy.model.lora.rank=32",
-            "shell",
-            "skyrl",
-            {"devices.train": 4, "group.size": 5, "train.lora_rank": 32, "rollout.mode": "colocate"},
-        ),
-        (
-            SLIME + '--n-samples-per-prompt 8 --colocate "${MORE[@]}"',
-            "shell",
-            "slime",
-            {"devices.per_node": 4, "group.size": 8, "engine.tensor_parallel": 2, "rollout.mode": "colocate"},
-        ),
-        (
-            "gconfig: {n_samples: 4}\nrollout: {backend: 'sglang:d4p1t2', max_head_offpolicyness: 2}\n"
-            "actor: {backend: 'fsdp:d8p1t1'}\n"
-            "sglang: {mem_fraction_static: 0.8}\nvllm: {gpu_memory_utilization: 0.9}\n",
-            "yaml",
-            "areal",
-            {
-                "engine.tensor_parallel": 2,
-                "devices.rollout": 8,
-                "devices.train": 8,
-                "engine.memory_share": 0.8,
-            },
-        ),
-        (
-            "rollout_batch_size: 64\nnum_return_sequences_in_group: 8\n"
-            "actor_train: {device_mapping: 'list(range(0,16))'}\n"
-            "actor_infer: {strategy_args: {strategy_name: vllm}, device_mapping: 'list(range(4, 8))'}\n",
-            "yaml",
-            "roll",
-            {"batch.prompts": 64, "devices.train": 16, "devices.rollout": 4, "rollout.engine": "vllm"},
-        ),
-        (
-            "seq_len = 2048\n[orchestrator]\nbatch_size = 128\ngroup_size = 16\n[deployment]\nnum_train_gpus = 2\n",
-            "toml",
-            "prime-rl",
-            {"batch.global": 128, "group.size": 16, "data.max_total": 2048, "devices.train": 2},
-        ),
-        (
-            UNSLOTH,
-            "python",
-            "unsloth",
-            {
-                "group.size": 6,
-                "engine.max_length": 1024,
-                "engine.memory_share": 0.9,
-                "rollout.mode": "colocate",
-            },
-        ),
-    ],
-    ids=["nemo-rl", "skyrl", "slime", "areal", "roll", "prime-rl", "unsloth"],
-)
-def test_settings_have_the_plans_names(text, syntax, framework, expected):
-    """Batch sizes, devices, parallel sizes and the mode of each framework stand under the plan's names."""
-    [plan] = plans(text, syntax)
-    assert plan.framework == framework
-    assert {name: plan.get(name) for name in expected} == expected
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["framework"])
+def test_settings_have_the_plans_names(run):
+    """The same run of five frameworks gives the same plan; sizes, devices and the mode of others are named as well."""
+    [plan] = plans(run["text"], run["syntax"])
+    assert plan.framework == run["framework"]
+    assert {name: plan.get(name) for name in run["plan"]} == run["plan"]
 
 
 def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):

@@ -99,20 +99,11 @@ def test_patch_has_certain_edits_only(migrate, tmp_path, name, removed, added):
     """The patch, which git applies, has exact renames and removes options without effect; lint writes no file."""
     text, old, new, _ = CASES[name]
     code, patch, _ = migrate(name, text, "--from", old, "--to", new, "--diff")
-    rows = [row for row in patch.splitlines() if row[:3] not in {"---", "+++"}]
-    assert [row[1:] for row in rows if row.startswith("-")] == removed
-    assert [row[1:] for row in rows if row.startswith("+")] == added
-    assert code == 1
+    assert (code, bool(patch)) == (1, bool(removed))
     if patch:
         subprocess.run(["git", "apply", "-p0"], input=patch, text=True, check=True, cwd=tmp_path)
-        assert (tmp_path / name).read_text().splitlines() == [
-            *(row for row in _replaced(text.splitlines(), removed, added))
-        ]
-
-
-def _replaced(lines, removed, added):
-    start = lines.index(removed[0])
-    return [*lines[:start], *added, *lines[start + len(removed) :]]
+        expected = text.replace("\n".join(removed), "\n".join(added))
+        assert (tmp_path / name).read_text() == expected
 
 
 @pytest.mark.parametrize("text", [TRL.replace("\n", "\r\n"), TRL.replace("use_vllm", "\tuse_vllm")])

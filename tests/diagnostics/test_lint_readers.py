@@ -10,13 +10,7 @@ import yaml
 
 from diagnostics.lint.engine import check_plans, plans_of
 from diagnostics.lint.readers.python import read_configs
-from diagnostics.lint.readers.structured import (
-    MAX_BYTES,
-    UnreadableError,
-    flatten,
-    parse_json,
-    parse_yaml,
-)
+from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_json, parse_yaml
 from diagnostics.lint.reading import read_file, read_text
 from diagnostics.lint.values import UNKNOWN, parse_scalar
 from diagnostics.lint.versions import Versions
@@ -73,7 +67,6 @@ def test_mangled_configs_crash_no_rule():
 HOSTILE = {
     "shell nested": ("shell", "${X:-" * 20_000),
     "shell arithmetic": ("shell", "a $((" + "(" * 50_000),
-    "shell quotes": ("shell", "a " + "'\"" * 50_000),
     "shell ifs": ("shell", "if a; then X=1\n" * 30_000),
     "shell words": ("shell", "swift rlhf " + "--a b " * 50_000),
     "shell variables": ("shell", "".join(f"V{i}=1\nif x; then V{i}=2\n" for i in range(8_000))),
@@ -100,14 +93,11 @@ HOSTILE = {
         "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]\n" for i in range(1, 30)),
     ),
     "yaml nested": ("yaml", "[" * 5000),
-    "json nested": ("json", '{"a":' * 5000),
     "toml nested": ("toml", "a = " + "[" * 5000),
     "python nested": ("python", "GRPOConfig(a=" + "(" * 5000),
-    "python signs": ("python", "GRPOConfig(a=" + "-" * 5000 + "1)"),
     "yaml line": ("yaml", "a: " + "x" * 1_900_000),
     "yaml keys": ("yaml", "? " * 50_000),
     "json line": ("json", '{"a": "' + "\\" * 1_000_000),
-    "json blanks": ("json", " " * 1_900_000),
     "python": ("python", "GRPOConfig(a=" + "1+" * 20_000 + "1)"),
     "python chain": ("python", "x" + ".a" * 50_000),
     "toml": ("toml", "a.b.c = 1\n" * 50_000),

@@ -28,6 +28,7 @@ def unknowns(text, syntax="shell", **releases):
         (TRL + "--top_p 1 --repetition_penalty $P", ("sampling", "repetition_penalty", False)),
         (TRL + "$MORE", (not_checked.READING, "more options", True)),
         (TRL + '"$@"', (not_checked.READING, '"$@"', False)),
+        ("bash <<EOF\n" + TRL + "\nEOF\n" + TRL, (not_checked.READING, "a script in a here-document", True)),
         (TRL + "--num_generationz 8", (not_checked.READING, "num_generationz", True)),
         ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (not_checked.READING, "trainer.nnodez", True)),
         ("python3 -m verl.trainer.main_ppo +trainer.mine=1", None),
