@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from diagnostics.frameworks import TOP_MODULES
 from diagnostics.hang import wait_kinds
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
+from diagnostics.hang.wait_kinds import LIBRARY
 from diagnostics.output.redact import redact_path
 
 
@@ -37,13 +37,6 @@ class BlockingCall:
         return wait_kinds.KINDS[self.kind]
 
 
-LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64|32)?/python\d[.\d]*/|^<frozen|^<string>"
-    # As py-spy's text shortens paths: from the folder of packages on.
-    rf"|^(?:{'|'.join(TOP_MODULES)}|{wait_kinds.LIBRARY_NAMES})/"
-    r"|^(?:threading|queue|selectors|socket|ssl|subprocess|contextlib|functools|runpy|socketserver)\.py$"
-    r"|\.so[.\d]*$|\.(?:dylib|dll|pyd)$|\.(?:cpp|cc|cu|c|h|S|pyx)$|^\[native\]$|(?:^|/)python[\d.]*$"
-)
 _THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 # The patterns below match frames as "path:function".
 # Ray's core loop only polls, but on a busy machine it seems to compute.
@@ -57,11 +50,6 @@ DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
 # Waits for a condition, which an outer frame explains.
 _CONDITIONS = ("event", "lock", "processes_lock")
-_BY_CALLER = (
-    (re.compile(r"(?:^|.*/)(?:multiprocess\w*/queues|queue)\.py:join$"), "tasks_done"),
-    (re.compile(r"(?:^|.*/)threading\.py:_wait$"), "barrier"),
-    (re.compile(r"(?:^|.*/)threading\.py:acquire$"), "permit"),
-)
 _BACKWARD = re.compile(r"(?:^|.*/)torch/autograd/(?:__init__|graph)\.py$")
 _CHILD_WAITS = ("wait4", "waitid")
 
@@ -204,9 +192,9 @@ def _refine_condition(thread: Thread, call: BlockingCall) -> BlockingCall:
     if call.kind not in _CONDITIONS:
         return call
     machinery = itertools.takewhile(lambda f: wait_kinds.ENDS["machinery"].match(f.path), thread.frames)
-    callers = [kind for frame in machinery for place, kind in _BY_CALLER if place.match(frame.location)]
-    if not callers and call.kind == "event":
-        callers = ["join" for f in thread.frames if _THREADING.match(f.path) and f.function == "join"]
+    callers = [
+        kind for f in machinery for kind, frame in wait_kinds.CALLERS.items() if frame.match(f.location)
+    ]
     return replace(call, kind=callers[-1]) if callers else call
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -170,15 +171,21 @@ def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
 
 
 def _watch(request: SimpleNamespace) -> int:
-    def diagnose_stall(snapshot: Snapshot, still_s: float) -> int:
+    def diagnose_stall(pid: int, still_s: float) -> bool:
+        try:
+            snapshot = take_snapshot(Selection((pid,), seconds=request.seconds, samples=request.samples))
+        except NoProcessError:
+            return False
         if request.save:
             save_snapshot(snapshot, request.save)
+        print(f"hang: no activity for {still_s:.0f} s", file=sys.stderr)
+        sys.stdout.flush()
         # The job has not moved for `still_s` seconds, so a longer patience is not needed.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
-        return report(request, [with_issue(diagnose(snapshot, patience, _selection_words(request)))])
+        with contextlib.redirect_stdout(sys.stderr):
+            return report(request, [with_issue(diagnose(snapshot, patience))]) == FINDINGS
 
-    options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
-    return watch.watch_command(request.words, options, diagnose_stall)
+    return watch.watch_command(request.words, request.stall, diagnose_stall, end=request.end)
 
 
 def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:

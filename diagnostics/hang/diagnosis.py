@@ -15,7 +15,7 @@ from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
 from diagnostics.hang.snapshot import BUSY_SHARE, Snapshot
 from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
-from diagnostics.hang.wait_kinds import IDLE
+from diagnostics.hang.wait_kinds import CAUSES, IDLE
 
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
@@ -217,7 +217,9 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     if thread is None or thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
         return False
     connections = [connection for _, connection in index.open_connections(process)]
-    moved = process.io_moved is not False or any(c.send_rate or c.receive_rate for c in connections)
+    moved = process.io_moved is not False or any(
+        (c.quiet_s or 0.0) < index.snapshot.seconds for c in connections
+    )
     return thread.steady and thread.asleep_s < index.snapshot.seconds and not moved
 
 
@@ -308,22 +310,12 @@ def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     """Return texts about the causes that the observations rule out."""
     if verdict.outcome == HANG:
         return ()
-    states = [state for state in index.states.values() if state.process.role != "helper"]
-    with_state = [state.kind for state in states if state.process.state]
-    inspected = [state for state in states if state.kind != "unseen"]
-    texts = []
-    if with_state and not {"stopped", "dead", "kernel"} & set(with_state):
-        count = count_of(len(with_state), "process")
-        texts.append(f"stopped, dead or in the kernel: none of {count} (/proc/PID/stat)")
-    if inspected and not verdict.cycle:
-        texts.append(f"cycle of waits: none among {count_of(len(inspected), 'process')} inspected")
-    return tuple(texts)
+    kinds = [s.kind for s in index.states.values() if s.process.state and s.process.role != "helper"]
+    if not kinds or {"stopped", "dead", "kernel"} & set(kinds):
+        return ()
+    return (f"stopped, dead or in the kernel: none of {count_of(len(kinds), 'process')} (/proc/PID/stat)",)
 
 
-_NEXT_BY_CAUSE = {
-    "elsewhere": ("run hang on the host at the other end of that connection, or on all: hang --hosts FILE",),
-    "pending": ("ray status", "ray list actors --filter state=PENDING_CREATION", "ray list placement-groups"),
-}
 _NEXT_IN_COLLECTIVES = (
     "ncclRAS, NCCL 2.24 or newer: ncclras -v (which rank lags in which communicator)",
     "with TORCH_FR_BUFFER_SIZE=2000 in the job: its flight recorder, then hang --from FILE...",
@@ -337,7 +329,7 @@ def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]
         return (quote_command(words),)
     if verdict.outcome == IDLE_JOB:
         return ()
-    commands = list(_NEXT_BY_CAUSE.get(verdict.cause, ()))
+    commands = list(CAUSES[verdict.cause].next) if verdict.cause else []
     if verdict.outcome == UNKNOWN:
         if any(state.kind in IN_COLLECTIVE for state in index.states.values()):
             commands += _NEXT_IN_COLLECTIVES

@@ -165,16 +165,15 @@ class JobIndex:
     def _transfers_data(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation, and data moved on what it waits for."""
         sockets = [s for fd in state.waited_fds if (s := self.socket(state.process, fd)) and s.kind == "tcp"]
-        recent = any(s.received_s is not None and s.received_s < self.snapshot.seconds for s in sockets)
-        received = any(s.receive_rate for s in sockets) or (
-            state.process.io_moved and (recent or not sockets)
-        )
-        return bool(received) and self._ran(state)
+        received = any(self._is_recent(s.received_s) for s in sockets)
+        return (received or bool(state.process.io_moved and not sockets)) and self._ran(state)
 
     def _ran(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation."""
-        asleep_s = state.thread.asleep_s if state.thread else None
-        return asleep_s is not None and asleep_s < self.snapshot.seconds
+        return self._is_recent(state.thread.asleep_s if state.thread else None)
+
+    def _is_recent(self, age_s: float | None) -> bool:
+        return age_s is not None and age_s < self.snapshot.seconds
 
     def _paces_transfer(self, state: BlockedState) -> bool:
         """Return whether a process sleeps between parts of a transfer in which another process waits for it."""
@@ -183,7 +182,8 @@ class JobIndex:
             return False
         for item in process.fds:
             socket = self.socket(process, item.fd)
-            if socket and socket.transfers:
+            # A poll moves data in both directions.
+            if socket and self._is_recent(socket.sent_s) and not self._is_recent(socket.received_s):
                 others |= {peer.key for peer in self.peers(process, socket)}
             elif (
                 process.io_moved and item.kind == "pipe" and "r" in item.mode

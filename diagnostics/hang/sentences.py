@@ -83,9 +83,6 @@ def _doing(state: BlockedState) -> str:
     text, detail = state.call.wait.text, state.call.detail
     if state.kind in ("native", "file") and detail:
         text = f"waits in the system call {detail}"
-    waited = {item.inode for item in state.process.fds if item.kind == "pipe" and item.fd in state.waited_fds}
-    if state.kind == "pipe" and any(item.inode in waited and "w" in item.mode for item in state.process.fds):
-        text = "waits for data in a pipe that it has open for writing itself, so that it never ends,"
     frame = state.call.caller or state.call.frame
     return f"{text} in {frame_text(frame)}" if frame else text
 

@@ -18,8 +18,6 @@ MAX_TEXT = 1000
 """Maximum length of a path, a function or any other text from a dump."""
 BUSY_SHARE = 0.3
 """A thread that was runnable for at least this share of the time computes."""
-TRANSFER_RATE = 1024.0
-"""Bytes per second; a connection with more than this transfers data."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
 
@@ -170,8 +168,6 @@ class Socket:
         received_s: Seconds since anything was received; None if unknown.
         bytes_sent: Bytes sent since the connection began; None if unknown.
         bytes_received: Bytes received since the connection began; None if unknown.
-        send_rate: Bytes sent per second of the observation; None if unknown.
-        receive_rate: Bytes received per second of the observation; None if unknown.
     """
 
     inode: int
@@ -186,8 +182,6 @@ class Socket:
     received_s: float | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
-    send_rate: float | None = None
-    receive_rate: float | None = None
     host: str = ""
 
     @property
@@ -206,12 +200,6 @@ class Socket:
     def owes_response(self) -> bool:
         """Whether something was received on this end, and nothing was sent since."""
         return _is_unanswered(self.received_s, self.bytes_received, self.sent_s, self.bytes_sent)
-
-    @property
-    def transfers(self) -> bool:
-        """Whether data moves in one direction; a poll moves bytes in both, and a log or a heartbeat moves few."""
-        slower, faster = sorted((self.send_rate or 0.0, self.receive_rate or 0.0))
-        return slower == 0 and faster > TRANSFER_RATE
 
 
 def _is_unanswered(

@@ -65,13 +65,24 @@ class _Waiter:
     ) -> Edge:
         return Edge(self.process.key, target.key, self.kind, target.label, text, evidence, needs, certain)
 
-    def dead_processes(self, text: str, candidates: Iterable[Process]) -> list[Edge]:
+    def dead_processes(
+        self, text: str, candidates: Iterable[Process], *evidence: str, certain: bool = False
+    ) -> list[Edge]:
         """Return edges to those candidates that are dead (zombies)."""
         dead = [process for process in candidates if process.state == "Z"]
         return [
-            self.edge(p, text, f"/proc/{p.pid}/stat: state Z, its parent is {p.ppid}", certain=False)
+            self.edge(
+                p, text, *evidence, f"/proc/{p.pid}/stat: state Z, its parent is {p.ppid}", certain=certain
+            )
             for p in dead
         ]
+
+    def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
+        """Return edges to dead children whose pipe never ends, because this process has the other end open too."""
+        own_end = f"pid {self.process.pid} has the other end open itself, so the pipe never ends"
+        return self.dead_processes(
+            "waits for data in a pipe from", self.children, *evidence, own_end, certain=certain
+        )
 
     # Sockets and pipes.
 
@@ -125,16 +136,6 @@ class _Waiter:
             return [replace(edge, kind="pipe") for edge in edges]
         return edges if writes else edges + self.dead_children(call, pipe, certain=not peers)
 
-    def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
-        """Return edges to dead children whose pipe never ends, because this process has the other end open too."""
-        reason = f"and pid {self.process.pid} has the other end open itself, so the pipe never ends"
-        text = "waits for data in a pipe from"
-        return [
-            self.edge(child, text, *evidence, f"pid {child.pid} is dead, {reason}", certain=certain)
-            for child in self.children
-            if child.state == "Z"
-        ]
-
     def has_unknown_peer(self) -> bool:
         """Return whether the peer is unknown because a library's own thread (as of ZMQ) reads the connection."""
         if self.kind == "socket" and not self.thread.waits_fds:
@@ -179,24 +180,19 @@ class _Waiter:
     # Edges to the processes that can end a wait of each kind (`ended_by` in waits.toml).
 
     def child_edges(self) -> list[Edge]:
-        text, certain = f"{self.state.call.wait.text}:", len(self.children) == 1
+        children, needs = self.children, "all"
+        if self.kind == "data_loader":  # it is not known which worker has the next batch
+            children, needs = [child for child in children if self.is_loader(child)] or children, "any"
+        text, certain = f"{self.state.call.wait.text}:", len(children) == 1
         return [
-            self.edge(child, text, self.frame, _parent_evidence(child), needs="all", certain=certain)
-            for child in self.children[: self.limit]
+            self.edge(child, text, self.frame, _parent_evidence(child), needs=needs, certain=certain)
+            for child in children[: self.limit]
         ]
 
-    def loader_edges(self) -> list[Edge]:
-        workers = [
-            child
-            for child in self.children
-            if child.role == "data loader worker"
-            or self.index.states[child.key].kind in ("dead", "stopped", "unseen")
-        ]
-        certain = len(workers) == 1
-        return [
-            self.edge(child, "waits for a batch from", self.frame, certain=certain)
-            for child in workers or self.children
-        ] or self.semaphore_edges()
+    def is_loader(self, child: Process) -> bool:
+        """Return whether a child is a data loader's worker, or may be one that could not be inspected."""
+        unseen = self.index.states[child.key].kind in ("dead", "stopped", "unseen")
+        return unseen or child.role == "data loader worker"
 
     def ring_memory(self) -> set[str]:
         return {name for name in self.process.shared if _RING_MEMORY in name}
@@ -277,7 +273,7 @@ class _Waiter:
 
 
 _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {
-    "child": _Waiter.child_edges, "worker": _Waiter.loader_edges, "actor": _Waiter.actor_edges,
+    "child": _Waiter.child_edges, "actor": _Waiter.actor_edges,
     "ring": _Waiter.ring_edges, "semaphore": _Waiter.semaphore_edges, "file lock": _Waiter.file_lock_edges,
 }  # fmt: skip
 

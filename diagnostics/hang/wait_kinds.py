@@ -9,13 +9,15 @@ from typing import Literal
 
 import msgspec
 
+from diagnostics.frameworks import TOP_MODULES
+
 
 class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of wait; `waits.toml` explains the fields."""
 
     text: str
     state: Literal["waits", "idle", "computes"] = "waits"
-    ended_by: tuple[Literal["thread", "child", "worker", "actor", "ring", "semaphore", "file lock"], ...] = ()
+    ended_by: tuple[Literal["thread", "child", "actor", "ring", "semaphore", "file lock"], ...] = ()
     cause: str = "native"
     absent: Literal["", "always", "dump"] = ""
     frame: Literal["", "names", "means"] = ""
@@ -28,6 +30,7 @@ class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     means: str
     phrase: str = "{doing}"
     unobserved: str = ""
+    next: tuple[str, ...] = ()
 
 
 class _Waits(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,7 +38,9 @@ class _Waits(msgspec.Struct, forbid_unknown_fields=True):
     idle_frames: list[tuple[str, str]]
     file_channels: str
     ends: dict[str, str]
+    callers: dict[str, str]
     libraries: str
+    library_files: str
     kinds: dict[str, WaitKind]
     syscalls: dict[str, list[str]]
     source_calls: dict[str, list[str]]
@@ -58,9 +63,12 @@ WITHIN_PROCESS = tuple(name for name, kind in KINDS.items() if "thread" in kind.
 """Waits that another thread of the same process can end."""
 KIND_OF_SYSCALL = {name: kind for kind, names in _WAITS.syscalls.items() for name in names}
 KIND_OF_SOURCE_CALL = {name: kind for kind, names in _WAITS.source_calls.items() for name in names}
-LIBRARY_NAMES = "|".join(_WAITS.libraries.split())
+_PACKAGES = "|".join((*TOP_MODULES, *_WAITS.libraries.split()))
+LIBRARY = re.compile("|".join((rf"^(?:{_PACKAGES})/", *_WAITS.library_files.split())))
+"""Pattern for the paths of files outside user code."""
 FILE_CHANNELS = re.compile("|".join(_WAITS.file_channels.split()))
 ENDS = {name: _path_pattern(ends) for name, ends in _WAITS.ends.items()}
+CALLERS = {kind: _path_pattern(ends) for kind, ends in _WAITS.callers.items()}
 _CALLS = [(kind, _path_pattern(ends), _name_pattern(names)) for kind, ends, names in _WAITS.calls]
 _IDLE_FRAMES = [(_path_pattern(ends), _name_pattern(names)) for ends, names in _WAITS.idle_frames]
 

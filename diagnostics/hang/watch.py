@@ -20,30 +20,11 @@ from typing import BinaryIO
 from diagnostics import UserError, process
 from diagnostics.findings import FINDINGS
 from diagnostics.hang.collect import discovery, proc
-from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
-from diagnostics.hang.snapshot import Snapshot
 
-Report = Callable[[Snapshot, float], int]
+Diagnose = Callable[[int, float], bool]
 
 IDLE_SHARE = 0.02
 """Share of the elapsed time; processes that use less processor time only poll."""
-
-
-@dataclass(frozen=True)
-class WatchOptions:
-    """Options of `--watch`.
-
-    Attributes:
-        stall_s: Seconds without progress (or without a heartbeat) after which the job is diagnosed.
-        seconds: Duration of the observation for the diagnosis.
-        samples: Number of stack samples.
-        end: Whether to terminate the command when it hangs.
-    """
-
-    stall_s: float = 300.0
-    seconds: float = 1.5
-    samples: int = 3
-    end: bool = False
 
 
 @dataclass
@@ -80,8 +61,15 @@ class StallClock:
         return moves
 
 
-def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -> int:
-    """Run a command and report each stall; return its exit code, or 1 if the command hung and was ended."""
+def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, end: bool) -> int:
+    """Run a command and diagnose each stall; return its exit code, or 1 if the command hung and was ended.
+
+    Args:
+        words: The command.
+        stall_s: Seconds without progress after which the command is diagnosed.
+        diagnose: Diagnoses a process that has made no progress for some seconds; returns whether it hangs.
+        end: Whether to end a command that hangs.
+    """
     try:
         child = process.start(words, stdin=None, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
@@ -90,9 +78,10 @@ def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -
     counted = [0]
     copier = threading.Thread(target=_copy_output, args=(child.stdout, counted), daemon=True)
     copier.start()
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    with process.forward_signals(child) if in_main_thread else contextlib.nullcontext():
-        ended = _watch(child, options, counted, report)
+    with process.forward_signals(child):
+        ended = _hangs(child, stall_s, counted, diagnose, until_hang=end)
+        if ended:
+            process.end_group(child)
     copier.join(timeout=2.0)
     if not copier.is_alive():
         child.stdout.close()
@@ -100,38 +89,33 @@ def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -
     return FINDINGS if ended else code if code >= 0 else 128 - code
 
 
-def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[int], report: Report) -> bool:
-    """Wait for the command's end; return whether it hung and was ended here."""
+def _hangs(
+    child: subprocess.Popen[bytes],
+    stall_s: float,
+    counted: list[int],
+    diagnose: Diagnose,
+    *,
+    until_hang: bool,
+) -> bool:
+    """Wait for the command's end, or until it hangs; return whether it hangs."""
     clock = StallClock(time.monotonic(), time.monotonic())
-    due_s = options.stall_s
+    due_s = stall_s
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=max(0.2, min(options.stall_s / 4, 15.0)))
+            child.wait(timeout=max(0.2, min(stall_s / 4, 15.0)))
             return False
         pids = discovery.descendants(discovery.process_table(), [child.pid])
         ran_ns = sum(proc.runnable_ns(pid, tid) or 0 for pid in pids for tid in proc.list_threads(pid))
         moved = sum(proc.bytes_moved(pid) or 0 for pid in pids)
         now = time.monotonic()
         if clock.update(now, ran_ns / 1e9, moved, counted[0]):
-            due_s = options.stall_s
+            due_s = stall_s
         elif now - clock.since >= due_s:
-            hangs = _diagnose(child.pid, options, now - clock.since, report)
-            if hangs and options.end:
-                process.end_group(child)
+            hangs = diagnose(child.pid, now - clock.since)
+            if hangs and until_hang:
                 return True
             # An undecided wait may be decidable after twice the time.
             due_s = math.inf if hangs else 2 * (now - clock.since)
-
-
-def _diagnose(pid: int, options: WatchOptions, still_s: float, report: Report) -> bool:
-    try:
-        snapshot = take_snapshot(Selection((pid,), seconds=options.seconds, samples=options.samples))
-    except NoProcessError:
-        return False
-    print(f"hang: no activity for {still_s:.0f} s", file=sys.stderr)
-    sys.stdout.flush()
-    with contextlib.redirect_stdout(sys.stderr):
-        return report(snapshot, still_s) == FINDINGS
 
 
 def _copy_output(source: BinaryIO, counted: list[int]) -> None:

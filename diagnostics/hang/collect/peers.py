@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -18,22 +17,11 @@ class Host:
     processes: dict[int, discovery.ProcessEntry]
     descriptors: dict[int, tuple[Descriptor, ...] | None] = field(default_factory=dict)
     sockets: dict[int, Socket] = field(default_factory=dict)
-    first_sockets: dict[int, Socket] = field(default_factory=dict)
-    surveyed: float = 0.0
 
     def survey(self, pids: Iterable[int]) -> None:
         """Read the descriptors of all readable processes, and all sockets."""
         self.descriptors = {pid: proc.descriptors(pid) for pid in self.processes}
-        self.sockets = self.first_sockets = sockets.all_sockets(pids)
-        self.surveyed = time.monotonic()
-
-    def update_sockets(self, pids: Iterable[int]) -> None:
-        """Read all sockets again, with the rates at which they have sent and received since the survey."""
-        seconds = max(time.monotonic() - self.surveyed, 0.001)
-        latest = sockets.all_sockets(pids)
-        self.sockets = {
-            inode: _with_rates(item, self.first_sockets.get(inode), seconds) for inode, item in latest.items()
-        }
+        self.sockets = sockets.all_sockets(pids)
 
     def owners(self) -> dict[int, set[int]]:
         """Return the processes that have each socket or pipe open, by inode."""
@@ -52,14 +40,6 @@ class Host:
             else item
             for item in items or ()
         )
-
-
-def _with_rates(last: Socket, first: Socket | None, seconds: float) -> Socket:
-    if first is None or last.bytes_sent is None or first.bytes_sent is None:
-        return last
-    sent = last.bytes_sent - first.bytes_sent
-    received = (last.bytes_received or 0) - (first.bytes_received or 0)
-    return replace(last, send_rate=sent / seconds, receive_rate=received / seconds)
 
 
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diagnostics.hang.collect import discovery, peers, proc, stacks
+from diagnostics.hang.collect import discovery, peers, proc, sockets, stacks
 from diagnostics.hang.snapshot import Process, Snapshot, Thread
 
 SECONDS = 1.5
@@ -159,21 +159,14 @@ class _Observer:
         if samples == 1:
             self.sleep(seconds)
         self.seconds = time.monotonic() - began
-        self.host.update_sockets(pids)
+        self.host.sockets = sockets.all_sockets(pids)
         for pid, observation in observations.items():
             observation.after = _Counters.read(pid)
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]
 
     def _sample(self, observations: dict[int, _Observation], pythons: list[int]) -> None:
-        """Add one stack sample per process; a process that has not run since keeps its last stack."""
-        changed = []
-        for pid in pythons:
-            observation = observations[pid]
-            if observation.samples and observation.before.ran == _Counters.read(pid).ran:
-                observation.samples.append(observation.samples[-1])
-            else:
-                changed.append(pid)
-        for pid, result in (stacks.dump_stacks(self.program, changed) if self.program else {}).items():
+        """Add one stack sample per process."""
+        for pid, result in (stacks.dump_stacks(self.program, pythons) if self.program else {}).items():
             if isinstance(result, str):
                 observations[pid].problem = result
             else:

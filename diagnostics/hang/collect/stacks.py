@@ -31,16 +31,10 @@ _CALLS = re.compile(
     r"send|sendall|send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|"
     r"cpu|synchronize|barrier|communicate|open) ?\("
 )
-_SYS_PTRACE = 1 << 19
 _CONTAINER = (
     "in a container, give it that capability: docker run --cap-add SYS_PTRACE; Kubernetes: "
     "securityContext.capabilities.add: [SYS_PTRACE], or kubectl debug --profile=general --target=CONTAINER"
 )
-_FAILURES = {
-    "permission denied|operation not permitted": "no permission to read its memory",
-    "no such file|no such process": "it is gone",
-    "failed to find (?:python version|a python)": "no Python interpreter was found in it",
-}
 _WITH_LOCK = re.compile(r"(?:async )?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
 
 
@@ -88,18 +82,11 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
             except (ValueError, KeyError, TypeError):
                 problem = "py-spy's output could not be parsed"
                 continue
-        problem = _explain_failure(done.stderr.decode("utf-8", errors="replace"))
-        if "permission" in problem or "gone" in problem:
-            break
+        lines = done.stderr.decode("utf-8", errors="replace").split("\n")
+        problem = (
+            f"py-spy: {cut_at_word(next(filter(None, lines), 'no message').removeprefix('Error: '), 160)}"
+        )
     return problem
-
-
-def _explain_failure(errors: str) -> str:
-    for pattern, reason in _FAILURES.items():
-        if re.search(pattern, errors, re.IGNORECASE):
-            return reason
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    return f"py-spy: {cut_at_word(lines[-1], 160)}" if lines else "py-spy failed without a message"
 
 
 def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
@@ -236,21 +223,9 @@ def _explain_refusal(pid: int) -> str:
     owner = proc.owner_uid(pid)
     if owner != os.geteuid() and os.geteuid() != 0:
         return f"it belongs to uid {owner}; run hang as that user (sudo -u '#{owner}' ...) or as root"
-    scope = _ptrace_scope()
-    if scope == "3":
-        return (
-            "kernel.yama.ptrace_scope is 3: no process may read another one until a reboot with another value"
-        )
-    if not _effective_capabilities() & _SYS_PTRACE and scope not in {"", "0"}:
+    scope = proc.read_file("/proc/sys/kernel/yama/ptrace_scope").strip()
+    if scope == "3" or (scope not in {"", "0"} and os.geteuid() != 0):
         # `--watch` is no way around: py-spy is not the parent of the command.
-        return f"kernel.yama.ptrace_scope is {scope}: run hang as root, or: sudo sysctl kernel.yama.ptrace_scope=0"
+        change = "reboot with" if scope == "3" else "run hang as root, or: sudo sysctl"
+        return f"kernel.yama.ptrace_scope is {scope}: {change} kernel.yama.ptrace_scope=0"
     return f"this process lacks CAP_SYS_PTRACE over it; {_CONTAINER}"
-
-
-def _effective_capabilities() -> int:
-    mask = re.search(r"^CapEff:\s*([0-9a-f]+)", proc.read_proc(os.getpid(), "status"), re.MULTILINE)
-    return int(mask[1], 16) if mask else 0
-
-
-def _ptrace_scope() -> str:
-    return proc.read_file("/proc/sys/kernel/yama/ptrace_scope").strip()

@@ -7,7 +7,7 @@ import pickle
 import re
 from typing import Any
 
-from diagnostics import safe_io
+from diagnostics.hang.collectives import normalized_operation
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread, cut_at_word
 from diagnostics.output.redact import mask_and_cut
@@ -18,7 +18,6 @@ BETWEEN = StackFrame("flight recorder", "between_collectives")
 MAX_ITEMS = 4_000_000
 """Limit of values in a dump; a dump of 20,000 collectives has half as many."""
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
-_OPERATION = re.compile(r"(?:\w{1,40}:)?_?([a-z_]+)", re.IGNORECASE)
 # The allowed opcodes, for numbers, texts and containers; none of them names a class or runs code.
 _OPCODES = b"\x80\x95.}])(N\x88\x89KMJG\x8aX\x8c\x8dUTCBqr\x94hjaesut\x85\x86\x87"
 
@@ -113,14 +112,12 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     enqueued = int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
     completed = int(group.get("last_completed_collective", -1) or 0)
     operation = cut_at_word(str(last.get("profiling_name") or ""))
-    parsed = _OPERATION.match(operation.rpartition(":")[2])
     pending = str(last.get("state")) != "completed" or completed < enqueued
-    first = StackFrame(C10D, parsed[1].lower() if parsed else "collective") if pending else BETWEEN
+    function = normalized_operation(operation.partition(" ")[0]) or "collective"
+    first = StackFrame(C10D, function) if pending else BETWEEN
     frames = (first, *map(_frame, last.get("frames") or ()))
     thread = Thread(rank + 1, "MainThread", frames)
-    process = Process(
-        rank + 1, rank=rank, role="trainer", world=_world_size(document), job="recorded", threads=(thread,)
-    )
+    process = Process(rank + 1, rank=rank, role="trainer", job="recorded", threads=(thread,))
     sizes = cut_at_word(str(last.get("input_sizes", "")))
     collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
     return Snapshot((process,), collectives=(collective,), source="flight recorder")
@@ -130,12 +127,3 @@ def _frame(item: Any) -> StackFrame:
     """Convert a recorded stack frame to a StackFrame."""
     name = cut_at_word(str(item.get("name", ""))).rpartition(".")[2]
     return StackFrame(cut_at_word(str(item.get("filename", ""))), name, int(item.get("line", 0) or 0))
-
-
-def _world_size(document: dict[str, Any]) -> int | None:
-    for config in (document.get("pg_config") or {}).values():
-        try:
-            return len(safe_io.parse_json(str(config["ranks"]).replace("'", '"')))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return None

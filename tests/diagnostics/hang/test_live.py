@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.findings import FINDINGS
 from diagnostics.hang import watch
 from diagnostics.hang.collect import discovery, proc, stacks
 from diagnostics.hang.collect.discovery import ProcessEntry
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.snapshot import StackFrame
-from diagnostics.hang.watch import StallClock, WatchOptions
+from diagnostics.hang.watch import StallClock
 from evaluation.hang import bench
 from tests.diagnostics.hang.processes import BLIND, running
 
@@ -246,15 +246,10 @@ def test_watch_with_end_kills_the_stalled_command(capfd):
 
 
 def test_watch_diagnoses_again_until_there_is_a_finding():
-    answers, snapshots = iter([FINE, INCOMPLETE, FINDINGS]), []
-
-    def report(snapshot, _still_s):
-        snapshots.append(snapshot)
-        return next(answers)
-
-    stall = WatchOptions(stall_s=0.2, seconds=0.1, end=True)
-    assert watch.watch_command([sys.executable, HOST, "two_locks"], stall, report) == FINDINGS
-    assert len(snapshots) == 3
+    answers = iter([False, False, True])
+    program = [sys.executable, HOST, "two_locks"]
+    assert watch.watch_command(program, 0.2, lambda _pid, _still_s: next(answers), end=True) == FINDINGS
+    assert list(answers) == []
 
 
 def test_watch_returns_the_commands_exit_code(capfd):

@@ -40,17 +40,17 @@ def test_writer_to_a_slow_reader_makes_progress_while_bytes_move(moves, outcome)
 
 
 @pytest.mark.parametrize(
-    ("rates", "age_s", "outcome"),
-    [((0.0, 100_000.0), 0.2, "progress"), ((300.0, 2_000.0), 0.2, "waiting"), ((0.0, 0.0), 400.0, "hang")],
+    ("sent_s", "age_s", "outcome"),
+    [(450.0, 0.2, "progress"), (0.3, 0.2, "waiting"), (450.0, 400.0, "hang")],
     ids=["download", "poll", "nothing moves"],
 )
-def test_download_makes_progress_while_data_arrives(rates, age_s, outcome):
+def test_download_makes_progress_while_data_arrives(sent_s, age_s, outcome):
     """A server that sleeps between parts of a download makes progress; one that is polled may wait for ever."""
     fds = (Descriptor(3, "tcp", 30),)
     client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds)
     sends = {"syscall": "clock_nanosleep", "asleep_s": age_s}
     server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 40),))
-    connection = connection_of(450.0, age_s, send_rate=rates[0], receive_rate=rates[1])
+    connection = connection_of(sent_s, age_s)
     assert verdict_of(client, server, sockets=connection).outcome == outcome
 
 
@@ -69,8 +69,6 @@ def connection_of(sent_s, received_s, **traffic):
         received_s=sent_s,
         bytes_sent=client.bytes_received,
         bytes_received=client.bytes_sent,
-        send_rate=client.receive_rate,
-        receive_rate=client.send_rate,
     )
 
 
@@ -164,11 +162,6 @@ def test_event_loop_that_nothing_can_wake_is_a_hang():
     assert verdict_of(process, child, sockets=sockets).outcome != "hang"
 
 
-def test_ranks_that_all_receive_wait_for_each_other():
-    verdict = verdict_of(*(rank(n, StackFrame(C10D, "recv", 1), MAIN, world=2) for n in range(2)))
-    assert (verdict.outcome, verdict.cause, set(verdict.culprits)) == ("hang", "deadlock", {"/100", "/101"})
-
-
 def test_same_collective_at_different_lines_names_the_lines():
     calls = [StackFrame("/job/train.py", name, 3) for name in ("sync_actor", "sync_critic")]
     ranks = [rank(n, StackFrame(C10D, "all_reduce", 1), call, world=2) for n, call in enumerate(calls)]
@@ -218,13 +211,6 @@ def test_descendant_that_keeps_the_pipe_of_an_ended_child_is_blamed():
     helper = sleeping(9, 1, MAIN, thread={"syscall": "pause"}, fds=(Descriptor(1, "pipe", 5, "w"),))
     verdict = verdict_of(driver, ended, helper)
     assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("/9",), ("/7",))
-
-
-def test_reader_with_its_own_write_end_is_told_so():
-    fds = (Descriptor(4, "pipe", 5, "r"), Descriptor(6, "pipe", 5, "w"))
-    verdict = verdict_of(sleeping(7, 1, MAIN, thread={"syscall": "read", "waits_fds": (4,)}, fds=fds))
-    assert (verdict.outcome, verdict.cause) == ("hang", "lost_message")
-    assert "open for writing itself" in verdict.sentence
 
 
 @pytest.mark.parametrize(
