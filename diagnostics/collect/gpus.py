@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from diagnostics.safe_io import read_kernel_file
+
 LIMIT_S = 10.0
 # Folders of the system: an environment's own `bin` is never searched, because nothing in it may be run.
 _FOLDERS = (
@@ -169,14 +171,5 @@ def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
 
 def _kernel_module() -> str:
     """Return the release of the loaded kernel module; empty if there is none."""
-    words = read_kernel_file(Path("/proc/driver/nvidia/version")).partition("\n")[0].split()
+    words = read_kernel_file("/proc/driver/nvidia/version").partition("\n")[0].split()
     return next((word for word in words if word[:1].isdigit() and "." in word), "")
-
-
-def read_kernel_file(path: Path, limit: int = 1 << 20) -> str:
-    """Read a file of /proc or /sys; empty if it does not exist."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(limit)
-    except OSError:
-        return ""

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.collect import elf, gpus, ray
-from diagnostics.collect.gpus import Gpus, read_kernel_file
+from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.ray import RayCluster
 from diagnostics.output.redact import mask
+from diagnostics.safe_io import read_kernel_file
 
 # A file server that does not answer must not delay everything else.
 DISK_LIMIT_S = 2.0
@@ -193,7 +194,7 @@ def collect_processors() -> Processors:
 
 def collect_memory() -> Memory:
     """Read the host's memory and the control group's limit."""
-    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", read_kernel_file(Path("/proc/meminfo")), re.MULTILINE))
+    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", read_kernel_file("/proc/meminfo"), re.MULTILINE))
     sizes = {name: round(int(value) * 1024 / 1e9, 1) for name, value in values.items()}
     total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
     limit, used = _memory_limit()
@@ -205,7 +206,7 @@ def collect_memory() -> Memory:
 def _control_groups() -> list[Path]:
     """Return the folders of this process's control group and its parents, the nearest first; v2, then v1."""
     results = []
-    for line in read_kernel_file(Path("/proc/self/cgroup")).splitlines():
+    for line in read_kernel_file("/proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         for controller in {"", "cpu", "memory"} & set(controllers.split(",")):
             folder = _CGROUPS / controller / path.lstrip("/")

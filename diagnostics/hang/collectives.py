@@ -14,7 +14,7 @@ from itertools import islice
 
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
-from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.job_index import JobIndex, merge_overlapping
 from diagnostics.hang.snapshot import Collective, Process
 from diagnostics.hang.verdict import Edge
 
@@ -192,16 +192,13 @@ def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
     If no two ranks are connected, return the one rank that listens. Empty if groups are equally large, or if several
     ranks listen.
     """
-    groups: list[set[str]] = []
-    for key in waiting:
-        process = index.states[key].process
-        connections = index.open_connections(process)
-        group = {key} | {peer.key for _, s in connections for peer in index.peers(process, s)} & set(waiting)
-        groups = [
-            *(other for other in groups if not other & group),
-            group.union(*(other for other in groups if other & group)),
-        ]
-    groups.sort(key=len, reverse=True)
+    processes = [index.states[key].process for key in waiting]
+    connected = (
+        {p.key, *(peer.key for _, s in index.open_connections(p) for peer in index.peers(p, s))}
+        & set(waiting)
+        for p in processes
+    )
+    groups = sorted(merge_overlapping(connected), key=len, reverse=True)
     if len(groups) > 1 and len(groups[0]) > len(groups[1]):
         return tuple(key for key in waiting if key not in groups[0])
     listening = [key for key in waiting if index.listening_ports(index.states[key].process)]

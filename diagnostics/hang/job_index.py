@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from diagnostics.hang.blocking_calls import BlockingCall
 from diagnostics.hang.blocking_thread import BlockedState, blocked_state
@@ -12,6 +13,7 @@ from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
+T = TypeVar("T")
 _MAX_PEERS = 128
 """Limit of processes at the other end of a connection; forked servers share a listening socket."""
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
@@ -315,23 +317,29 @@ class JobIndex:
         ]
 
 
+def merge_overlapping(groups: Iterable[set[T]]) -> list[set[T]]:
+    """Merge the groups that have an element in common.
+
+    >>> merge_overlapping([{1, 2}, {3}, {2, 4}])
+    [{3}, {1, 2, 4}]
+    """
+    merged: list[set[T]] = []
+    for group in groups:
+        touching = [other for other in merged if other & group]
+        merged = [*(other for other in merged if not other & group), group.union(*touching)]
+    return merged
+
+
 def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
     """Split a snapshot into jobs: processes that share a parent, a store, a connection, a pipe or shared memory."""
     peers = {(socket.host, socket.inode): socket.peer for socket in snapshot.sockets if socket.peer}
-    groups: list[tuple[set[object], list[Process]]] = []
-    for process in snapshot.processes:
-        links, members = set(_links(process, peers)), [process]
-        touching = [group for group in groups if group[0] & links]
-        groups = [group for group in groups if not group[0] & links]
-        for group_links, group_members in touching:
-            links |= group_links
-            members = group_members + members
-        groups.append((links, members))
+    groups = merge_overlapping(set(_links(process, peers)) for process in snapshot.processes)
     if len(groups) < 2:
         return [snapshot]
+    jobs = [tuple(p for p in snapshot.processes if p.key in group) for group in groups]
     return [
-        replace(snapshot, processes=tuple(members))
-        for _, members in groups
+        replace(snapshot, processes=members)
+        for members in jobs
         if any(member.role not in SERVICES for member in members)
     ]
 

@@ -35,7 +35,9 @@ SECTIONS = (("Observed", "evidence"), ("Excluded", "excluded"), ("Not checked", 
 def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the document `grpo-doctor.hang.v1` of a diagnosis."""
     verdict, index = diagnosis.verdict, diagnosis.index
-    states = sorted(index.states.values(), key=_order)
+    states = sorted(
+        index.states.values(), key=lambda s: (s.process.rank is None, s.process.rank or 0, s.process.pid)
+    )
     return {
         "schema": SCHEMA,
         **asdict(verdict),
@@ -47,10 +49,6 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
         "source": index.snapshot.source,
         "notes": list(index.snapshot.notes),
     }
-
-
-def _order(state: BlockedState) -> tuple[bool, int, int]:
-    return state.process.rank is None, state.process.rank or 0, state.process.pid
 
 
 def _process_document(state: BlockedState) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from diagnostics import safe_io
 from diagnostics.hang.collect import discovery, proc, sockets
 from diagnostics.hang.snapshot import Descriptor, Lock, Process, Socket
 
@@ -109,7 +110,7 @@ def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
 
 def _proc_locks() -> list[Lock]:
     locks = []
-    for line in proc.read_file("/proc/locks").splitlines():
+    for line in safe_io.read_kernel_file("/proc/locks").splitlines():
         parts = line.split()
         waits = len(parts) > 1 and parts[1] == "->"
         parts = parts[2:] if waits else parts[1:]

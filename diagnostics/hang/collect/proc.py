@@ -16,6 +16,7 @@ from stat import S_ISFIFO
 from typing import Any, TypeVar
 
 from diagnostics.hang.snapshot import Descriptor, Thread, cut_at_word
+from diagnostics.safe_io import read_kernel_file
 
 T = TypeVar("T")
 
@@ -36,7 +37,6 @@ SYSCALLS = _load_syscalls(platform.machine())
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The only environment variables that are read."""
 MAX_VALUE = 256
-MAX_FILE = 4 << 20
 MAX_POLLED = 256
 FILE_TIMEOUT_S = 2.0
 _WITH_DESCRIPTOR = {
@@ -62,22 +62,9 @@ def small_int(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
-def read_file(path: str) -> str:
-    """Read the beginning of a file of /proc; empty if it cannot be read."""
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of thousands, `Path` took half the time
-            parts, size = [], 0
-            while size < MAX_FILE and (part := file.read(1 << 16)):
-                parts.append(part)
-                size += len(part)
-            return b"".join(parts).decode("utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def read_proc(pid: int, name: str) -> str:
     """Read a file of a process; empty if it cannot be read."""
-    return read_file(f"/proc/{pid}/{name}")
+    return read_kernel_file(f"/proc/{pid}/{name}")
 
 
 def with_timeout(function: Callable[[], T], default: T, timeout_s: float = FILE_TIMEOUT_S) -> T:

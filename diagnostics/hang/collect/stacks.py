@@ -223,7 +223,7 @@ def _explain_refusal(pid: int) -> str:
     owner = proc.owner_uid(pid)
     if owner != os.geteuid() and os.geteuid() != 0:
         return f"it belongs to uid {owner}; run hang as that user (sudo -u '#{owner}' ...) or as root"
-    scope = proc.read_file("/proc/sys/kernel/yama/ptrace_scope").strip()
+    scope = safe_io.read_kernel_file("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope == "3" or (scope not in {"", "0"} and os.geteuid() != 0):
         # `--watch` is no way around: py-spy is not the parent of the command.
         change = "reboot with" if scope == "3" else "run hang as root, or: sudo sysctl"

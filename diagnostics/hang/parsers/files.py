@@ -17,7 +17,7 @@ from diagnostics.fixes import count_of
 from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.discovery import role_of_title
 from diagnostics.hang.parsers import ParseError, bundle, flight_recorder, nccl, stack_text
-from diagnostics.hang.snapshot import Process, Snapshot, Thread, join_snapshots
+from diagnostics.hang.snapshot import Process, Snapshot, join_snapshots
 from diagnostics.output.redact import mask_and_cut
 
 MAX_BYTES = 256 << 20
@@ -165,28 +165,20 @@ def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
 
 def _within_limits(snapshot: Snapshot) -> Snapshot:
     """Return the first processes and threads, and count the others as missing."""
-    processes = snapshot.processes[:MAX_PROCESSES]
-    threads = sum(max(0, len(process.threads) - MAX_THREADS) for process in processes)
-    counts = ((len(snapshot.processes) - len(processes), "process"), (threads, "thread"))
+    first = snapshot.processes[:MAX_PROCESSES]
+    processes = tuple(map(_within_thread_limit, first))
+    threads = sum(len(process.threads) for process in first) - sum(len(p.threads) for p in processes)
+    counts = ((len(snapshot.processes) - len(first), "process"), (threads, "thread"))
     beyond = tuple(f"{count_of(count, name)} beyond the limit" for count, name in counts if count)
-    if not beyond:
-        return snapshot
-    return replace(
-        snapshot,
-        processes=tuple(
-            replace(process, threads=_first_threads(process))
-            if len(process.threads) > MAX_THREADS
-            else process
-            for process in processes
-        ),
-        blind=(*snapshot.blind, *beyond),
-        missing=(*snapshot.missing, *beyond),
-    )
+    blind, missing = (*snapshot.blind, *beyond), (*snapshot.missing, *beyond)
+    return replace(snapshot, processes=processes, blind=blind, missing=missing)
 
 
-def _first_threads(process: Process) -> tuple[Thread, ...]:
+def _within_thread_limit(process: Process) -> Process:
+    if len(process.threads) <= MAX_THREADS:
+        return process
     main_first = sorted(process.threads, key=lambda thread: thread is not process.main)
-    return tuple(main_first[:MAX_THREADS])
+    return replace(process, threads=tuple(main_first[:MAX_THREADS]))
 
 
 def _join_files(parts: list[Snapshot]) -> Snapshot:

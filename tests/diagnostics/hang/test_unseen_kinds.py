@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from diagnostics.hang.collect import discovery, peers, proc
+from diagnostics import safe_io
+from diagnostics.hang.collect import discovery, peers
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import stack_fix
 from diagnostics.hang.snapshot import Descriptor, Snapshot, Socket, StackFrame, Thread
@@ -287,7 +288,7 @@ def test_lock_files_of_other_jobs_are_not_considered_while_this_job_holds_one(mo
     lines = [
         f"{n}: FLOCK ADVISORY WRITE {pid} 00:1:{inode} 0 EOF" for n, pid, inode in ((1, 7, 70), (2, 9, 90))
     ]
-    monkeypatch.setattr(proc, "read_file", lambda _path: "\n".join(lines))
+    monkeypatch.setattr(safe_io, "read_kernel_file", lambda _path: "\n".join(lines))
     entries = {pid: discovery.ProcessEntry(pid, 1, 0, "python") for pid in (7, 8, 9)}
     files = {pid: (Descriptor(3, "file", inode, "w", "/job/a.lock"),) for pid, inode in ((7, 70), (9, 90))}
     host = peers.Host(entries, files)
