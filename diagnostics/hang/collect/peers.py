@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from diagnostics import safe_io
@@ -19,10 +18,10 @@ class Host:
     descriptors: dict[int, tuple[Descriptor, ...] | None] = field(default_factory=dict)
     sockets: dict[int, Socket] = field(default_factory=dict)
 
-    def survey(self, pids: Iterable[int]) -> None:
+    def survey(self) -> None:
         """Read the descriptors of all readable processes, and all sockets."""
         self.descriptors = {pid: proc.descriptors(pid) for pid in self.processes}
-        self.sockets = sockets.all_sockets(pids)
+        self.sockets = sockets.all_sockets()
 
     def owners(self) -> dict[int, set[int]]:
         """Return the processes that have each socket or pipe open, by inode."""

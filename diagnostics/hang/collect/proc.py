@@ -243,18 +243,14 @@ def _handles_signals(pid: int) -> bool:
 
 
 def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
-    """Return the descriptors that a call such as poll or select waits for."""
+    """Return the descriptors that a call of poll or epoll waits for."""
     if name.startswith("epoll"):
         lines = read_proc(pid, f"fdinfo/{values[0]}").splitlines()
         return tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:"))
     if name in {"poll", "ppoll"} and 0 < values[1] <= MAX_POLLED:
         data = read_memory(pid, values[0], 8 * values[1])
         return tuple(fd for fd, _, _ in struct.iter_unpack("ihh", data[: len(data) // 8 * 8]) if fd >= 0)
-    fds: set[int] = set()
-    for address in values[1:3] if name in {"select", "pselect6"} else ():
-        data = read_memory(pid, address, (min(values[0], 1024) + 7) // 8) if address else b""
-        fds |= {8 * place + bit for place, byte in enumerate(data) for bit in range(8) if byte >> bit & 1}
-    return tuple(sorted(fd for fd in fds if fd < values[0]))
+    return ()
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:

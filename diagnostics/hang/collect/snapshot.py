@@ -52,12 +52,19 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     seconds = observer.seconds
     if further := peers.blocking_processes(host, observed) - pids:
         observed += observer.observe(further, samples=1, seconds=0.1)
+    blind = observer.not_inspected(observed)
+    unlisted = sockets.unlisted_processes(process.pid for process in observed)
+    missing = (f"the sockets of {len(unlisted)} of {len(observed)} processes",) if unlisted else ()
+    blind += [
+        f"{text} are not listed here: run hang in their network namespace (container)" for text in missing
+    ]
     return Snapshot(
         processes=tuple(observed),
         sockets=peers.sockets_of(host, observed),
         locks=peers.file_locks(host, observed),
         seconds=round(seconds, 2),
-        blind=tuple(observer.not_inspected(observed)),
+        blind=tuple(blind),
+        missing=missing,
     )
 
 
@@ -88,7 +95,7 @@ def _select(host: peers.Host, selection: Selection) -> set[int]:
             "no process here looks like part of a job (ranks of torchrun or accelerate, vLLM, Ray): "
             "name it with --pid or --match"
         )
-    host.survey(pids)
+    host.survey()
     pids |= peers.connected_processes(host, pids)
     return set(sorted(pids)[: discovery.MAX_PROCESSES])
 
@@ -159,7 +166,7 @@ class _Observer:
         if samples == 1:
             self.sleep(seconds)
         self.seconds = time.monotonic() - began
-        self.host.sockets = sockets.all_sockets(pids)
+        self.host.sockets = sockets.all_sockets()
         for pid, observation in observations.items():
             observation.after = _Counters.read(pid)
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]

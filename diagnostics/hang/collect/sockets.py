@@ -1,7 +1,6 @@
 """List all TCP and unix sockets of this host by inode, with their peers and the times of last traffic.
 
-The kernel lists the sockets over netlink, as for `ss`, without special permission. /proc/net is read if netlink is not
-available, and for processes in another network namespace.
+The kernel lists the sockets of its network namespace over netlink, as for `ss`, without special permission.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics.hang.collect import proc
 from diagnostics.hang.snapshot import Socket
 
 STATES = {
@@ -28,21 +26,14 @@ _TCP_INFO, _UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 2, 0, 2, 4
 _LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED, _BYTES_SENT = 44, 52, 128, 200
 
 
-def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
-    """Return the sockets by inode, including those in the processes' own network namespaces."""
+def all_sockets() -> dict[int, Socket]:
+    """Return the sockets of this network namespace by inode."""
     sockets: list[Socket] = []
-    visited = {""}
     with contextlib.suppress(OSError, AttributeError, struct.error):
         sockets += _unix_sockets()
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
             sockets += _tcp_sockets(family)
-        visited.add(network_namespace("self"))
-    for pid in pids:
-        namespace = network_namespace(str(pid))
-        if namespace not in visited:
-            visited.add(namespace)
-            sockets += _proc_net_sockets(pid)
     # Give each TCP socket the inode of its other end, if that is on this host.
     ends = {(s.local, s.remote): s.inode for s in sockets if s.kind == "tcp" and s.state != "LISTEN"}
     return {
@@ -50,7 +41,17 @@ def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
     }
 
 
-def network_namespace(pid: str) -> str:
+def unlisted_processes(pids: Iterable[int]) -> list[int]:
+    """Return the processes whose sockets the kernel does not list here: those in another network namespace, or all."""
+    try:
+        next(_tcp_sockets(socket.AF_INET), None)
+        own = _network_namespace("self")
+    except OSError:
+        own = ""
+    return [pid for pid in sorted(pids) if _network_namespace(str(pid)) not in ("", own)]
+
+
+def _network_namespace(pid: str) -> str:
     """Return an identifier of a process's network namespace; empty if it may not be read."""
     try:
         return str(Path(f"/proc/{pid}/ns/net").readlink())
@@ -125,22 +126,3 @@ def _address(address: bytes, port: int) -> str:
     ip = ipaddress.ip_address(address)
     ip = getattr(ip, "ipv4_mapped", None) or ip
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
-
-
-def _proc_net_sockets(pid: int) -> Iterator[Socket]:
-    """Yield the TCP sockets of a process's network namespace from /proc/PID/net."""
-    lines = [
-        line.split() for name in ("tcp", "tcp6") for line in proc.read_proc(pid, f"net/{name}").splitlines()
-    ]
-    for parts in lines:
-        if len(parts) > 9 and parts[9].isdigit() and parts[9] != "0":
-            local, remote = map(_hex_address, parts[1:3])
-            state = STATES.get(int(parts[3], 16), parts[3])
-            unsent, _, unread = parts[4].partition(":")
-            yield Socket(int(parts[9]), "tcp", local, remote, state, int(unread, 16), int(unsent, 16))
-
-
-def _hex_address(text: str) -> str:
-    address, _, port = text.partition(":")
-    words = [int(address[i : i + 8], 16) for i in range(0, len(address), 8)]
-    return _address(struct.pack(f"={len(words)}I", *words), int(port, 16))

@@ -135,3 +135,15 @@ def test_hanging_py_spy_is_ended_at_the_time_limit(tmp_path, monkeypatch):
         snapshot, verdict = observe(process.pid)
     assert (verdict.outcome, verdict.code) == ("unknown", "")
     assert "did not answer within" in " ".join(snapshot.blind)
+
+
+def test_sockets_of_another_network_namespace_are_not_checked():
+    unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
+    isolated = [unshare, "--net", "--fork", "--kill-child"]
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespace may be made here")
+    with running(*isolated, sys.executable, "-c", PROGRAM, "end") as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
+        snapshot, _ = observe(int(children))
+    assert "the sockets of " in snapshot.missing[0]
+    assert "network namespace" in snapshot.blind[-1]
