@@ -72,7 +72,8 @@ def blocked_state(process: Process) -> BlockedState:
         main = process.main or Thread(process.pid)
         caller = calls[main.tid].caller if main.tid in calls else None
         return BlockedState(process, ((main, BlockingCall(ended, caller=caller)),))
-    first = process.main or _active_thread(process, calls)
+    active = [t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "native")]
+    first = process.main or next(iter(active or process.threads), None)
     if first is None:
         return BlockedState(process, ())
     steps = _follow(process, calls, first)
@@ -82,15 +83,10 @@ def blocked_state(process: Process) -> BlockedState:
         steps,
         locked=_locked_threads(process, calls) if call.kind in WITHIN_PROCESS else (),
         collectives=tuple(t for t in process.threads if calls[t.tid].kind == "collective"),
-        loop_blocked=call.kind not in IDLE and _runs_event_loop(thread),
+        loop_blocked=call.kind not in IDLE
+        and any(ENDS["event_loops"].match(f.location) for f in thread.frames),
         serves=any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid),
     )
-
-
-def _active_thread(process: Process, calls: Calls) -> Thread | None:
-    """Return a thread that is not idle, or else any thread."""
-    active = [t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "native")]
-    return next(iter(active or process.threads), None)
 
 
 def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
@@ -131,7 +127,3 @@ def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
     locks = {t.futex or str(calls[t.tid].caller or calls[t.tid].frame) for t in at_lock}
     only_waiting = all(calls[t.tid].kind in ("lock", "queue", "event") for t in active)
     return tuple(at_lock) if len(locks) > 1 and only_waiting else ()
-
-
-def _runs_event_loop(thread: Thread) -> bool:
-    return any(ENDS["event_loops"].match(frame.location) for frame in thread.frames)

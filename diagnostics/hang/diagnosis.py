@@ -119,9 +119,10 @@ def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incompl
     if incomplete:
         return Verdict(UNKNOWN, sentences.could_not_inspect(index), certainty="hypothesis")
     busy = [key for key, blocker in blockers.items() if blocker.level == "busy"]
+    sentence = sentences.nothing_waits(index, busy)
     if not index.snapshot.live:
-        return Verdict(UNKNOWN, sentences.dump_shows_no_wait(index, busy), certainty="hypothesis")
-    return Verdict(PROGRESS if busy else IDLE_JOB, sentences.nothing_hangs(index, busy))
+        return Verdict(UNKNOWN, sentence, certainty="hypothesis")
+    return Verdict(PROGRESS if busy else IDLE_JOB, sentence)
 
 
 def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:

@@ -109,12 +109,16 @@ def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tupl
     return tuple(lines)
 
 
-def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
-    """Return the sentence for a job in which no process waits for another process."""
-    if busy:
-        states = [index.states[key] for key in busy]
-        return f"Nothing hangs: {_first_names([f'{s.process.label} {_doing(s)}' for s in states])}."
-    return f"Nothing hangs: {count_of(len(index.states), 'process')} idle; no process waits for a response."
+def nothing_waits(index: JobIndex, busy: list[str]) -> str:
+    """Return the sentence for a job in which no process waits; one sample of a dump cannot exclude a hang."""
+    count = count_of(len(index.states), "process")
+    if not index.snapshot.live:
+        computing = f"{len(busy)} of {count} may compute" if busy else f"{count} idle"
+        return f"Unknown: {computing}; a dump does not show whether a process waits for a response."
+    if not busy:
+        return f"Nothing hangs: {count} idle; no process waits for a response."
+    states = [index.states[key] for key in busy]
+    return f"Nothing hangs: {_first_names([f'{s.process.label} {_doing(s)}' for s in states])}."
 
 
 def waits_for_user(index: JobIndex, keys: tuple[str, ...]) -> str:
@@ -123,14 +127,6 @@ def waits_for_user(index: JobIndex, keys: tuple[str, ...]) -> str:
     return (
         f"Nothing hangs: {state.process.label} {_doing(state)} at its terminal, and blocks no other process."
     )
-
-
-def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
-    """Return the sentence for a dump without waiting processes; a single sample cannot exclude a hang."""
-    count = count_of(len(index.states), "process")
-    if busy:
-        return f"Unknown: {len(busy)} of {count} may compute, which one sample does not show; none waits for another."
-    return f"Unknown: {count} idle; a dump alone does not show whether a client waits for a response."
 
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:

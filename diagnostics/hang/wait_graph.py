@@ -267,7 +267,7 @@ class _Waiter:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
         return [
-            self.edge(p, text, self.frame, _title_evidence(p), needs="all", certain=False)
+            self.edge(p, text, self.frame, f"its title: {_ray_method(p)[:60]}", needs="all", certain=False)
             for p in (stuck or candidates)[: self.limit]
         ]
 
@@ -285,10 +285,6 @@ def _parent_evidence(child: Process) -> str:
 def _ray_method(process: Process) -> str:
     """Return the method in the title of a Ray actor, as "Scorer.score"."""
     return process.title.partition("::")[2]
-
-
-def _title_evidence(process: Process) -> str:
-    return f"its title says that it runs {_ray_method(process)[:60]}"
 
 
 def _end_evidence(process: Process, socket: Socket, peer: Process) -> str:

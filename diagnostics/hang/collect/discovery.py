@@ -119,18 +119,12 @@ def role_of(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> tuple[st
 def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
     # A rank may be started by a program that is named like a server's.
     labelled = role_of_title(entry.title)[0] in ("process", "server")
-    return labelled and entry.python and not _starts_other_ranks(processes, entry)
-
-
-def _starts_other_ranks(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
-    """Return whether a process sets other ranks for its children, as a launcher does."""
     rank = entry.environment.get("RANK")
-    ranks = {
-        child.environment["RANK"]
-        for child in processes.values()
-        if child.ppid == entry.pid and "RANK" in child.environment
-    }
-    return bool(ranks - {rank})
+    # A launcher sets other ranks for its children.
+    launches = any(
+        p.ppid == entry.pid and p.environment.get("RANK", rank) != rank for p in processes.values()
+    )
+    return labelled and entry.python and not launches
 
 
 def select_processes(

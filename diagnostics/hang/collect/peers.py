@@ -69,15 +69,9 @@ def _other_ends(host: Host, item: Descriptor) -> list[int]:
         return []
     if connection.peer:
         return [connection.peer]
-    return [inode for inode, entry in host.sockets.items() if _listens_at(entry, connection.remote)]
-
-
-def _listens_at(entry: Socket, address: str) -> bool:
-    return (
-        entry.state == "LISTEN"
-        and entry.kind == "tcp"
-        and entry.local.rpartition(":")[2] == address.rpartition(":")[2]
-    )
+    port = connection.remote.rpartition(":")[2]
+    listening = [s for s in host.sockets.values() if (s.kind, s.state) == ("tcp", "LISTEN")]
+    return [s.inode for s in listening if s.local.rpartition(":")[2] == port]
 
 
 def blocking_processes(host: Host, observed: list[Process]) -> set[int]:

@@ -115,12 +115,8 @@ def command_line(pid: int) -> str:
 
 def environment(pid: int) -> dict[str, str]:
     """Return the variables named in ENVIRONMENT and no others; overlong values are left out."""
-    values = {}
-    for item in read_proc(pid, "environ").split("\0"):
-        name, _, value = item.partition("=")
-        if name in ENVIRONMENT and len(value) <= MAX_VALUE:
-            values[name] = value
-    return values
+    items = (item.partition("=")[::2] for item in read_proc(pid, "environ").split("\0"))
+    return {name: value for name, value in items if name in ENVIRONMENT and len(value) <= MAX_VALUE}
 
 
 def runnable_ns(pid: int, tid: int) -> int | None:

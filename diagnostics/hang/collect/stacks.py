@@ -97,7 +97,7 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
     """
     threads: dict[int, list[Thread]] = {}
     for item in document:
-        frames = tuple(map(_parse_frame, item["frames"]))
+        frames = tuple(map(parse_frame, item["frames"]))
         threads.setdefault(int(item["pid"]), []).append(
             Thread(
                 tid=int(item.get("os_thread_id") or item.get("thread_id") or 0),
@@ -110,7 +110,8 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
     return {pid: tuple(items) for pid, items in threads.items()}
 
 
-def _parse_frame(item: Any) -> StackFrame:
+def parse_frame(item: Any) -> StackFrame:
+    """Convert a frame of py-spy, or of a flight recorder, to a StackFrame."""
     path = cut_at_word(str(item.get("filename") or item.get("module") or ""))
     return StackFrame(path, last_part(cut_at_word(str(item["name"]))), int(item.get("line") or 0))
 

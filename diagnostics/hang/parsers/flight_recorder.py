@@ -7,6 +7,7 @@ import pickle
 import re
 from typing import Any
 
+from diagnostics.hang.collect.stacks import parse_frame
 from diagnostics.hang.collectives import normalized_operation
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread, cut_at_word
@@ -115,15 +116,9 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     pending = str(last.get("state")) != "completed" or completed < enqueued
     function = normalized_operation(operation.partition(" ")[0]) or "collective"
     first = StackFrame(C10D, function) if pending else BETWEEN
-    frames = (first, *map(_frame, last.get("frames") or ()))
+    frames = (first, *map(parse_frame, last.get("frames") or ()))
     thread = Thread(rank + 1, "MainThread", frames)
     process = Process(rank + 1, rank=rank, role="trainer", job="recorded", threads=(thread,))
     sizes = cut_at_word(str(last.get("input_sizes", "")))
     collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
     return Snapshot((process,), collectives=(collective,), source="flight recorder")
-
-
-def _frame(item: Any) -> StackFrame:
-    """Convert a recorded stack frame to a StackFrame."""
-    name = cut_at_word(str(item.get("name", ""))).rpartition(".")[2]
-    return StackFrame(cut_at_word(str(item.get("filename", ""))), name, int(item.get("line", 0) or 0))

@@ -78,10 +78,6 @@ class _ProcessDraft:
     rank: int | None = None
     threads: list[_ThreadDraft] = field(default_factory=list)
 
-    def process(self, pid: int, threads: list[Thread]) -> Process:
-        role = "trainer" if self.rank is not None else "process"
-        return Process(pid, title=self.title, rank=self.rank, threads=tuple(threads), role=role)
-
 
 def parse_stacks(lines: list[str]) -> tuple[list[Process], bool]:
     """Return the processes in a dump, and whether py-spy printed it (only py-spy marks the main thread reliably)."""
@@ -188,7 +184,9 @@ class _StackReader:
             pid = draft.pid or (self._pid if self._pid and len(drafts) == 1 else number)
             threads = [thread.thread() for thread in draft.threads if thread.is_blocked()]
             if threads:
-                processes.append(draft.process(pid, _with_main(threads)))
+                role = "process" if draft.rank is None else "trainer"
+                values = {"title": draft.title, "role": role, "rank": draft.rank}
+                processes.append(Process(pid, threads=tuple(_with_main(threads)), **values))
         return processes
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 from diagnostics.hang.collect import stacks
-from diagnostics.hang.snapshot import Process, StackFrame, Thread
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.snapshot import Process, Snapshot, StackFrame, Thread
 
+PYTHON = "/usr/lib/python3.11"
 C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 
@@ -28,6 +30,11 @@ def rank(number, *frames, world=3, thread=None, **values):
 def in_all_gather(number, **values):
     """Return a rank that waits in all_gather."""
     return rank(number, StackFrame(C10D, "all_gather", 1), StackFrame("/job/train.py", "step", 10), **values)
+
+
+def verdict_of(*processes, seconds=65.0, **values):
+    """Diagnose a snapshot of these processes; return the verdict."""
+    return diagnose(Snapshot(processes, seconds=seconds, **values)).verdict
 
 
 @contextlib.contextmanager

@@ -16,18 +16,12 @@ from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
 from evaluation.hang import bench, bench_repros
-from tests.diagnostics.hang.processes import C10D, in_all_gather, rank, sleeping
+from tests.diagnostics.hang.processes import C10D, PYTHON, in_all_gather, rank, sleeping, verdict_of
 
 STORED = Path(__file__).parent / "snapshots"
 CASES = {case.name: case for case in (*bench.cases(), *bench_repros.cases())}
-PYTHON = "/usr/lib/python3.11"
 ASLEEP = {"syscall": "clock_nanosleep", "futex": ""}
 AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
-
-
-def verdict_of(*processes, **values):
-    """Diagnose a snapshot of these processes; return the verdict."""
-    return diagnose(Snapshot(processes, **values)).verdict
 
 
 def load_stored(name):
@@ -40,12 +34,6 @@ def test_stored_snapshot_gets_its_verdict(path):
     names = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
     row = bench.score(CASES[path.stem], read_files([str(path)]), names)
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
-
-
-def test_stored_snapshots_contain_hangs_and_healthy_jobs():
-    """At least 20 hangs and 8 healthy jobs are stored; without any, the test above would have no case."""
-    healthy = [CASES[path.stem].healthy for path in STORED.glob("*.json")]
-    assert (healthy.count(False) >= 20, healthy.count(True) >= 8) == (True, True)
 
 
 def test_stopped_vllm_worker_is_blamed_through_the_engine():

@@ -9,9 +9,8 @@ from diagnostics.hang.collect import discovery, peers
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import stack_fix
 from diagnostics.hang.snapshot import Descriptor, Snapshot, Socket, StackFrame, Thread
-from tests.diagnostics.hang.processes import C10D, in_all_gather, rank, sleeping
+from tests.diagnostics.hang.processes import C10D, PYTHON, in_all_gather, rank, sleeping, verdict_of
 
-PYTHON = "/usr/lib/python3.11"
 MAIN = StackFrame("/job/main.py", "main", 9)
 READS = {"syscall": "read", "waits_fds": (0,)}
 RECEIVES = {"syscall": "recvfrom", "waits_fds": (3,)}
@@ -20,11 +19,6 @@ WAITS_FOR_CHILD = {"syscall": "wait4"}
 CHILD = StackFrame(f"{PYTHON}/subprocess.py", "wait", 1264)
 EVENT = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
 RECV = StackFrame(f"{PYTHON}/socket.py", "readinto", 706)
-
-
-def verdict_of(*processes, seconds=65.0, **values):
-    """Diagnose a snapshot of these processes; return the verdict."""
-    return diagnose(Snapshot(processes, seconds=seconds, **values)).verdict
 
 
 # Healthy jobs.
