@@ -1,15 +1,20 @@
-"""Classify the call that blocks a thread, by the frames of its stack or else by its system call."""
+"""Classify the call that blocks a thread, and find the thread that blocks a process.
+
+The call is classified by the frames of the stack, or else by the system call. The blocking thread is found by following
+the main thread through the process's own locks, queues and futures.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diagnostics.hang import wait_kinds
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
-from diagnostics.hang.wait_kinds import LIBRARY
+from diagnostics.hang.wait_kinds import ENDS, IDLE, LIBRARY, WITHIN_PROCESS
 from diagnostics.output.redact import redact_path
 
 
@@ -109,7 +114,7 @@ def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
 
 
 def _without_stack(process: Process, thread: Thread) -> BlockingCall:
-    is_filter = not process.python and wait_kinds.ENDS["filters"].match(process.title.split(" ")[0])
+    is_filter = not process.python and ENDS["filters"].match(process.title.split(" ")[0])
     if is_filter and thread.syscall not in _CHILD_WAITS:
         return BlockingCall("pipe_full" if thread.syscall in ("write", "writev") else "idle")
     if thread.busy and thread.runnable is not None:
@@ -119,7 +124,7 @@ def _without_stack(process: Process, thread: Thread) -> BlockingCall:
 
 def is_forked(thread: Thread) -> bool:
     """Return whether a thread's stack begins in a forked Python process."""
-    return any(wait_kinds.ENDS["forks"].match(frame.location) for frame in thread.frames)
+    return any(ENDS["forks"].match(frame.location) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
@@ -143,7 +148,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
             if call.wait.frame != "means":
                 break
-        if not wait_kinds.ENDS["machinery"].match(frame.path) and not LIBRARY.search(frame.path):
+        if not ENDS["machinery"].match(frame.path) and not LIBRARY.search(frame.path):
             break  # user code: the outer frames called it and do not show its blocking call
     if call:
         return _refine(process, thread, call)
@@ -171,7 +176,7 @@ def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
     """Make the kind of a call more precise where its system call or other frames show more."""
-    only_machinery = all(wait_kinds.ENDS["machinery"].match(frame.path) for frame in thread.frames)
+    only_machinery = all(ENDS["machinery"].match(frame.path) for frame in thread.frames)
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
         return replace(call, kind="listen")
     if call.kind == "socket" and only_machinery:
@@ -191,7 +196,7 @@ def _refine_condition(thread: Thread, call: BlockingCall) -> BlockingCall:
     """Name the call that waits for a condition: a barrier, a semaphore, or join() of a queue or a thread."""
     if call.kind not in _CONDITIONS:
         return call
-    machinery = itertools.takewhile(lambda f: wait_kinds.ENDS["machinery"].match(f.path), thread.frames)
+    machinery = itertools.takewhile(lambda f: ENDS["machinery"].match(f.path), thread.frames)
     callers = [
         kind for f in machinery for kind, frame in wait_kinds.CALLERS.items() if frame.match(f.location)
     ]
@@ -220,7 +225,7 @@ def _idle_kind(thread: Thread) -> str:
             return "idle" if place and all(_THREADING.match(f.path) for f in thread.frames[:place]) else ""
         joins = frame.function in ("join", "_shutdown") and _THREADING.match(frame.path)
         called = frame.function == "_run" and frame.path.endswith("events.py")
-        if joins or called or not wait_kinds.ENDS["machinery"].match(frame.path):
+        if joins or called or not ENDS["machinery"].match(frame.path):
             return ""
     return ""
 
@@ -264,3 +269,125 @@ def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_l
     if frame and frame.calls in ("get", "wait", "result"):
         return {"get": "queue", "result": "future"}.get(frame.calls, "event")
     return by_line or ("lock" if frame else "native")
+
+
+# The thread that blocks a process.
+
+Calls = Mapping[int, BlockingCall]
+"""The blocking calls of the threads of a process, by thread id."""
+
+
+@dataclass(frozen=True)
+class BlockedState:
+    """The blocking thread of a process, and the path of waits from the main thread to it.
+
+    Attributes:
+        steps: The threads of the path, from the main thread on, each with its blocking call. The last one blocks the
+            process.
+        locked: Threads that wait for each other's locks (a deadlock).
+        collectives: Threads that are in a collective.
+        serves: Whether another thread waits for requests, so that an idle main thread is normal.
+        loop_blocked: Whether the blocking thread runs an event loop.
+    """
+
+    process: Process
+    steps: tuple[tuple[Thread, BlockingCall], ...]
+    locked: tuple[Thread, ...] = ()
+    collectives: tuple[Thread, ...] = ()
+    loop_blocked: bool = False
+    serves: bool = False
+
+    @property
+    def thread(self) -> Thread | None:
+        """The thread that blocks the process."""
+        return self.steps[-1][0] if self.steps else None
+
+    @property
+    def frames(self) -> tuple[StackFrame, ...]:
+        """The frames of the blocking thread, innermost first."""
+        return self.thread.frames if self.thread else ()
+
+    @property
+    def waited_fds(self) -> tuple[int, ...]:
+        """The descriptors that the system call of the blocking thread waits for."""
+        return self.thread.waits_fds if self.thread else ()
+
+    @property
+    def call(self) -> BlockingCall:
+        """The blocking call of the blocking thread."""
+        return self.steps[-1][1] if self.steps else BlockingCall("unseen")
+
+    @property
+    def kind(self) -> str:
+        """The kind of the blocking call."""
+        return self.call.kind
+
+    @property
+    def asleep_s(self) -> float | None:
+        """Seconds that the longest-sleeping thread of the path has slept; None if unknown."""
+        times = [thread.asleep_s for thread, _ in self.steps if thread.asleep_s is not None]
+        return max(times) if times else None
+
+
+def blocked_state(process: Process) -> BlockedState:
+    """Return the blocking thread of a process, and the path of waits to this thread."""
+    calls = {thread.tid: classify_thread(process, thread) for thread in process.threads}
+    if ended := {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(process.state):
+        main = process.main or Thread(process.pid)
+        caller = calls[main.tid].caller if main.tid in calls else None
+        return BlockedState(process, ((main, BlockingCall(ended, caller=caller)),))
+    active = [t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "native")]
+    first = process.main or next(iter(active or process.threads), None)
+    if first is None:
+        return BlockedState(process, ())
+    steps = _follow(process, calls, first)
+    thread, call = steps[-1]
+    return BlockedState(
+        process,
+        steps,
+        locked=_locked_threads(process, calls) if call.kind in WITHIN_PROCESS else (),
+        collectives=tuple(t for t in process.threads if calls[t.tid].kind == "collective"),
+        loop_blocked=call.kind not in IDLE
+        and any(ENDS["event_loops"].match(f.location) for f in thread.frames),
+        serves=any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid),
+    )
+
+
+def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
+    """Return the threads from `start` to the one that blocks it, each with its call."""
+    steps = [(start, calls[start.tid])]
+    while (kind := steps[-1][1].kind) in (*WITHIN_PROCESS, *IDLE):
+        visited = {thread.tid for thread, _ in steps}
+        candidates = [
+            t
+            for t in process.threads
+            if t.tid not in visited
+            and calls[t.tid].kind not in (*IDLE, "unseen")
+            # If the event loop is idle, only a thread of its pool that runs user code can block the process.
+            and not (kind in IDLE and calls[t.tid].caller is None)
+            and not (kind == "tasks_done" and calls[t.tid].kind == "queue")
+            and not (kind == "lock" and t.futex == steps[-1][0].futex)
+        ]
+        best = min(candidates, key=lambda t: (_preference(calls[t.tid]), t.tid), default=None)
+        if best is None or (kind in IDLE and calls[best.tid].kind == "native"):
+            break
+        steps.append((best, calls[best.tid]))
+    return tuple(steps)
+
+
+def _preference(call: BlockingCall) -> tuple[bool, bool]:
+    """Return a sort key: a wait for something outside the process is better evidence than one for another thread."""
+    return call.kind in WITHIN_PROCESS, call.kind == "native"
+
+
+def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
+    """Return threads that wait for different locks while no other thread works: each must hold another's."""
+    active = [
+        t
+        for t in process.threads
+        if calls[t.tid].kind not in (*IDLE, "unseen", "join", "future", "pool", "native")
+    ]
+    at_lock = [t for t in active if calls[t.tid].kind == "lock"]
+    locks = {t.futex or str(calls[t.tid].caller or calls[t.tid].frame) for t in at_lock}
+    only_waiting = all(calls[t.tid].kind in ("lock", "queue", "event") for t in active)
+    return tuple(at_lock) if len(locks) > 1 and only_waiting else ()

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from diagnostics.hang.blocking_calls import frame_text
-from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.job_index import JobIndex, merge_overlapping
 from diagnostics.hang.snapshot import Collective, Process
 from diagnostics.hang.verdict import Edge

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from diagnostics.fixes import count_of, quote_command
 from diagnostics.hang import sentences
-from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.blocking_calls import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex

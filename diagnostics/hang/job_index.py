@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from diagnostics.hang.blocking_calls import BlockingCall
-from diagnostics.hang.blocking_thread import BlockedState, blocked_state
+from diagnostics.hang.blocking_calls import BlockedState, BlockingCall, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame

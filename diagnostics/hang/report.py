@@ -11,8 +11,7 @@ from rich.text import Text
 
 from diagnostics.findings import CheckResult, Extra, Finding, NotChecked, Report
 from diagnostics.fixes import count_of
-from diagnostics.hang.blocking_calls import frame_text
-from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.known_issues import finding_of, issue_document
 from diagnostics.hang.wait_kinds import CAUSES

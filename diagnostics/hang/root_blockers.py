@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from diagnostics.hang.blocking_calls import DEVICE_CALLS
-from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.blocking_calls import DEVICE_CALLS, BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import Edge

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from diagnostics.fixes import count_of
-from diagnostics.hang.blocking_calls import frame_text
-from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import CAUSE_BY_EDGE

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from diagnostics.hang.blocking_calls import frame_text
-from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.collectives import MAX_EDGES, collective_edges
 from diagnostics.hang.job_index import JobIndex, port_of
 from diagnostics.hang.snapshot import Descriptor, Process, Socket, Thread

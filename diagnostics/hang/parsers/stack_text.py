@@ -185,8 +185,8 @@ class _StackReader:
             threads = [thread.thread() for thread in draft.threads if thread.is_blocked()]
             if threads:
                 role = "process" if draft.rank is None else "trainer"
-                values = {"title": draft.title, "role": role, "rank": draft.rank}
-                processes.append(Process(pid, threads=tuple(_with_main(threads)), **values))
+                marked = tuple(_with_main(threads))
+                processes.append(Process(pid, title=draft.title, role=role, rank=draft.rank, threads=marked))
         return processes
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -129,17 +128,6 @@ def test_saved_bundle_gives_the_same_verdict(deadlocked_pid, tmp_path, capsys):
     assert (document["cause"], document["code"]) == ("locks", "HNG006")
     assert main(["hang", "--from", str(bundle), "--patience", "0.5", "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["sentence"] == document["sentence"]
-
-
-def test_save_replaces_a_symlink_with_a_private_file(deadlocked_pid, tmp_path):
-    target, bundle = tmp_path / "target", tmp_path / "b.json"
-    target.write_text("keep")
-    bundle.symlink_to(target)
-    main([*options(deadlocked_pid), "--save", str(bundle)])
-    assert target.read_text() == "keep"
-    assert not bundle.is_symlink()
-    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json", "target"]
 
 
 def test_bundle_has_no_local_variables_and_no_unlisted_environment_variables(tmp_path, capsys):
