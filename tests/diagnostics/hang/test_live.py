@@ -56,28 +56,6 @@ def syscalls_below(pid):
     return sorted(proc.system_call(pid, pid)["syscall"] for pid in pids)
 
 
-QUEUE = """
-import multiprocessing, socket
-def worker(queue):
-    while True:
-        queue.get()
-context = multiprocessing.get_context("fork")
-tasks = context.Queue()
-for _ in range(3):
-    context.Process(target=worker, args=(tasks,), daemon=True).start()
-tasks.put(1)
-print("up", flush=True)
-socket.create_server(("127.0.0.1", 0)).accept()
-"""
-
-
-def test_idle_workers_of_a_real_queue_are_no_hang():
-    with running(sys.executable, "-c", QUEUE) as process:
-        wait_until(lambda: syscalls_below(process.pid) == ["accept4", "futex", "futex", "read"])
-        verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
-    assert verdict.outcome == "idle", verdict.sentence
-
-
 FIFO = """
 import os, sys, tempfile
 path = os.path.join(tempfile.mkdtemp(), "weights")
