@@ -26,7 +26,7 @@ from diagnostics.matrix import locks, results
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
 from diagnostics.matrix.layers import BY_NAME, LAYERS
-from diagnostics.matrix.progress import displayed_progress
+from diagnostics.matrix.progress import Progress
 from diagnostics.matrix.publish import Publication, make_publication, publication_text, read_published
 from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import generated_cells
@@ -77,9 +77,8 @@ def lock_command(job: Job) -> int:
     if job.options["check"]:
         problems = locks.check_locks(job.context, job.context.matrix.cells)
     else:
-        with displayed_progress() as progress:
-            job.context.show_status = progress.show_status
-            problems = locks.refresh_locks(job.context, job.cells)
+        job.context.show_status = Progress().note
+        problems = locks.refresh_locks(job.context, job.cells)
     for problem in problems:
         print(problem)
     return (1 if job.options["check"] else 3) if problems else 0
@@ -177,7 +176,7 @@ def run_due(job: Job) -> results.ResultsGrid:
     jobs = JOBS_PER_CORE * (os.cpu_count() or 1) if options["profile"] == BREADTH else 1
     chosen = {(cell.id, layer) for cell in job.cells for layer in job.layers} if options["fresh"] else ()
     try:
-        with context.store.locked(), displayed_progress() as progress:
+        with context.store.locked():
             for minor in sorted({cell.python for cell in job.cells if cell.recipe}):
                 with contextlib.suppress(InterpreterError):  # the layers report it, cell by cell
                     context.interpreter(minor, fetch=True)
@@ -185,7 +184,7 @@ def run_due(job: Job) -> results.ResultsGrid:
             _ = context.stage
             questions = job.current_questions()
             grid = results.ResultsGrid(questions, context.store.read_events())
-            run = Run(context, progress, grid, frozenset(chosen), options["jobs"] or jobs)
+            run = Run(context, grid, frozenset(chosen), options["jobs"] or jobs)
             if options["ray"]:
                 run_on_ray(options["ray"], run, questions)
             else:
@@ -201,13 +200,11 @@ def run_due(job: Job) -> results.ResultsGrid:
 
 
 def print_new_answers(run: Run) -> None:
-    """Print how many answers are from this run, and the date of the oldest stored answer."""
+    """Print how many answers are from this run, and how many are older."""
     events = [result.event for result in run.grid.results if result.event is not None]
     new = sum(event.run == run.name for event in events)
-    old = min((event.started[:10] for event in events if event.run != run.name), default="")
-    stored = f", {len(events) - new} from the store, the oldest of {old}" if old else ""
-    repeat = "; `nox -s matrix -- --fresh` runs all again" if old and not new else ""
-    print(f"matrix: {new} new results{stored}{repeat}", file=sys.stderr)
+    repeat = "" if new else "; `nox -s matrix -- --fresh` runs all again"
+    print(f"matrix: {new} new results, {len(events) - new} from the store{repeat}", file=sys.stderr)
 
 
 def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:

@@ -21,7 +21,6 @@ from diagnostics import UserError
 from diagnostics.matrix.cells import BREADTH, load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS
-from diagnostics.matrix.progress import displayed_progress
 from diagnostics.matrix.results import Question, ResultsGrid, make_questions, select_cells
 from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store, parse_event
@@ -53,7 +52,7 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
             events = [event.to_line() for event in run.context.store.read_events() if event.cell == cell.id]
             profile = "full" if cell.declares is None else BREADTH
             placed = task.options(name=cell.id, max_retries=RETRIES, **_resources(run, layers))
-            pending[placed.remote(cell.id, profile, layers, run.fresh, events)] = cell.id
+            pending[placed.remote(cell.id, profile, layers, run.fresh, events, run.name)] = cell.id
         run.progress.note(f"{len(pending)} cells submitted to Ray at {address}")
         try:
             while pending:
@@ -87,19 +86,24 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
 
 
 def run_cell(
-    cell: str, profile: str, layers: list[str], fresh: frozenset[tuple[str, str]], events: list[str]
+    cell: str,
+    profile: str,
+    layers: list[str],
+    fresh: frozenset[tuple[str, str]],
+    events: list[str],
+    name: str,
 ) -> list[str]:
-    """Run the due layers of a cell on this node; return the new events as lines of the store."""
+    """Run the due layers of a cell on this node, as part of the run `name`; return new events as store lines."""
     if not (ROOT / "matrix.toml").is_file():
         raise RayError(f"the worker imports an installed grpo-doctor ({ROOT}), not the code that was sent")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-doctor" / "matrix"
     folder = Path(os.environ.get(FOLDER_VARIABLE) or cache / socket.gethostname()).resolve() / cell
     context = Context(load_matrix(ROOT / "matrix.toml", LAYERS), Store(folder))
-    with context.store.locked(), displayed_progress(quiet=True) as progress:
+    with context.store.locked():
         context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
         questions = make_questions(context, select_cells(context.matrix, [cell], profile), layers)
         grid = ResultsGrid(questions, context.store.read_events())
-        Run(context, progress, grid, fresh).execute(questions)
+        Run(context, grid, fresh, name=name).execute(questions)
         lines = (event.to_line() for event in context.store.read_events())
         return [line for line in lines if line not in events]
 

@@ -52,7 +52,10 @@ VERDICTS: Mapping[Verdict, tuple[str, str, str]] = {
 
 def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     """Write all reports into a folder and return the HTML page's path; secrets and local names are redacted."""
-    rows = [_redacted_row(row) for row in grid.rows]
+    rows = [
+        replace(row, layers={name: _redacted(result) for name, result in row.layers.items()})
+        for row in grid.rows
+    ]
     timestamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -63,10 +66,6 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     for name, text in texts.items():
         write_atomically(folder / name, sanitize.escape(text), mode=0o644)
     return folder / "index.html"
-
-
-def _redacted_row(row: CellResults) -> CellResults:
-    return replace(row, layers={name: _redacted(result) for name, result in row.layers.items()})
 
 
 def _redacted(result: LayerResult) -> LayerResult:
@@ -102,14 +101,11 @@ def symbols(result: LayerResult) -> str:
 def totals(grid: ResultsGrid) -> str:
     """Return the totals in one line; a layer that was not run does not count as passed."""
     counts, number = grid.counts(), len(grid.results)
-    passed = counts[Verdict.PASS]
-    share = f"{100 * passed / number:.0f} %" if number else "0 %"
-    other_states = [
-        f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item] and item is not Verdict.PASS
-    ]
+    passed = counts.pop(Verdict.PASS, 0)
+    others = ", ".join(f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item])
     unexpected = sum(result.unexpected for result in grid.results)
-    head = f"{passed} of {number} results passed ({share})"
-    return f"{'; '.join([head, ', '.join(other_states)] if other_states else [head])}; {unexpected} not as expected"
+    head = f"{passed} of {number} results passed ({100 * passed / max(1, number):.0f} %)"
+    return "; ".join(filter(None, (head, others, f"{unexpected} not as expected")))
 
 
 def terminal_table(grid: ResultsGrid, *, colour: bool, width: int | None = None) -> str:

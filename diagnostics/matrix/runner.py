@@ -28,13 +28,13 @@ class Run:
     """One run of the matrix: the results so far, and a lock for writing them."""
 
     context: Context
-    progress: Progress
     grid: ResultsGrid
     fresh: frozenset[tuple[str, str]] = frozenset()
     """(cell, layer) pairs that run again although they have answers."""
     jobs: int = 1
     """Number of layers without an environment that run at the same time."""
     name: str = field(default_factory=lambda: f"{utc_now()}-{os.getpid()}")
+    progress: Progress = field(default_factory=Progress)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -50,8 +50,8 @@ class Run:
         killed = end_recorded_group(self.context.store.folder / "running.json")
         if killed is not None:
             self.progress.note(f"ended process group {killed}, left running by a run that was killed")
-        self.context.show_status = self.progress.show_status
         self._run_light([question for question in questions if not question.layer.heavy])
+        self.context.show_status = self.progress.note
         for question in questions:
             if question.layer.heavy and self.is_due(question):
                 self._prepare_environment(question)

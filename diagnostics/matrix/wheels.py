@@ -45,9 +45,6 @@ class WheelSources:
 
     def names(self) -> frozenset[str]:
         """Return the Python files of the wheel."""
-        listing = self.folder / "names.json"
-        if not listing.exists():
-            _write(listing, msgspec.json.encode(sorted(self._archive.checksums)))
         return self._names
 
     def read(self, name: str) -> str:
@@ -70,7 +67,10 @@ class WheelSources:
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(msgspec.json.decode((self.folder / "names.json").read_bytes(), type=list[str]))
+        listing = self.folder / "names.json"
+        if not listing.exists():
+            _write(listing, msgspec.json.encode(sorted(self._archive.checksums)))
+        return frozenset(msgspec.json.decode(listing.read_bytes(), type=list[str]))
 
     @cached_property
     def _archive(self) -> Archive:

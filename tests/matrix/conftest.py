@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 from unittest import mock
 
@@ -358,21 +359,7 @@ ALL_LIGHT = ("resolve", "contract")
 DEEP = ("resolve", "contract", "install", "import", "scheduler")
 
 
-class _Toy:
-    """Builders of toy packages and cells; tests get them from a fixture, because they can't import a conftest."""
-
-    vllm = staticmethod(toy_vllm)
-    trl = staticmethod(toy_trl)
-    cell = staticmethod(cell)
-    wheel = staticmethod(build_wheel)
-    serve_index = staticmethod(serve_index)
-    make_world = staticmethod(make_world)
-    head = HEAD
-    crash, cured, nothing = CRASH, CURED, NOTHING
-    light, deep, python = ALL_LIGHT, DEEP, PYTHON
-
-
 @pytest.fixture(scope="session")
-def kit() -> type[_Toy]:
-    """Return the builders of toy packages and cells."""
-    return _Toy
+def kit() -> ModuleType:
+    """Return this module: tests can't import a conftest."""
+    return sys.modules[__name__]

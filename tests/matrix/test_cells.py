@@ -43,27 +43,23 @@ def test_locks_name_no_machine():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('python = "PY"', "python = 3", "python: Expected `str`, got `int`"),
         ('python = "PY"', 'python = "4"', "python: Expected `str` matching regex"),
-        ("exclude_newer = 2025-06-01", 'exclude_newer = "June"', "exclude_newer: "),
         ("exclude_newer = 2025-06-01", "", "missing required field `exclude_newer`"),
         ('recipe = "toy"', 'recipe = "tyo"', "recipe: 'tyo': expected one of toy (did you mean toy?)"),
         ('recipe = "toy"', "", "expected a recipe, for layers that run in an environment"),
         ('profiles = ["quick"]', 'profiles = ["quik"]', "expected one of full, quick (did you mean quick?)"),
-        ('profiles = ["quick"]', 'profiles = "quick"', "profiles: Expected `array`, got `str`"),
         ('profiles = ["quick"]', 'profiles = ["quick"]\nnotes = "x"', "unknown key 'notes' (did you mean note?)"),
         ('vllm-1.0+trl-1.0"]', 'vllm1.0+trl-1.0"]', "expected an id of the form vllm-<version>+trl-<version>, or"),
         ('vllm-1.0+trl-1.0"]', 'vllm-1.x.0+trl-1.0"]', "expected an id of the form"),
         ("timeout_s = 300", "timeout_s = -1", "timeout_s: Expected `float` > 0.0"),
-        ("disk_gb = 0.01", "disk_gb = true", "disk_gb: Expected `float`, got `bool`"),
         ("{trl}", "{version}", "expected no braces except {vllm} and {trl} or another trainer"),
         ("grpo-doctor.matrix.v1", "v2", "schema is 'v2': expected 'grpo-doctor.matrix.v1'"),
     ],
 )  # fmt: skip
 def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
     """The message is one line with file, line, key, value and the expected form."""
-    text = kit.head + kit.cell("1.0", "1.0", kit.deep)
-    old = old.replace("PY", kit.python)
+    text = kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP)
+    old = old.replace("PY", kit.PYTHON)
     assert old in text
     changed = text.replace(old, new)
     with pytest.raises(TomlError) as refused:
@@ -95,23 +91,23 @@ def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
 def test_invalid_expectation_is_refused(load, kit, more, message):
     """An expectation needs a layer of the cell, an outcome other than a pass, and a reason."""
     with pytest.raises(TomlError) as refused:
-        load(kit.head + kit.cell("1.0", "1.0", kit.deep, more=more))
+        load(kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP, more=more))
     assert message in str(refused.value)
 
 
 def test_other_trainers_have_their_own_layers(load, kit):
     """A cell takes a recipe for its own trainer, and refuses the layers of other trainers."""
-    head = kit.head.replace('"trl=={trl}"', '"verl=={verl}"')
+    head = kit.HEAD.replace('"trl=={trl}"', '"verl=={verl}"')
     verl = kit.cell("1.0", "1.0", ["resolve", "install", "config"]).replace("+trl-", "+verl-")
     (cell,) = load(head + verl).cells
     assert (cell.trainer, cell.version, cell.layers) == ("verl", "1.0", ("resolve", "install", "config"))
     assert cell.recipe.requirements_for(cell) == (("vllm==1.0", "verl==1.0"), ())
     with pytest.raises(TomlError, match="recipe is 'toy': expected a recipe for verl"):
-        load(kit.head + verl)
+        load(kit.HEAD + verl)
     with pytest.raises(TomlError, match="'peer:alone': expected one of config"):
         load(head + verl.replace("config", "peer:alone"))
     with pytest.raises(TomlError, match="'config': expected one of conformance"):
-        load(kit.head + kit.cell("1.0", "1.0", ["install", "config"]))
+        load(kit.HEAD + kit.cell("1.0", "1.0", ["install", "config"]))
 
 
 def test_unreadable_file_is_refused(load, tmp_path):
@@ -126,8 +122,8 @@ def test_unreadable_file_is_refused(load, tmp_path):
 
 def test_profiles_and_patterns_select_cells(load, kit):
     """Patterns select among all cells; without a pattern the profile selects, and `full` contains `quick`."""
-    rare = kit.cell("3.0", "1.0", kit.light, recipe=None).replace('["quick"]', '["full"]')
-    matrix = load(kit.head + kit.cell("1.0", "1.0", kit.deep) + kit.cell("2.0", "1.0", kit.deep) + rare)
+    rare = kit.cell("3.0", "1.0", kit.ALL_LIGHT, recipe=None).replace('["quick"]', '["full"]')
+    matrix = load(kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP) + kit.cell("2.0", "1.0", kit.DEEP) + rare)
     chosen = [
         [cell.vllm for cell in select_cells(matrix, globs, profile)]
         for globs, profile in (([], None), ([], "full"), (["vllm-[13]*"], None))
@@ -137,7 +133,7 @@ def test_profiles_and_patterns_select_cells(load, kit):
 
 def test_layer_includes_its_requirements(load, kit):
     """A layer brings the layers it needs; `train` selects every mode, and `resolve` only itself."""
-    matrix = load(kit.head + kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:async")))
+    matrix = load(kit.HEAD + kit.cell("1.0", "1.0", (*kit.DEEP, "engine", "train:async")))
     assert with_needs(matrix.cells[0], ("scheduler",)) == ["install", "import", "scheduler"]
     chosen = select_layers(["train", "resolve,import"], quick=False)
     assert chosen == ("train:colocate", "train:async", "train:server", "resolve", "import")

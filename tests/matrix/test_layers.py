@@ -26,7 +26,7 @@ def make_reply(document, excerpt="", folder=Path()):
 @pytest.fixture
 def workplace(tmp_path, kit):
     """Return a matrix context with one cell, and user settings that cells must not inherit."""
-    (tmp_path / "matrix.toml").write_text(kit.head + kit.cell("1.0", "1.0", kit.deep))
+    (tmp_path / "matrix.toml").write_text(kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP))
     return Context(
         load_matrix(tmp_path / "matrix.toml", LAYERS),
         Store(tmp_path / "store"),
@@ -83,8 +83,8 @@ def test_program_over_its_limit_is_a_timeout(run_layer):
 
 def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
     """The answer has the codes, file:line and the mitigations that helped."""
-    useless = {**kit.crash, "mitigation": "lock", "outcome": "not_mitigated"}
-    answer = run_layer(document(kit, kit.crash, kit.cured, useless), 1)
+    useless = {**kit.CRASH, "mitigation": "lock", "outcome": "not_mitigated"}
+    answer = run_layer(document(kit, kit.CRASH, kit.CURED, useless), 1)
     assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
     assert answer.summary == "SCH001 at vllm/core/scheduler.py:7 (lost_step)"
     assert "SCH001: abort_orphans helped against lost_step" in answer.details
@@ -105,13 +105,13 @@ def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
 )
 def test_outcome_of_attempts(run_layer, kit, changes, outcome, said):
     """A crash that is not reproduced is a pass; a broken or hanging repro gives no verdict on the cell."""
-    answer = run_layer(document(kit, {**kit.crash, **changes}))
+    answer = run_layer(document(kit, {**kit.CRASH, **changes}))
     assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
 
 
 def test_modified_upstream_files_give_no_verdict(run_layer, kit):
     """If installed files differ from the wheel, the outcome is an infrastructure error."""
-    answer = run_layer(document(kit, kit.crash, modified=["vllm/core/scheduler.py"]), 1)
+    answer = run_layer(document(kit, kit.CRASH, modified=["vllm/core/scheduler.py"]), 1)
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
 

@@ -92,10 +92,10 @@ def test_newer_glibc_is_tried(monkeypatch):
 def test_install_verifies_hashes(world, kit):
     """An install refuses a file whose hash differs from the lock."""
     aside = world.folder / "wheels"
-    kit.wheel(aside, "local", "1.0+here", {"local/__init__.py": ""})
+    kit.build_wheel(aside, "local", "1.0+here", {"local/__init__.py": ""})
     world.index.add("local", "0.9")
-    world.index.add("vllm", "1.0", kit.vllm("1.0"), requires=("local",))
-    world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+    world.index.add("vllm", "1.0", kit.toy_vllm("1.0"), requires=("local",))
+    world.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
     world.write(kit.cell("1.0", "1.0", ("resolve", "install")))
     world.environ["PIP_FIND_LINKS"] = str(aside)
     assert world.run("lock").returncode == 0
@@ -116,7 +116,7 @@ def locked_context(tmp_path, kit):
     (tmp_path / "locks").mkdir()
 
     def write_lock(change=lambda text: text):
-        text = kit.head + kit.cell("1.0", "1.0", ("resolve", "install"))
+        text = kit.HEAD + kit.cell("1.0", "1.0", ("resolve", "install"))
         (tmp_path / "matrix.toml").write_text(change(text))
         return Context(load_matrix(tmp_path / "matrix.toml", LAYERS), Store(tmp_path / "store"))
 

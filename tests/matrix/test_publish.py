@@ -42,7 +42,7 @@ def publish(tmp_path, kit, use_index):
 
     def build_store(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None, others=()):
         path = tmp_path / "matrix.toml"
-        text = kit.head.replace('"trl=={trl}"', "") + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells)
+        text = kit.HEAD.replace('"trl=={trl}"', "") + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells)
         for name in others:
             text += kit.cell("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
         path.write_text(text + BREADTH)

@@ -59,7 +59,7 @@ def generate(tmp_path, kit, use_index):
 
     def cells(table=BREADTH, more=""):
         path = tmp_path / "matrix.toml"
-        path.write_text(kit.head + kit.cell("0.6", "1.1.0", kit.light, more=more) + table)
+        path.write_text(kit.HEAD + kit.cell("0.6", "1.1.0", kit.ALL_LIGHT, more=more) + table)
         return {cell.id: cell for cell in releases.generated_cells(load_matrix(path, LAYERS))}
 
     return cells
@@ -151,13 +151,13 @@ def test_project_covers_every_minor_release_of_trl():
 def breadth_world(world, kit, use_index):
     """Return a toy project that generates cells from two vLLM and two TRL releases."""
     for version in ("1.0", "2.0"):
-        world.index.add("vllm", version, kit.vllm(version))
-    world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
-    world.index.add("trl", "2.0", kit.trl("from vllm import Newest"), extras={"vllm": ("vllm>=1.0",)})
+        world.index.add("vllm", version, kit.toy_vllm(version))
+    world.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
+    world.index.add("trl", "2.0", kit.toy_trl("from vllm import Newest"), extras={"vllm": ("vllm>=1.0",)})
     engines = dict.fromkeys(("1.0", "2.0"), uploaded(0))
     use_index(trl={"1.0": uploaded(0, "<2"), "2.0": uploaded(0, ">=1.0")}, vllm=engines)
-    path = world.write(kit.cell("1.0", "1.0", kit.light, recipe=None), head=kit.head)
-    table = BREADTH.replace("3.11", kit.python).replace('"0.2"', '"1.0"').partition("[[")[0]
+    path = world.write(kit.cell("1.0", "1.0", kit.ALL_LIGHT, recipe=None), head=kit.HEAD)
+    table = BREADTH.replace("3.11", kit.PYTHON).replace('"0.2"', '"1.0"').partition("[[")[0]
     path.write_text(path.read_text() + table)
     return world
 

@@ -19,7 +19,7 @@ DEEP = ("resolve", "contract", "install", "import", "scheduler")
 def grid(tmp_path, kit):
     """Return a grid with passes, an expected and a hostile failure, a timeout, and blocked layers."""
     expected = '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"\n'
-    text = kit.head + kit.cell("1.0", "1.0", DEEP, more=expected) + kit.cell("2.0", "1.0", DEEP)
+    text = kit.HEAD + kit.cell("1.0", "1.0", DEEP, more=expected) + kit.cell("2.0", "1.0", DEEP)
     (tmp_path / "matrix.toml").write_text(text)
     cells = load_matrix(tmp_path / "matrix.toml", LAYERS).cells
     questions = [

@@ -22,12 +22,14 @@ def locked_world(tmp_path_factory, kit):
     folder = tmp_path_factory.mktemp("locked")
     with kit.serve_index(folder / "index") as package_index:
         world = kit.make_world(folder, package_index)
-        world.index.add("vllm", "1.0", kit.vllm("1.0", kit.nothing))
-        world.index.add("vllm", "2.0", kit.vllm("2.0", kit.crash, kit.cured))
+        world.index.add("vllm", "1.0", kit.toy_vllm("1.0", kit.NOTHING))
+        world.index.add("vllm", "2.0", kit.toy_vllm("2.0", kit.CRASH, kit.CURED))
         world.index.add(
-            "trl", "1.0", kit.trl("from vllm import LLM, SamplingParams"), extras={"vllm": ("vllm>=1.0",)}
+            "trl", "1.0", kit.toy_trl("from vllm import LLM, SamplingParams"), extras={"vllm": ("vllm>=1.0",)}
         )
-        world.index.add("trl", "2.0", kit.trl("from vllm import LLM, Newest"), extras={"vllm": ("vllm<2",)})
+        world.index.add(
+            "trl", "2.0", kit.toy_trl("from vllm import LLM, Newest"), extras={"vllm": ("vllm<2",)}
+        )
         known = """
             [CELL.expect.scheduler]
             outcome = "fail"
@@ -45,9 +47,9 @@ def locked_world(tmp_path_factory, kit):
             shows = ["vllm.Newest"]
         """
         world.write(
-            kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:colocate")),
-            kit.cell("2.0", "1.0", kit.deep, more=known),
-            kit.cell("2.0", "2.0", kit.light, recipe=None, more=missing_wheel),
+            kit.cell("1.0", "1.0", (*kit.DEEP, "engine", "train:colocate")),
+            kit.cell("2.0", "1.0", kit.DEEP, more=known),
+            kit.cell("2.0", "2.0", kit.ALL_LIGHT, recipe=None, more=missing_wheel),
         )
         locked = world.run("lock")
         assert (locked.returncode, "failed" in locked.stderr) == (0, False), locked.stderr
@@ -138,7 +140,7 @@ def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
     assert done.returncode == 1
     assert "expected the codes SCH002, observed SCH001" in done.stdout
     finished.write(
-        kit.cell("1.0", "1.0", kit.light, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n')
+        kit.cell("1.0", "1.0", kit.ALL_LIGHT, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n')
     )
     done = finished.run("run")
     assert (done.returncode, "UNEXPECTED PASS" in done.stdout) == (1, True)
@@ -214,9 +216,9 @@ def hanging_world(tmp_path_factory, kit):
     hang = "import os, time; open(os.environ['HOME'] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
     with kit.serve_index(folder / "index") as package_index:
         world = kit.make_world(folder, package_index)
-        world.index.add("vllm", "1.0", kit.vllm("1.0", before=hang))
-        world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
-        world.write(kit.cell("1.0", "1.0", kit.deep))
+        world.index.add("vllm", "1.0", kit.toy_vllm("1.0", before=hang))
+        world.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+        world.write(kit.cell("1.0", "1.0", kit.DEEP))
         world.run("lock")
         yield world
 

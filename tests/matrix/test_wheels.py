@@ -52,7 +52,7 @@ def test_unreachable_index_is_a_fault(tmp_path):
 
 def test_local_wheels_come_first(index, environ, tmp_path, kit):
     """A wheel in a local folder precedes the wheel of the index."""
-    kit.wheel(tmp_path / "wheels", "vllm", "1.0", {"vllm/__init__.py": "local"})
+    kit.build_wheel(tmp_path / "wheels", "vllm", "1.0", {"vllm/__init__.py": "local"})
     index.add("vllm", "1.0", {"vllm/__init__.py": "remote"})
     wheel = find_wheel(
         "vllm",
