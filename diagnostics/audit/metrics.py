@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import Note, Result, clean, fault, note, skipped, undecided
+from diagnostics.frameworks import FRAMEWORKS, SHOWN
 from diagnostics.logs.metric_names import MAX_STEPS_PER_S
 
 MIN_STEPS = 8
@@ -28,76 +32,18 @@ _MISMATCH = {"probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0,
 _MOST_FLAT = 0.9
 _FLAT_STEPS = 60
 
-# Names of metrics by which a framework is recognised, in this order.
-_FRAMEWORK_METRICS = {
-    "verl": ("actor/", "critic/", "response_length/"),
-    "ms-swift": ("memory(GiB)", "train_speed(", "global_step/max_steps"),
-    "TRL": ("completions/", "completion_length", "frac_reward_zero_std", "clip_ratio/", "rewards/", "num_tokens"),
-}  # fmt: skip
-# The name of an option in TRL, verl and ms-swift, and perhaps a text for other frameworks; or one text for all.
-Option = str | tuple[str, ...]
-_FRAMEWORKS = ("TRL", "verl", "ms-swift")
-_LEARNING_RATE = ("learning_rate", "actor_rollout_ref.actor.optim.lr", "--learning_rate")
-_MAX_LENGTH = ("max_completion_length", "data.max_response_length", "--max_completion_length")
-_CLIP_GRADIENTS = ("max_grad_norm=0.2", "actor_rollout_ref.actor.grad_clip=0.2", "--max_grad_norm 0.2")
-_AUDIT_SERVER = "audit --server URL --checkpoint DIR"
-# Causes of a symptom in the order in which to try them, each with the option to change.
-_CAUSES: dict[str, tuple[tuple[str, Option], ...]] = {
-    "reward": (
-        ("the reward function never matches: print one completion and its reward",
-         ("log_completions=True", "trainer.rollout_data_dir=DIR", "--log_completions true")),
-        ("completions are cut off before the answer", _MAX_LENGTH),
-        ("all tasks are too hard or too easy for this model: filter or mix the data set",
-         ("", "algorithm.filter_groups.enable=True", "--dynamic_sample true")),
-    ),
-    "entropy": (
-        ("the upper clip bound keeps unlikely tokens from growing: raise it",
-         ("epsilon_high=0.28", "actor_rollout_ref.actor.clip_ratio_high=0.28", "--epsilon_high 0.28",
-          "clip-higher, 0.28")),
-        ("the learning rate is too high: divide it by 3", _LEARNING_RATE),
-        ("samples are drawn at a low temperature: use 1.0",
-         ("temperature=1.0", "actor_rollout_ref.rollout.temperature=1.0", "--temperature 1.0")),
-        ("nothing keeps the policy near its start: add a small KL or entropy term",
-         ("beta=0.001", "actor_rollout_ref.actor.entropy_coeff=0.001", "--beta 0.001")),
-    ),
-    "kl": (
-        ("the learning rate is too high: divide it by 3", _LEARNING_RATE),
-        ("the KL term is too weak: raise its coefficient",
-         ("beta", "actor_rollout_ref.actor.kl_loss_coef", "--beta")),
-        ("gradients are not clipped", _CLIP_GRADIENTS),
-    ),
-    "clip": (
-        ("engine and trainer compute different log-probs: audit the server first", _AUDIT_SERVER),
-        ("too many updates on one generation",
-         ("num_iterations=1", "actor_rollout_ref.actor.ppo_epochs=1", "--num_iterations 1")),
-        ("the learning rate is too high", _LEARNING_RATE),
-    ),
-    "mismatch": (
-        ("the engine holds other weights or samples with other parameters", _AUDIT_SERVER),
-        ("engine and trainer use different precision: correct with importance sampling",
-         ("vllm_importance_sampling_correction=True", "algorithm.rollout_correction.rollout_is=token", "")),
-    ),
-    "truncation": (
-        ("the limit is too short for this task", _MAX_LENGTH),
-        ("the model never emits its end-of-sequence id: check eos_token_id and the chat template", ""),
-        ("long completions are rewarded: use a length-neutral loss or an overlong penalty",
-         ('loss_type="dapo"', "actor_rollout_ref.actor.loss_agg_mode=token-mean", "--loss_type dapo")),
-    ),
-    "gradient": (
-        ("one sample with an extreme ratio dominates: clip gradients", _CLIP_GRADIENTS),
-        ("the advantage is divided by a tiny standard deviation: do not scale by it",
-         ('scale_rewards="none"', "algorithm.norm_adv_by_std_in_grpo=False", "--scale_rewards none")),
-    ),
-    "no_gradient": (
-        ("all completions are masked because they are truncated",
-         ("mask_truncated_completions=False", "", "--overlong_filter false")),
-        ("no parameter requires a gradient, or gradient checkpointing drops it",
-         ('gradient_checkpointing_kwargs={"use_reentrant": False}', "", "")),
-    ),
-    "resume": (
-        ("resume_from_checkpoint names the last step: raise max_steps or the epochs, or start without it", ""),
-    ),
-}  # fmt: skip
+
+class _Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A likely cause of a symptom; `curve_causes.toml` explains the fields."""
+
+    cause: str
+    option: dict[str, str] = {}
+
+
+@cache
+def _causes() -> dict[str, list[_Cause]]:
+    text = Path(__file__).with_name("curve_causes.toml").read_bytes()
+    return msgspec.toml.decode(text, type=dict[str, list[_Cause]])
 
 
 @dataclass(frozen=True)
@@ -170,19 +116,20 @@ class Curves:
     def framework(self) -> str:
         """The framework that these metric names belong to, or an empty string."""
         names = {name for row in self.rows[:8] for name in row.printed}
-        for framework, prefixes in _FRAMEWORK_METRICS.items():
-            if any(name.startswith(prefixes) for name in names):
-                return framework
-        return "TRL" if {"reward", "reward_std"} <= names else ""
+        # TRL is the first of them; ms-swift prints TRL's metrics, too.
+        for framework in reversed(FRAMEWORKS.values()):
+            if any(name.startswith(framework.metric_prefixes) for name in names):
+                return framework.name
+        return "trl" if {"reward", "reward_std"} <= names else ""
 
     def causes(self, symptom: str) -> list[Note]:
         """Return the causes of a symptom in order, with this framework's option."""
-        place = _FRAMEWORKS.index(self.framework) if self.framework else len(_FRAMEWORKS)
         notes = []
-        for number, (text, options) in enumerate(_CAUSES.get(symptom, ()), 1):
-            option = options if isinstance(options, str) else "".join(options[place : place + 1])
-            line = f"cause {number}: {text}" + (f" ({option})" if option else "")
-            notes.append(Note("cause", line, {"cause": text, "option": option, "framework": self.framework}))
+        for number, entry in enumerate(_causes().get(symptom, ()), 1):
+            option = entry.option.get(self.framework or "unknown", entry.option.get("any", ""))
+            line = f"cause {number}: {entry.cause}" + (f" ({option})" if option else "")
+            values = {"cause": entry.cause, "option": option, "framework": SHOWN.get(self.framework, "")}
+            notes.append(Note("cause", line, values))
         return notes
 
     def report(

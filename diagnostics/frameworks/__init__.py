@@ -57,6 +57,7 @@ class Framework:
         copy: Files by which to recognise a project's own copy.
         log_texts: Literal texts, one of which is in every line that `log_marks` matches.
         log_marks: Pattern for its own log lines and frame paths.
+        metric_prefixes: Beginnings of metric names that it prints, and other frameworks do not.
         metrics: Names of its metrics -> their canonical names in `diagnostics.logs.metric_names`.
         lint: Its commands and options, see `diagnostics.lint.dialects.Dialect`.
     """
@@ -75,6 +76,7 @@ class Framework:
     copy: CopyMarks | None = None
     log_texts: tuple[str, ...] = ()
     log_marks: str = ""
+    metric_prefixes: tuple[str, ...] = ()
     metrics: dict[str, str] = field(default_factory=dict)
     lint: dict[str, Any] = field(default_factory=dict)
 

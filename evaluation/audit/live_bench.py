@@ -86,14 +86,14 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     yield _sampling_fault("frequency_penalty", round(sign * draw.uniform(0.2, 1.5), 4))
     yield Case(
         "bias on an id",
-        ("sampling/bias",),
+        ("sampling/law",),
         ServerFaults(bias=(_most_likely_id(folder), round(draw.uniform(-5, -1), 2))),
     )
     yield Case("greedy", ("sampling/greedy",), ServerFaults(greedy=True))
     yield Case("one seed", ("sampling/seed",), ServerFaults(one_seed=True))
-    yield Case("log-probs shifted", ("logprobs/shift",), ServerFaults(shift=sign))
+    yield Case("log-probs shifted", ("sampling/law",), ServerFaults(shift=sign))
     yield Case("beside another token", ("logprobs/token",), ServerFaults(neighbour=True))
-    yield Case("samples beside other prompts", ("pairing",), ServerFaults(permuted=True))
+    yield Case("samples beside other prompts", ("sampling/law",), ServerFaults(permuted=True))
     yield Case("a second BOS", ("ids/special",), ServerFaults(double_bos=True))
     heat = round(draw.uniform(0.5, 0.75), 3)
     yield Case(
@@ -133,12 +133,6 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
         ServerFaults(law={"temperature": heat}),
         {"version": "checkpoint-280", "temperature": heat},
         "checkpoint-280",
-    )
-    yield Case(
-        "pair: shift, temperature",
-        ("logprobs/shift", "sampling/temperature"),
-        ServerFaults(law={"temperature": heat}, shift=sign),
-        {"temperature": heat},
     )
 
 

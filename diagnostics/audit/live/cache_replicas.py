@@ -103,33 +103,16 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     # The rounding error of a short sequence may exceed the mean, so the limit depends on the best answer.
     limit = max(alarm, 2.0 * least)
     text = "{count} calls with the same ids: off by {least:.2g} to {most:.2g}"
-    evidence = [note("calls", text, count=len(rows), least=least, most=most)]
-    fields: dict[str, Any] = {"floor": floor, "alarm": limit, "count": len(rows)}
+    fact = note("calls", text, count=len(rows), least=least, most=most)
+    fields: dict[str, Any] = {"floor": floor, "alarm": limit, "count": len(rows), "evidence": (fact,)}
     if most <= limit or most - least <= 0.5 * alarm:
         residual = None if exact is None else most
-        return clean("replicas", residual=residual, evidence=tuple(evidence), **fields)
-    sizes = _cluster_sizes(rows, limit)
-    if len(sizes) > 1:
-        text = "of {count} calls to one address {sets} agree with each other and not with the rest"
-        evidence.append(note("behind", text, sets=" and ".join(map(str, sizes)), count=CALLS))
+        return clean("replicas", residual=residual, **fields)
     message = "replicas behind the address answer differently: one is {residual:.3g} off, another {first:.3g}"
     values = {"residual": most, "first": least}
-    return fault("replicas/weights", message, "", values, residual=most, evidence=tuple(evidence), **fields)
-
-
-def _cluster_sizes(rows: Sequence[Any], limit: float) -> list[int]:
-    """Group answers that agree with each other; return the sizes of the groups, the largest first."""
-    clusters: list[list[Any]] = []
-    for row in rows:
-        similar = (cluster for cluster in clusters if float((row - cluster[0]).abs().mean()) <= limit)
-        if cluster := next(similar, None):
-            cluster.append(row)
-        else:
-            clusters.append([row])
-    return sorted(map(len, clusters), reverse=True)
+    return fault("replicas/weights", message, "", values, residual=most, **fields)
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:
     """Return whether the weights cannot be identified because servers with different weights answer in turn."""
-    by_turns = any(fact.name == "behind" for fact in replicas.evidence)
-    return replicas.is_fault and by_turns and weights.outcome in (FAULT, NOT_DECIDED)
+    return replicas.is_fault and weights.outcome in (FAULT, NOT_DECIDED)

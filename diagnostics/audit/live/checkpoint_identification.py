@@ -236,9 +236,8 @@ def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | N
 
 
 _LINES = {
-    "weights/older": "the engine's weights are {slope:.2f} times as far back as {name}: audit again with an older"
-    " checkpoint as --against DIR, or the base",
-    "weights/past": "the engine's weights lie beyond {name}, {slope:.2f} times as far from the checkpoint",
+    "weights/older": "the engine's weights lie beyond {name}, {slope:.2f} times as far from the checkpoint: audit again"
+    " with an older checkpoint as --against DIR, or the base",
     "weights/beyond": "the engine's weights lie {slope:.2f} times as far from {name} as the checkpoint does",
     "weights/between": "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint",
 }
@@ -248,9 +247,7 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
     """Report weights on the line through two checkpoints: an interpolation or extrapolation."""
     family, way = "weights/beyond" if slope.value < 0 else "weights/between", 1 - slope.value
     if slope.value > 1:
-        steps = sibling.step, scores.reference.step
-        is_older = None not in steps and (sibling.step or 0) < (scores.reference.step or 0)
-        family, way = "weights/older" if is_older else "weights/past", slope.value
+        family, way = "weights/older", slope.value
     values, estimate = {"slope": way, "name": sibling.name}, _estimate("way", way, slope.error)
     fields: dict[str, Any] = {"residual": slope.residual, "estimates": (estimate,)}
     second = RunnerUp("the checkpoint", scores.residual)

@@ -27,8 +27,6 @@ _POINTS, _FINE_POINTS, _WHOLE_POINTS, _ROUNDS = 17, 9, 40, 6
 _BETTER, _SIGMAS = 0.07, 4.5
 # Tokens of the first search, the gain on them below which it is the last, and the parameters tried on all tokens.
 _FEW_TOKENS, _HINT, _CANDIDATES = 96, 0.03, 3
-# Share of the tokens' probability below which an id's bias cannot be estimated.
-_LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,13 @@ class Fit:
     runner_up: tuple[str, float] | None = None
 
 
-def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs: bool = True) -> Fit:
+def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
     """Return the fewest changes of the expected parameters that explain the log-probs.
 
     Args:
         observed: The sampled tokens, with the reported log-probs and reference logits.
         expected: The parameters with which the trainer computes.
         floor: Residual that rounding alone causes.
-        pairs: Whether to try two changes at once.
     """
     start = Fit(expected, observed.residual(expected), ())
     few = observed.subset(max(_FEW_TOKENS, len(observed.ids) // 4))
@@ -72,7 +69,7 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
     ):
         return replace(start, runner_up=runner_up)
     best = replace(best, runner_up=(second.changed[0], second.residual))
-    if pairs and best.residual > 1.3 * floor:
+    if best.residual > 1.3 * floor:
         candidates = sorted(_fit_pairs(observed, few, expected, best), key=_residual)
         if _improves_fit(observed, best.sampling, candidates[0].sampling):
             second = [*candidates, best][1]
@@ -195,18 +192,6 @@ def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, 
     return _extend(sampling.value(name), is_compatible, step, growth)
 
 
-def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
-    """Return the middle of the interval of top_p or min_p that keeps the same tokens; other parameters as they are."""
-    if name not in ("top_p", "min_p"):
-        return sampling.value(name)
-    same = observed.residual(sampling) * 1.001 + 1e-12
-
-    def is_compatible(value: float) -> bool:
-        return 1e-6 <= value <= 1 - 1e-9 and observed.residual(sampling.replace(name, value)) <= same
-
-    return sum(_extend(sampling.value(name), is_compatible, RANGES[name][3] / 64, 1.3)) / 2
-
-
 def _extend(
     value: float, is_compatible: Callable[[float], bool], step: float, growth: float
 ) -> tuple[float, float]:
@@ -218,35 +203,6 @@ def _extend(
             end, size = further, size * growth
         ends.append(end)
     return ends[0], ends[1]
-
-
-def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
-    """Return the parameters with the logit bias that fits best; None if no id has enough probability.
-
-    If the logit of id b is raised by x, every other log-prob falls by d = log(1 + p_b (e^x - 1)). So e^d - 1 is a line
-    through the origin in p_b with slope e^x - 1.
-    """
-    import torch
-
-    excess = (observed.logprobs(sampling) - observed.reported).clamp(-3, 3).exp() - 1
-    size = int(observed.columns.max()) + 1
-    shares = torch.zeros(len(observed.ids), size, dtype=torch.float64)
-    shares.scatter_(1, observed.columns, observed.distribution(sampling).exp())
-    is_own = torch.zeros_like(shares, dtype=torch.bool).scatter_(1, observed.ids[:, None], True)
-    shares = shares.masked_fill(is_own, 0.0)
-    norms = shares.square().sum(0).clamp(min=1e-12)
-    slopes = ((shares * excess[:, None]).sum(0) / norms).clamp(min=-1.0)
-    residuals = (excess[:, None] - shares * slopes).masked_fill(is_own, 0.0).square().sum(0)
-    residuals = residuals.masked_fill(shares.sum(0) < _LEAST_SHARE, float("inf"))
-    token = int(residuals.argmin())
-    if math.isinf(float(residuals[token])):
-        return None
-    value = math.log(max(float(slopes[token]) + 1, math.exp(-20.0)))
-    for steps in ((-0.1, -0.03, 0.0, 0.03, 0.1), tuple(step / 100 for step in range(-5, 6))):
-        biases = [replace(sampling, bias=(token, value + step)) for step in steps]
-        best = min(biases, key=observed.residual)
-        value = best.bias[1] if best.bias else value
-    return replace(sampling, bias=(token, value))
 
 
 def find_rare_bias(observed: Observed, sampling: Sampling, least: float) -> tuple[int, float, int] | None:

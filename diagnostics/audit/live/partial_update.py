@@ -36,9 +36,12 @@ def find_partial_update(
     limit = min(scores.limit, scores.residual)
     for other in others[: 1 if scores.reference.large else len(others)]:
         groups = _group_tensors(list(scores.reference.state))
-        if shares := _fit_groups(scores, other, groups):
-            residual, stale, mixed = _refine_groups(scores, other, groups, shares)
-            if stale and residual < limit:
+        shares = _fit_groups(scores, other, groups)
+        if stale := sorted(name for name, (value, _) in shares.items() if value > 0.5):
+            tensors = {tensor for name in stale for tensor in groups[name]}
+            mixed = scores.reference.mix(other, tensors.__contains__)
+            residual = scores.residual_of(scores.scores_of(mixed))
+            if residual < limit:
                 limit = residual
                 best = _partial_fault(scores, other, shares, stale, residual, second), mixed
         other.release()
@@ -103,30 +106,3 @@ def _fit_groups(scores: Scores, other: Reference, groups: dict[str, list[str]]) 
         return {}
     errors = (inverse.diagonal() * rest.square().mean()).sqrt()
     return dict(zip(columns, zip(solution.tolist(), errors.tolist(), strict=True), strict=True))
-
-
-def _refine_groups(
-    scores: Scores, other: Reference, groups: dict[str, list[str]], shares: Shares
-) -> tuple[float, list[str], Reference]:
-    """Add or remove one group at a time while the residual falls, as the effects of groups are not exactly additive.
-
-    Returns:
-        The residual, the groups that still have the other checkpoint's values, and the resulting weights.
-    """
-    stale = {name for name, (value, _) in shares.items() if value > 0.5}
-
-    def swap(names: set[str]) -> tuple[float, Reference]:
-        inside = frozenset(tensor for name in names for tensor in groups[name])
-        mixed = scores.reference.mix(other, inside.__contains__)
-        return scores.residual_of(scores.scores_of(mixed)), mixed
-
-    residual, mixed = swap(stale)
-    for _ in range(len(shares)):
-        if residual <= scores.limit:
-            break
-        candidates = [(swap(stale ^ {name}), name) for name in shares]
-        (least, best), name = min(candidates, key=lambda attempt: attempt[0][0])
-        if least >= 0.98 * residual:
-            break
-        residual, mixed, stale = least, best, stale ^ {name}
-    return residual, sorted(stale), mixed

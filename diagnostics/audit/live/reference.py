@@ -29,7 +29,7 @@ _BATCH_IDS = 640
 _ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX, _LORA_A, _LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _MERGE = "is not supported: merge the adapter and give the merged checkpoint"
-_UNSUPPORTED = ("use_dora", "fan_in_fan_out", "use_bdlora", "use_qalora", "lora_bias")
+_UNSUPPORTED = ("use_dora", "fan_in_fan_out", "use_bdlora", "use_qalora", "lora_bias", "alpha_pattern")
 
 
 class Adapter:
@@ -51,7 +51,8 @@ class Adapter:
         unsupported = [name for name in _UNSUPPORTED if settings.get(name)]
         if settings.get("peft_type") != "LORA" or unsupported:
             raise AuditError(f"{path}: {', '.join(unsupported) or settings.get('peft_type')} {_MERGE}")
-        self._settings: dict[str, Any] = settings
+        self._alpha = float(settings.get("lora_alpha") or 1.0)
+        self._has_root_scale = bool(settings.get("use_rslora"))
         self.base = Path(str(settings.get("base_model_name_or_path") or ""))
         if not (self.base / "config.json").is_file():
             base = f"base_model_name_or_path = {str(self.base)!r}"
@@ -76,15 +77,10 @@ class Adapter:
             second = tensors.get(f"{_PREFIX}{module}{_LORA_B}")
             if not name.endswith(_LORA_A) or second is None:
                 raise AuditError(f"{path}: {name} {_MERGE}")
-            scale = self._scale(module, tensors[name].shape[0])
+            rank = tensors[name].shape[0]
+            scale = self._alpha / (math.sqrt(rank) if self._has_root_scale else rank)
             products[f"{module}.weight"] = (second, tensors[name], scale)
         return products
-
-    def _scale(self, module: str, rank: int) -> float:
-        pattern = self._settings.get("alpha_pattern") or {}
-        alpha = next((value for key, value in pattern.items() if module.endswith(key)), None)
-        alpha = float(self._settings.get("lora_alpha") or 1.0 if alpha is None else alpha)
-        return alpha / (math.sqrt(rank) if self._settings.get("use_rslora") else rank)
 
 
 def is_adapter(folder: Path) -> bool:

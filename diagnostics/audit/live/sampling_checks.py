@@ -1,9 +1,9 @@
-"""Check a server's samples: the sampling parameters (P5), and that log-probs fit their tokens (P8) and prompts (P9)."""
+"""Check a server's samples: the sampling parameters (P5), and that log-probs are those of the sampled ids (P8)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,8 @@ _TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _LEAST_FLOOR = 2e-6
-# Log-probs of another token differ by more than the first; a bias on a rare id changes its log-prob by more than the
-# second.
-_LEAST_MISPLACED, _LEAST_RARE_BIAS = 0.02, 0.7
+# A bias on a rare id changes its log-prob by more than this.
+_LEAST_RARE_BIAS = 0.7
 _CODES = {"top_p": "NUM002", "top_k": "NUM002", "min_p": "NUM002", "repetition_penalty": "NUM003"}
 _MESSAGES = {
     "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
@@ -39,14 +38,12 @@ class Samples:
         exact: The tokens with exactly computed logits.
         native: The tokens with logits computed in the engine's dtype.
         expected: The parameters with which the trainer computes.
-        pairs: Whether the fit may change two parameters at once.
     """
 
     completions: tuple[Completion, ...]
     exact: Observed
     native: Observed
     expected: Sampling
-    pairs: bool = True
 
     @classmethod
     def compute(
@@ -61,12 +58,7 @@ class Samples:
     def fit(self) -> Fit:
         """The sampling parameters that explain the reported log-probs best."""
         floor = self.floor(self.expected)
-        return estimation.fit_sampling(self.exact, self.expected, floor, pairs=self.pairs)
-
-    def shifted(self, shift: int, *, pairs: bool = True) -> Samples:
-        """Return the samples with each reported log-prob moved by `shift` tokens."""
-        exact, native = self.exact.shifted(shift), self.native.shifted(shift)
-        return replace(self, exact=exact, native=native, pairs=pairs)
+        return estimation.fit_sampling(self.exact, self.expected, floor)
 
     def floor(self, sampling: Sampling) -> float:
         """Return the difference that rounding alone causes."""
@@ -89,11 +81,10 @@ def check_sampling(
     samples = Samples.compute(reference, completions, dtype, expected)
     results = _check_token_ids(samples.completions)
     has_other_tokens = bool(results)
-    samples, placement = _check_placement(reference, samples, dtype)
     fitted = _judge_fit(samples)
     if has_other_tokens and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
-    results += [*placement, *fitted]
+    results += fitted
     observed, fit, faulty = samples.exact, samples.fit, any(result.is_fault for result in results)
     by_ids = sampled_ids.check_ids(samples.completions, observed, fit.sampling, expected, mode, faulty=faulty)
     results, by_ids = sampled_ids.separate_raw(observed, fit, expected, mode, results, by_ids)
@@ -113,56 +104,8 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
     return [fault("logprobs/token", message, "", values, probe="P8")] if wrong else []
 
 
-def _check_placement(reference: Reference, samples: Samples, dtype: str) -> tuple[Samples, list[Result]]:
-    """Check whether log-probs fit better one token away or with another prompt; return the realigned samples."""
-    floor, before = samples.floor(samples.expected), samples.fit.residual
-    if before <= 4 * floor or before < _LEAST_MISPLACED:
-        return samples, []
-    for shift in (-1, 1):
-        if samples.shifted(shift, pairs=False).fit.residual >= 0.5 * before:
-            continue
-        moved = samples.shifted(shift)
-        if moved.fit.residual < 0.25 * before:
-            fields = {"probe": "P8", "estimates": (Estimate("shift", shift, expected=0),)}
-            message = "the reported log-probs are those of the token {shift:+d} places away"
-            fields |= _alignment_fields(samples, moved)
-            return moved, [fault("logprobs/shift", message, "NUM044", {"shift": shift}, **fields)]
-    return _check_pairing(reference, samples, dtype)
-
-
-def _alignment_fields(before: Samples, after: Samples) -> dict[str, Any]:
-    """Return the fields of a fault that is explained by samples that were realigned."""
-    second, floor = RunnerUp("as returned", before.fit.residual), before.floor(before.expected)
-    residual, count = after.fit.residual, len(after.exact.ids)
-    return {"residual": residual, "floor": floor, "runner_up": second, "count": count}
-
-
-def _check_pairing(reference: Reference, samples: Samples, dtype: str) -> tuple[Samples, list[Result]]:
-    """Check whether samples fit other prompts better (P9)."""
-    prompts = list(dict.fromkeys(completion.prompt for completion in samples.completions))
-    if len(prompts) < 2:
-        return samples, []
-    by_prompt = [[replace(entry, prompt=prompt) for entry in samples.completions] for prompt in prompts]
-    computed = (Observed.compute(reference, entries, dtype) for entries in by_prompt)
-    residuals = [observed.residual_by_sample(samples.expected) for observed in computed]
-    repaired, moved = [], 0
-    for index, completion in enumerate(samples.completions):
-        candidates = [float(row[index]) for row in residuals]
-        place, own_place = candidates.index(min(candidates)), prompts.index(completion.prompt)
-        moved += place != own_place and candidates[place] < 0.5 * candidates[own_place]
-        repaired.append(by_prompt[place][index])
-    if moved < max(2, len(repaired) // 4):
-        return samples, []
-    again = Samples.compute(reference, repaired, dtype, samples.expected)
-    if again.fit.residual > 0.5 * samples.fit.residual:
-        return samples, []
-    message = "samples are paired with other prompts: {moved} of {count} fit another prompt better"
-    values, fields = {"moved": moved, "count": len(repaired)}, _alignment_fields(samples, again)
-    return again, [fault("pairing", message, "TOK019", values, probe="P9", **fields)]
-
-
 def _judge_fit(samples: Samples) -> list[Result]:
-    """Return a result for each parameter that differs; above the fault threshold, a logit bias or an unknown cause."""
+    """Return a result for each parameter that differs; above the fault threshold, an unknown cause."""
     fit, observed, expected = samples.fit, samples.exact, samples.expected
     floor = samples.floor(fit.sampling)
     count, times, alarm = len(observed.ids), fit.residual / floor, _FLOAT32_ALARM if floor < 1e-4 else _ALARM
@@ -171,35 +114,19 @@ def _judge_fit(samples: Samples) -> list[Result]:
         "runner_up": RunnerUp(*fit.runner_up) if fit.runner_up else None,
     }  # fmt: skip
     if times > alarm:
-        return [_bias_fault(observed, fit, expected, fields) or _unexplained_fault(fit, times, fields)]
+        return [_unexplained_fault(fit, times, fields)]
     if fit.changed:
         return [_parameter_fault(observed, fit, expected, name, fields) for name in fit.changed]
     if rare := estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
         token, value, times_sampled = rare
-        seen = note("rare_id", "the id was sampled {count} times", count=times_sampled)
-        return [_bias_result(token, value, fields | {"evidence": (seen,)})]
+        fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
+        fields["estimates"] = (Estimate("id", token), Estimate("bias", value, expected=0.0))
+        message = "the engine adds {value:+.2f} to the logit of token {id}"
+        return [fault("sampling/bias", message, "", {"id": token, "value": value}, **fields)]
     if times > _OPEN and floor >= 1e-4:
         need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
     return [clean("sampling", **fields)]
-
-
-def _bias_fault(observed: Observed, fit: Fit, expected: Sampling, fields: dict[str, Any]) -> Result | None:
-    """Report a logit bias on one id, if it explains the residual that the parameters leave."""
-    for start in (fit.sampling, expected):
-        biased = estimation.fit_bias(observed, start)
-        if biased is None or biased.bias is None:
-            continue
-        residual = observed.residual(biased)
-        if residual < 0.5 * fit.residual and residual <= max(fields["alarm"], 4 * fields["floor"]):
-            return _bias_result(*biased.bias, fields | {"residual": residual})
-    return None
-
-
-def _bias_result(token: int, value: float, fields: dict[str, Any]) -> Result:
-    message, values = "the engine adds {value:+.2f} to the logit of token {id}", {"id": token, "value": value}
-    estimates = (Estimate("id", token), Estimate("bias", value, expected=0.0))
-    return fault("sampling/bias", message, "", values, **fields | {"estimates": estimates})
 
 
 def _unexplained_fault(fit: Fit, times: float, fields: dict[str, Any]) -> Result:
@@ -214,7 +141,7 @@ def _parameter_fault(
     observed: Observed, fit: Fit, expected: Sampling, name: str, fields: dict[str, Any]
 ) -> Result:
     """Report one parameter with its value and interval."""
-    value: float | int = estimation.middle_of_plateau(observed, fit.sampling, name)
+    value: float | int = fit.sampling.value(name)
     low, high = estimation.interval(observed, fit.sampling, name)
     target: float | int = expected.value(name)
     if name == "top_k":

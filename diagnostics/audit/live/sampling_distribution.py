@@ -1,6 +1,6 @@
 """Compute the log-prob that an engine should report for a sampled token, from logits and sampling parameters.
 
-The order is vLLM's: penalties and bias, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
+The order is vLLM's: penalties, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
 remaining tokens.
 """
 
@@ -40,7 +40,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters; `bias` is an id and the value added to its logit."""
+    """Sampling parameters; the defaults change nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -49,7 +49,6 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    bias: tuple[int, float] | None = None
 
     def replace(self, name: str, value: float) -> Sampling:
         """Return a copy with one value changed."""
@@ -66,8 +65,8 @@ class Sampling:
         return replace(self, top_p=1.0, top_k=0, min_p=0.0)
 
 
-NEUTRAL: dict[str, Any] = {field.name: field.default for field in fields(Sampling) if field.name != "bias"}
-"""Values of the parameters that change nothing."""
+NAMES = tuple(field.name for field in fields(Sampling))
+"""Names of the sampling parameters."""
 
 
 class Observed:
@@ -77,8 +76,7 @@ class Observed:
         reported: Log-prob that the engine reports for each token.
         ids: Sampled ids.
         samples: Index of the completion that each token belongs to.
-        columns: Id of each kept logit, by position.
-        sampled_columns: Index of the sampled id in `columns`, by position, as a column vector.
+        sampled_columns: Index of the sampled id among the kept logits, by position, as a column vector.
     """
 
     # The sorted logits for the last penalties, and their masses for the last temperature.
@@ -130,20 +128,9 @@ class Observed:
         """Return at most `most` tokens, evenly spread."""
         return self.select(slice(None, None, max(1, -(-len(self.ids) // most))))
 
-    def shifted(self, shift: int) -> Observed:
-        """Return the tokens with each reported log-prob moved by `shift` tokens within its completion."""
-        import torch
-
-        rows = torch.arange(max(0, shift), len(self.ids) + min(0, shift))
-        rows = rows[self.samples[rows] == self.samples[rows - shift]]
-        return self.select(rows, reported=self.reported[rows - shift])
-
     def _narrow(self, size: int) -> None:
         """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
-        import torch
-
         self.sampled_columns = self.ids[:, None]
-        self.columns = torch.arange(size).expand(len(self.ids), size)
         self._rest = self._logits.new_empty((len(self.ids), 0))
         self._log_bin_size = 0.0
         if size <= 2 * _KEPT:
@@ -159,10 +146,10 @@ class Observed:
         self._logits, self._in_prompt, self._counts = (
             tensor.gather(1, columns) for tensor in (self._logits, self._in_prompt, self._counts)
         )
-        self.sampled_columns, self.columns = (columns == self.ids[:, None]).int().argmax(1)[:, None], columns
+        self.sampled_columns = (columns == self.ids[:, None]).int().argmax(1)[:, None]
 
     def penalised_logits(self, sampling: Sampling) -> Any:
-        """Return the logits after penalties and bias."""
+        """Return the logits after penalties."""
         logits = self._logits
         if sampling.repetition_penalty != 1:
             seen, factor = self._in_prompt | (self._counts > 0), sampling.repetition_penalty
@@ -170,8 +157,6 @@ class Observed:
         if sampling.frequency_penalty or sampling.presence_penalty:
             logits = logits - sampling.frequency_penalty * self._counts
             logits = logits - sampling.presence_penalty * (self._counts > 0)
-        if sampling.bias is not None:
-            logits = logits + sampling.bias[1] * (self.columns == sampling.bias[0])
         return logits
 
     def logprobs(self, sampling: Sampling) -> Any:
@@ -207,9 +192,7 @@ class Observed:
 
     def _sort(self, sampling: Sampling) -> Any:
         """Return the logits sorted before the temperature, their order, and the sampled id's rank."""
-        key = (
-            sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty, sampling.bias
-        )  # fmt: skip
+        key = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
         if self._sorted is None or self._sort_key != key:
             ordered, order = self.penalised_logits(sampling).sort(dim=1, descending=True)
             rank = (order == self.sampled_columns).int().argmax(1, keepdim=True)
@@ -249,13 +232,6 @@ class Observed:
     def residual(self, sampling: Sampling) -> float:
         """Return the mean difference without the largest 2 %, because rounding moves tokens across a top-p border."""
         return trimmed_mean(self.differences(sampling))
-
-    def residual_by_sample(self, sampling: Sampling) -> Any:
-        """Return the mean difference of each completion."""
-        import torch
-
-        counts = torch.bincount(self.samples).clamp(min=1)
-        return torch.bincount(self.samples, weights=self.differences(sampling)) / counts
 
     def total_logprob(self, sampling: Sampling) -> tuple[float, float, float]:
         """Return the total log-prob of the sampled ids, with its expectation and standard deviation.

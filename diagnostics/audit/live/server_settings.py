@@ -9,7 +9,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live.probe_inputs import CHAT, TEXTS
-from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
+from diagnostics.audit.live.sampling_distribution import NAMES, Sampling
 from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import AuditError, Result, clean, fault, note, skipped
 
@@ -54,12 +54,12 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if not isinstance(document, dict):
         raise AuditError(f"{source}: expected settings by name")
     settings = _flatten(document)
-    names = (*NEUTRAL, *_LENGTHS, "max_staleness")
+    names = (*NAMES, *_LENGTHS, "max_staleness")
     numbers = {name: settings[name] for name in names if settings.get(name) is not None}
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise AuditError(f"{source}: {name} = {value!r}: expected a number")
-    request = {"temperature": 1.0} | {name: numbers[name] for name in NEUTRAL if name in numbers}
+    request = {"temperature": 1.0} | {name: numbers[name] for name in NAMES if name in numbers}
     if request["temperature"] <= 0:
         raise AuditError(f"{source}: temperature {request['temperature']:g}: expected above 0")
     if "top_k" in request:

@@ -7,9 +7,8 @@ is reported only if a mistake reproduces the recorded numbers and no correct for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -62,7 +61,6 @@ def _peers(rewards: Sequence[float], group: list[int], place: int, peers: str) -
     return rewards if peers == "batch" else ()
 
 
-_USUAL = Formula("group", "group", 1, 1e-4)
 _FORMULAS = [Formula(baseline, "none") for baseline in _PEERS]
 _FORMULAS += [Formula(*choice) for choice in product(_PEERS, _PEERS[:3], (1, 0), _EPSILONS)]
 _COMMON_FORMULAS = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
@@ -89,47 +87,31 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
 
 
 def _check_recording(recording: Recording) -> Result:
-    fits: list[tuple[float, str, list[Step]]] = []
-    for reward_source in _reward_sources(recording):
-        steps = _steps(recording, reward_source)
-        if sum(len(step.rewards) for step in steps) < _ENOUGH:
-            continue
-        ranked = sorted((_residual(steps, formula), str(formula)) for formula in _FORMULAS)
-        if ranked[0][0] <= _TOLERANCE:
-            return _formula_result(recording, steps, reward_source, ranked)
-        fits.append((*ranked[0], steps))
-    if not fits:
+    steps = _steps(recording)
+    count = sum(len(step.rewards) for step in steps)
+    if count < _ENOUGH:
         text = "steps with a group whose rewards differ; there are fewer than {least} such samples"
         return undecided("advantages", note("want_spread", text, least=_ENOUGH))
-    residual, best, steps = min(fits, key=lambda fit: fit[0])
+    ranked = sorted((_residual(steps, formula), str(formula)) for formula in _FORMULAS)
+    residual, best = ranked[0]
+    if residual <= _TOLERANCE:
+        return _formula_result(recording, count, ranked)
     text = "the nearest right formula ({best}) is off by {residual:.2g}"
     evidence = (note("advantages_unlike", text, best=best, residual=residual),)
-    count = sum(len(step.rewards) for step in steps)
     fields: dict[str, Any] = {"floor": _TOLERANCE, "count": count, "evidence": evidence}
-    for *_, candidate_steps in fits:
-        if mistake := _find_mistake(candidate_steps, RunnerUp(best, residual), fields):
-            return mistake
+    if mistake := _find_mistake(steps, RunnerUp(best, residual), fields):
+        return mistake
     text = "how rewards of several functions are weighed, and how the advantage is scaled"
     return undecided("advantages", note("want_weights", text), residual=residual, **fields)
 
 
-def _reward_sources(recording: Recording) -> list[str]:
-    """Return possible sources of the reward: "" as recorded, "+" the sum of the scores, or the name of one score."""
-    if any(row.reward is not None for row in recording.rows):
-        return [""]
-    names = list(dict.fromkeys(name for row in recording.rows[:64] for name in row.scores))
-    return ["+", *names[:8]] if names else []
-
-
-def _steps(recording: Recording, reward_source: str) -> list[Step]:
+def _steps(recording: Recording) -> list[Step]:
     """Return steps whose samples all have a reward and an advantage, and that have a group with a spread."""
     size = _group_size(recording)
     steps: list[Step] = []
     count = 0
     for rows in recording.steps().values():
-        is_total = reward_source in {"", "+"}
-        totals = (row.total_reward if is_total else row.scores.get(reward_source) for row in rows)
-        rewards = [reward for reward in totals if reward is not None]
+        rewards = [reward for row in rows if (reward := row.total_reward) is not None]
         advantages = [row.advantage for row in rows if row.advantage is not None]
         if len(rewards) == len(advantages) == len(rows):
             groups = _group_indices(rows, size)
@@ -174,17 +156,14 @@ def _residual(steps: Sequence[Step], formula: Formula) -> float:
     return sorted(differences)[-1 - len(differences) // 100] if differences else float("inf")
 
 
-def _formula_result(
-    recording: Recording, steps: list[Step], reward_source: str, ranked: list[tuple[float, str]]
-) -> Result:
+def _formula_result(recording: Recording, count: int, ranked: list[tuple[float, str]]) -> Result:
     """Return a clean result that names the formulas that reproduce the recorded advantages."""
     fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
     runner_ups = [RunnerUp(name, residual) for residual, name in ranked[len(fits) :]]
-    text, reward = "made by {ways}; reward: {reward}", reward_source or "as recorded"
-    fact = note("advantages_fit", text, recording.kind, ways="; or ".join(fits[:4]), reward=reward)
+    fact = note("advantages_fit", "made by {ways}", recording.kind, ways="; or ".join(fits[:4]))
     fields: dict[str, Any] = {"estimates": (Estimate("dialect", fits[0]),), "evidence": (fact,)}
     fields |= {"residual": ranked[0][0], "floor": _TOLERANCE, "runner_up": next(iter(runner_ups), None)}
-    return clean("advantages", count=sum(len(step.rewards) for step in steps), **fields)
+    return clean("advantages", count=count, **fields)
 
 
 def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) -> Result | None:
@@ -192,38 +171,21 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
     if all(value == 0 for step in steps for value in step.advantages):
         message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
         return fault("advantages/zero", message, "NUM041", residual=0.0, runner_up=nearest, **fields)
-    for family, message, detail, undo in _mistakes(steps):
+    for family, message, undo in _MISTAKES:
         corrected = [undo(step) for step in steps]
         residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _COMMON_FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
-            values, estimates = {"told": detail, "way": formula}, (Estimate("dialect", formula),)
-            fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
-            return fault(family, message, "NUM041", values, **fields)
+            fields |= {
+                "estimates": (Estimate("dialect", formula),),
+                "residual": residual,
+                "runner_up": nearest,
+            }
+            return fault(family, message, "NUM041", {"way": formula}, **fields)
     return None
 
 
-def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Callable[[Step], Step]]]:
-    """Yield family, message and detail of each mistake, and a function that undoes it in a step."""
-
-    def with_advantages(change: Callable[[list[float]], list[float]]) -> Callable[[Step], Step]:
-        return lambda step: replace(step, advantages=change(step.advantages))
-
-    message = "the advantages have the wrong sign: worse completions become likelier ({way})"
-    yield "advantages/sign", message, "", with_advantages(lambda values: [-value for value in values])
-    message = "the advantages are those of interleaved groups, not of the prompts' groups ({way})"
-    yield "advantages/grouping", message, "", _interleave
-    size = max(len(step.groups[0]) for step in steps)
-    message = "the advantages stand {told} rows away from their samples ({way})"
-    for shift in (1, -1, size, -size):
-        yield "advantages/shifted", message, f"{shift:+d}", with_advantages(partial(_rotate, shift))
-    if scale := _scale(steps):
-        message = "the advantages are {told} times those of the rewards and groups ({way})"
-        undo = with_advantages(lambda values: [value / scale for value in values])
-        yield "advantages/scaled", message, f"{scale:.4g}", undo
-
-
-def _rotate(by: int, values: list[float]) -> list[float]:
-    return [*values[by % len(values) :], *values[: by % len(values)]]
+def _negate(step: Step) -> Step:
+    return replace(step, advantages=[-value for value in step.advantages])
 
 
 def _interleave(step: Step) -> Step:
@@ -233,9 +195,16 @@ def _interleave(step: Step) -> Step:
     return replace(step, groups=groups)
 
 
-def _scale(steps: Sequence[Step]) -> float:
-    """Return the constant factor between recorded and usual advantages; 0 if there is none."""
-    usual = [value for step in steps for value in _USUAL.apply(step.rewards, step.groups)]
-    pairs = list(zip(usual, (value for step in steps for value in step.advantages), strict=True))
-    norm = sum(a * a for a, _ in pairs)
-    return sum(a * b for a, b in pairs) / norm if norm else 0.0
+# Family and message of each mistake, and a function that undoes it in a step.
+_MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
+    (
+        "advantages/sign",
+        "the advantages have the wrong sign: worse completions become likelier ({way})",
+        _negate,
+    ),
+    (
+        "advantages/grouping",
+        "the advantages are those of interleaved groups, not of the prompts' groups ({way})",
+        _interleave,
+    ),
+)

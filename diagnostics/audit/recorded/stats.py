@@ -1,6 +1,6 @@
 """Statistics of lists of numbers; an overflow raises no exception.
 
-A sum, mean or deviation that overflows is infinite, a correlation is 0, and the results of `fit_line` may be NaN.
+A sum, mean or deviation that overflows is infinite, and the results of `fit_line` may be NaN.
 """
 
 from __future__ import annotations
@@ -40,19 +40,6 @@ def median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     # Halves are added, because the sum of two large numbers overflows.
     return ordered[(len(ordered) - 1) // 2] / 2 + ordered[len(ordered) // 2] / 2 if ordered else 0.0
-
-
-def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Return Pearson's correlation; 0 if one list does not vary or a sum overflows.
-
-    >>> round(correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 6)
-    1.0
-    """
-    a, b = mean(xs), mean(ys)
-    norm = sqrt(fsum((x - a) ** 2 for x in xs) * fsum((y - b) ** 2 for y in ys))
-    if not norm or norm == inf:
-        return 0.0
-    return fsum((x - a) * (y - b) for x, y in zip(xs, ys, strict=True)) / norm
 
 
 def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float, float]:

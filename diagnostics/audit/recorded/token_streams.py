@@ -1,8 +1,7 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's.
 
-Three causes of a log-prob mismatch have recognisable patterns. If the streams are shifted by one or two tokens, they
-correlate after shifting back. With truncated sampling (top-p, …) the engine is never below the trainer. With stale
-weights the difference grows from step to step. Other causes need an audit of the live server.
+One cause of a mismatch shows in the numbers: with truncated sampling (top-p, …) the engine is never below the trainer.
+Other causes need an audit of the live server.
 """
 
 from __future__ import annotations
@@ -47,12 +46,15 @@ def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
 
 
 class Pair(NamedTuple):
-    """The engine's and the trainer's log-prob of one sampled token, their difference, and the step."""
+    """The engine's and the trainer's log-prob of one sampled token."""
 
     engine: float
     trainer: float
-    difference: float
-    step: int
+
+    @property
+    def difference(self) -> float:
+        """The engine's log-prob minus the trainer's."""
+        return self.engine - self.trainer
 
 
 def check_streams(run: RunArtifacts) -> list[Result]:
@@ -61,33 +63,29 @@ def check_streams(run: RunArtifacts) -> list[Result]:
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.tokens and row.tokens.engine and row.tokens.trainer]
         if len(pairs := _pairs(rows)) >= _MIN_PAIRS:
-            results.append(_check_pairs(recording, rows, pairs))
+            results.append(_check_pairs(recording, pairs))
     need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
     return results or [skipped("streams", "want_both_streams", need)]
 
 
-def _pairs(rows: list[Sample], shift: int = 0) -> list[Pair]:
-    """Pair each engine log-prob with the trainer's `shift` tokens later, for tokens of the newest policy version."""
+def _pairs(rows: list[Sample]) -> list[Pair]:
+    """Pair each engine log-prob with the trainer's, for tokens of the newest policy version."""
     pairs: list[Pair] = []
     for row in rows:
         tokens = row.tokens
         if tokens is None or len(pairs) >= _MAX_PAIRS:
             break
         newest = max(tokens.versions[max(0, tokens.prompt_length) :], default=0)
-        first, last = (
-            max(0, tokens.prompt_length, -shift),
-            min(len(tokens.engine), len(tokens.trainer) - shift),
-        )
-        for place in range(first, last):
-            engine, trainer = tokens.engine[place], tokens.trainer[place + shift]
+        for place in range(max(0, tokens.prompt_length), min(len(tokens.engine), len(tokens.trainer))):
+            engine, trainer = tokens.engine[place], tokens.trainer[place]
             is_current = not tokens.versions or tokens.versions[place] == newest
             if is_current and engine is not None and trainer is not None and max(-engine, -trainer) < 1e3:
-                pairs.append(Pair(engine, trainer, engine - trainer, row.step))
+                pairs.append(Pair(engine, trainer))
     return pairs
 
 
-def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) -> Result:
-    """Return the fault of the first recognised cause; otherwise judge the mean absolute difference."""
+def _check_pairs(recording: Recording, pairs: list[Pair]) -> Result:
+    """Report a truncated distribution if the differences show it; otherwise judge their mean size."""
     differences = [abs(pair.difference) for pair in pairs]
     mean_difference = stats.mean(differences)
     values = {"size": mean_difference, "median": stats.median(differences), "count": len(pairs)}
@@ -97,7 +95,7 @@ def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) ->
     fields |= {"residual": mean_difference}
     if mean_difference <= _EXACT:
         return clean("streams", **fields)
-    if cause := _shift(rows, pairs) or _truncation(pairs, mean_difference) or _drift(pairs, mean_difference):
+    if cause := _truncation(pairs, mean_difference):
         text = "only one difference can be recognised in two streams: audit again after this fix"
         fields |= {
             "evidence": (fact, Note("one_law", text)),
@@ -115,23 +113,6 @@ def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) ->
     return fault("streams/unlike", message, "NUM043", values, **fields)
 
 
-def _shift(rows: list[Sample], pairs: list[Pair]) -> Result | None:
-    """Recognise log-probs of the trainer that are shifted by one or two tokens against the engine's."""
-    straight = _correlation(pairs)
-    for shift in (-2, -1, 1, 2) if straight <= 0.8 else ():
-        shifted = _pairs(rows, shift)
-        match = _correlation(shifted)
-        if len(shifted) >= _MIN_PAIRS and match > max(0.9, straight + 0.3):
-            message = "the engine's log-probs stand {shift:+d} tokens away from the trainer's (correlation {match:.3f})"
-            values, estimates = {"shift": shift, "match": match}, (Estimate("shift", shift),)
-            return fault("streams/shifted", message, "NUM044", values, estimates=estimates)
-    return None
-
-
-def _correlation(pairs: list[Pair]) -> float:
-    return stats.correlation([pair.engine for pair in pairs], [pair.trainer for pair in pairs])
-
-
 def _truncation(pairs: list[Pair], mean_difference: float) -> Result | None:
     """Recognise engine log-probs that are never below the trainer's: the engine samples a truncated distribution."""
     below = sorted(-pair.difference for pair in pairs)
@@ -146,19 +127,3 @@ def _truncation(pairs: list[Pair], mean_difference: float) -> Result | None:
         (Estimate("mass_kept", exp(-max(above)), expected=1.0),),
     )
     return fault("streams/nucleus", message, "NUM002", values, estimates=estimates)
-
-
-def _drift(pairs: list[Pair], mean_difference: float) -> Result | None:
-    """Recognise a difference that grows with each step: the engine keeps older weights."""
-    steps: dict[int, list[float]] = {}
-    for pair in pairs:
-        steps.setdefault(pair.step, []).append(abs(pair.difference))
-    means = [stats.mean(steps[step]) for step in sorted(steps) if len(steps[step]) >= 16]
-    if len(means) < 3 or mean_difference < _FLOOR:
-        return None
-    first, last = means[0], stats.mean(means[-max(1, len(means) // 4) :])
-    if first > min(_FLOOR, mean_difference / 4) or last < 4 * max(first, _EXACT):
-        return None
-    message = ("the engine agrees in the first step ({first:.2g}) and drifts away ({last:.2g} after {steps} steps):"
-               " it keeps older weights")  # fmt: skip
-    return fault("streams/stale", message, "SYN024", {"first": first, "last": last, "steps": len(means)})

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diagnostics.audit.live.reference import round_weights
-from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
+from diagnostics.audit.live.sampling_distribution import NAMES, Sampling
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Engine:
         for _ in range(count):
             rows = self.last_logits([[*prompt, *new] for prompt, new in zip(prompts, ids, strict=True)])
             for place, row in enumerate(rows):
-                full = distribution(row, law, prompts[place], ids[place])
+                full = distribution(row, law, prompts[place], ids[place], self.wrong.bias)
                 token = int(torch.multinomial(full.exp(), 1, generator=generators[place]))
                 token = int(full.argmax()) if self.wrong.greedy else token
                 reported_row = row.log_softmax(-1) if self.wrong.raw else full
@@ -152,8 +152,8 @@ class Engine:
         self.calls += 1
         prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
         settings = {**body, **self.wrong.law}
-        values = {name: settings[name] for name in NEUTRAL if settings.get(name) is not None}
-        law = Sampling(**values, bias=self.wrong.bias)
+        values = {name: settings[name] for name in NAMES if settings.get(name) is not None}
+        law = Sampling(**values)
         copies = body.get("n", 1)
         owners = [prompt for prompt in prompts for _ in range(copies)]
         choices: list[dict[str, Any]] = []
@@ -186,7 +186,13 @@ class Engine:
         return {"tokens": [0] * self.wrong.double_bos + list(self.words(body["prompt"])["input_ids"])}
 
 
-def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: list[int]) -> torch.Tensor:
+def distribution(
+    row: torch.Tensor,
+    law: Sampling,
+    prompt: list[int],
+    before: list[int],
+    bias: tuple[int, float] | None = None,
+) -> torch.Tensor:
     """Return the log-probs of the next token in vLLM's order: penalties, bias, temperature, min-p, top-k, top-p."""
     row, counts = row.clone(), torch.bincount(torch.tensor(before, dtype=torch.long), minlength=len(row))
     repeated = counts > 0
@@ -194,8 +200,8 @@ def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: li
     scaled = torch.where(row > 0, row / law.repetition_penalty, row * law.repetition_penalty)
     row = torch.where(repeated, scaled, row)
     row = row - law.frequency_penalty * counts - law.presence_penalty * (counts > 0)
-    if law.bias:
-        row[law.bias[0]] += law.bias[1]
+    if bias:
+        row[bias[0]] += bias[1]
     row, order = (row / law.temperature).sort(descending=True)
     shares = row.softmax(-1)
     is_kept = shares >= law.min_p * shares[0]

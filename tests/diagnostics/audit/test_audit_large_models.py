@@ -50,7 +50,7 @@ def test_distribution_equals_the_fake_servers(seed):
     prompt, ids = draw.choices(range(50), k=5), draw.choices(range(50), k=8)
     logits = 3 * torch.randn(len(ids), 50, generator=generator, dtype=torch.float64)
     truncations = (1.0, 0.9, 0.5), (0, 5, 20), (0.0, 0.05)
-    penalties = (1.0, 1.2), (0.0, 0.5), (0.0, 0.3), (None, (3, -2.0))
+    penalties = (1.0, 1.2), (0.0, 0.5), (0.0, 0.3)
     sampling = Sampling(*map(draw.choice, ((1.0, 0.7, 1.4), *truncations, *penalties)))
     observed = Observed([Completion(tuple(prompt), tuple(ids), (0.0,) * len(ids))], [logits])
     expected = torch.stack([distribution(logits[n], sampling, prompt, ids[:n]) for n in range(len(ids))])

@@ -29,7 +29,6 @@ def test_two_replicas_with_different_weights_are_a_fault(exact):
     """Two replicas are a fault, and hide the result for the weights because mixed scores match no checkpoint."""
     audit = check_scores(0.0, 0.3, exact=exact)
     assert (audit.family, audit.outcome) == ("replicas/weights", FAULT)
-    assert [item.values["sets"] for item in audit.evidence if item.name == "behind"] == ["3 and 3"]
     assert cache_replicas.hides_weights(audit, WEIGHTS)
 
 

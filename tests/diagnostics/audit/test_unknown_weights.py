@@ -44,12 +44,12 @@ def identify(engine, *names, spread=0.0):
         (0.6, ("checkpoint-20", "checkpoint-120"), "weights/between", 0.4),
         (0.1, ("checkpoint-20", "checkpoint-120"), "weights/older", 1.1),
         (1.4, ("checkpoint-20", "checkpoint-120"), "weights/newer", 1.2),
-        (0.1, ("policy", "checkpoint-120"), "weights/past", 1.1),
+        (0.1, ("policy", "checkpoint-120"), "weights/older", 1.1),
         (1.4, ("policy", "checkpoint-120"), "weights/beyond", 1.2),
     ],
 )
 def test_position_between_checkpoints_is_reported(position, names, family, slope):
-    """Weights are reported as between, older or newer; relative to a folder without a step as `past` or `beyond`."""
+    """Weights are reported as between, older or newer; relative to a folder without a step never as newer."""
     result = identify(position * DIRECTION, *names)
     assert (result.family, result.values["name"] in names) == (family, True)
     assert result.values["slope"] == pytest.approx(slope, abs=0.01)

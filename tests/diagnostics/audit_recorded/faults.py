@@ -94,15 +94,6 @@ def _streams(offset):
     return inject
 
 
-def _shift_stream(rows, _seed):
-    """Shift the engine's log-probs by one token."""
-    starts = [row.tokens.prompt_length for row in rows]
-    return [
-        with_streams(row, engine=(*row.tokens.engine[:start], *_rolled(row.tokens.engine[start:], -1)))
-        for row, start in zip(rows, starts, strict=True)
-    ]
-
-
 def _repeat_steps(rows, seed):
     """Repeat two steps under new numbers with other completions, like a resume from an older checkpoint."""
     steps = list(steps_of(rows).values())
@@ -148,14 +139,8 @@ def _insert_other_prompt(rows, _seed):
 ROWS = (
     Fault("advantages of interleaved groups", "advantages/grouping",
           lambda rows, _s: _advantages(rows, _interleaved)),
-    Fault("advantages shifted by a row", "advantages/shifted",
-          lambda rows, _s: _advantages(rows, lambda step: _rolled([row.advantage for row in step], 1))),
-    Fault("advantages shifted by a group", "advantages/shifted",
-          lambda rows, _s: _advantages(rows, lambda step: _rolled([row.advantage for row in step], 8))),
     Fault("advantages of the other sign", "advantages/sign",
           lambda rows, _s: _advantages(rows, lambda step: [-row.advantage for row in step])),
-    Fault("advantages times a factor", "advantages/scaled",
-          lambda rows, s: _advantages(rows, lambda step: [row.advantage * (0.2 + 0.05 * (s % 9)) for row in step])),
     Fault("advantages all 0", "advantages/zero",
           lambda rows, _s: _advantages(rows, lambda step: [0.0] * len(step))),
     Fault("reward the same for all", "rewards/constant", lambda rows, _s: _rewards(rows, lambda _: 0.0), ALL_TRAINERS),
@@ -168,13 +153,10 @@ ROWS = (
     Fault("another prompt in the completion", "pairing/other", _insert_other_prompt, ALL_TRAINERS),
     Fault("no token in the loss", "masks/nothing",
           lambda rows, _s: [with_streams(row, trained=(False,) * len(row.tokens.ids)) for row in rows], TOKENS),
-    Fault("log-probs shifted by a token", "streams/shifted", _shift_stream, TOKENS),
     Fault("other weights, no trace", "streams/unlike",
           _streams(lambda _row, value, draw: value + draw.gauss(0, 0.15)), TOKENS),
     Fault("a truncated distribution", "streams/nucleus",
           _streams(lambda _row, value, draw: value + draw.choice((0.0, 0.1, 0.2))), TOKENS),
-    Fault("older weights all along", "streams/stale",
-          _streams(lambda row, value, draw: value + draw.gauss(0, 0.02 * (row.step - 1))), TOKENS),
 )  # fmt: skip
 
 

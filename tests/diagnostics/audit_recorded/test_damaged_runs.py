@@ -122,4 +122,3 @@ def test_statistics_of_huge_numbers_do_not_overflow():
     values = [1e308, 1e308, -1e308]
     assert stats.deviation(values) == float("inf")
     assert stats.mean([1e308] * 3) == float("inf")
-    assert stats.correlation(values, [1.0, 2.0, 3.0]) == 0.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from diagnostics.audit.recorded.run_audit import audit_run
-from diagnostics.audit.results import CLEAN
+from diagnostics.audit.results import CLEAN, NOT_DECIDED
 from diagnostics.catalog import loader
 from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs
@@ -56,6 +57,14 @@ def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
     (answer,) = {item.family: item for item in result.results if item.family == fault.family}.values()
     assert answer.code in loader.load()
     assert answer.message
+
+
+def test_advantages_of_no_known_formula_are_undecided(rows, tmp_path):
+    """Advantages that stand one row away from their samples fit no formula."""
+    shifted = [replace(row, advantage=rows[place - 1].advantage) for place, row in enumerate(rows)]
+    result = audit_run(runs.as_parquet(shifted, tmp_path))
+    assert (fault_families(result), result.outcome) == (set(), NOT_DECIDED)
+    assert [answer.family for answer in result.select(NOT_DECIDED)] == ["advantages"]
 
 
 @pytest.mark.parametrize(
