@@ -55,7 +55,6 @@ METRICS: dict[str, Any] = {
 SAMPLES = (
     "advantages of interleaved groups",
     "advantages of the other sign",
-    "advantages shifted by a row",
     "one seed for all of a group",
     "a resume that goes back",
     "the prompt in the completion",
@@ -75,7 +74,7 @@ def engine_faults(folder: Path) -> dict[str, tuple[str, str, ServerFaults]]:
         "weights one checkpoint old": ("weights/version", "checkpoint-280", ServerFaults()),
         "a layer not synced": ("weights/partial", write_mixed_checkpoint(folder, "layer 1"), ServerFaults()),
         "weights 1 % off": ("weights/unknown", write_noisy_checkpoint(folder, 900), ServerFaults()),
-        "log-probs shifted": ("logprobs/shift", NAME, ServerFaults(shift=1)),
+        "log-probs shifted": ("sampling/law", NAME, ServerFaults(shift=1)),
         "a second BOS": ("ids/special", NAME, ServerFaults(double_bos=True)),
         "stale keys in the cache": (
             "cache/stale",

@@ -1,9 +1,9 @@
-"""If log-probs look like temperature 1, the sampled tokens show whether they are raw or the sampling is wrong."""
+"""Sampled tokens show raw log-probs, sampling at another temperature, and a bias on a rare id."""
 
 import pytest
 import torch
 
-from diagnostics.audit.live import sampled_ids
+from diagnostics.audit.live import estimation, sampled_ids
 from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.results import FAULT, MASKED, Result
@@ -37,6 +37,19 @@ def observe(logits, ids):
 )
 def test_sampled_tokens_decide_unless_the_server_reports_its_mode(temperature, mode, outcomes):
     assert findings_for(temperature, mode) == outcomes
+
+
+def test_bias_on_one_rare_id_is_found():
+    """One id whose log-prob always differs by the same amount is found; two such ids are no bias on one id."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(300, 64, generator=generator, dtype=torch.float64)
+    observed = observe(logits, torch.multinomial(logits.softmax(-1), 1, generator=generator))
+    first, second = observed.ids.unique()[:2].tolist()
+    observed.reported[observed.ids == first] += 1.5
+    found = estimation.find_rare_bias(observed, Sampling(), 0.7)
+    assert found == (first, pytest.approx(1.5), int((observed.ids == first).sum()))
+    observed.reported[observed.ids == second] += 1.5
+    assert estimation.find_rare_bias(observed, Sampling(), 0.7) is None
 
 
 @pytest.mark.parametrize(("gap", "is_tolerated"), [(0.02, True), (2.0, False)])

@@ -44,7 +44,6 @@ def identify(engine, *names, spread=0.0):
         (0.6, ("checkpoint-20", "checkpoint-120"), "weights/between", 0.4),
         (0.1, ("checkpoint-20", "checkpoint-120"), "weights/older", 1.1),
         (1.4, ("checkpoint-20", "checkpoint-120"), "weights/newer", 1.2),
-        (0.1, ("policy", "checkpoint-120"), "weights/older", 1.1),
         (1.4, ("policy", "checkpoint-120"), "weights/beyond", 1.2),
     ],
 )

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from diagnostics.audit.recorded import run_data, safetensors, sample_files, stats
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.run_data import Sample
-from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, AuditError
+from diagnostics.audit.results import CLEAN, NOT_DECIDED, AuditError
 from tests.diagnostics.audit_recorded import runs
 
 
@@ -81,12 +81,6 @@ def test_truncated_weights_are_reported(tmp_path):
     _, facts = audit_with_notes(tmp_path)
     assert len(facts) == 1
     assert "cut off" in facts[0].values["why"]
-
-
-def test_metrics_are_read_from_a_pasted_log(tmp_path):
-    log = tmp_path / "run.log"
-    log.write_text("{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': 0.3}\n" * 5)
-    assert [answer.family for answer in audit_run(log).select(FAULT)] == ["metrics/no_gradient"]
 
 
 def test_fifth_folder_of_one_format_is_reported_as_unread(tmp_path):
