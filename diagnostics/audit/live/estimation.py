@@ -149,7 +149,6 @@ def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit)
     hints = sorted((_refine(part, sampling, names) for _, sampling, names in pairs), key=_residual)
     for hint in hints[:2]:
         yield _refine(observed, hint.sampling, hint.changed)
-    yield from hints[2:]
 
 
 def _refine(observed: Observed, sampling: Sampling, names: Sequence[str]) -> Fit:

@@ -80,9 +80,8 @@ def check_sampling(
     """
     samples = Samples.compute(reference, completions, dtype, expected)
     results = _check_token_ids(samples.completions)
-    has_other_tokens = bool(results)
     fitted = _judge_fit(samples)
-    if has_other_tokens and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
+    if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted
     observed, fit, faulty = samples.exact, samples.fit, any(result.is_fault for result in results)

@@ -63,7 +63,6 @@ def _peers(rewards: Sequence[float], group: list[int], place: int, peers: str) -
 
 _FORMULAS = [Formula(baseline, "none") for baseline in _PEERS]
 _FORMULAS += [Formula(*choice) for choice in product(_PEERS, _PEERS[:3], (1, 0), _EPSILONS)]
-_COMMON_FORMULAS = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
         return fault("advantages/zero", message, "NUM041", residual=0.0, runner_up=nearest, **fields)
     for family, message, undo in _MISTAKES:
         corrected = [undo(step) for step in steps]
-        residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _COMMON_FORMULAS)
+        residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
             fields |= {
                 "estimates": (Estimate("dialect", formula),),
