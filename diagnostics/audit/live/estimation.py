@@ -191,6 +191,18 @@ def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, 
     return _extend(sampling.value(name), is_compatible, step, growth)
 
 
+def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
+    """Return the middle of the interval of top_p or min_p that keeps the same tokens; other parameters as they are."""
+    if name not in ("top_p", "min_p"):
+        return sampling.value(name)
+    same = observed.residual(sampling) * 1.001 + 1e-12
+
+    def is_compatible(value: float) -> bool:
+        return 1e-6 <= value <= 1 - 1e-9 and observed.residual(sampling.replace(name, value)) <= same
+
+    return sum(_extend(sampling.value(name), is_compatible, RANGES[name][3] / 64, 1.3)) / 2
+
+
 def _extend(
     value: float, is_compatible: Callable[[float], bool], step: float, growth: float
 ) -> tuple[float, float]:

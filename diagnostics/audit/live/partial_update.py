@@ -12,14 +12,12 @@ from collections.abc import Iterable, Sequence
 
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.weight_comparison import Scores
-from diagnostics.audit.results import Estimate, Result, RunnerUp, fault, note
+from diagnostics.audit.results import Estimate, Result, RunnerUp, fault
 
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MAX_GROUPS = 12
 # Largest share of the difference that may remain for a partial update to be examined further.
 _EXPLAINS = 0.6
-Shares = dict[str, tuple[float, float]]
-"""For each group of tensors: the estimated fraction of the other checkpoint, and its standard error."""
 
 
 def find_partial_update(
@@ -36,25 +34,20 @@ def find_partial_update(
     limit = min(scores.limit, scores.residual)
     for other in others[: 1 if scores.reference.large else len(others)]:
         groups = _group_tensors(list(scores.reference.state))
-        shares = _fit_groups(scores, other, groups)
-        if stale := sorted(name for name, (value, _) in shares.items() if value > 0.5):
+        if stale := _stale_groups(scores, other, groups):
             tensors = {tensor for name in stale for tensor in groups[name]}
             mixed = scores.reference.mix(other, tensors.__contains__)
             residual = scores.residual_of(scores.scores_of(mixed))
             if residual < limit:
                 limit = residual
-                best = _partial_fault(scores, other, shares, stale, residual, second), mixed
+                best = _partial_fault(scores, other, stale, residual, second), mixed
         other.release()
     return best
 
 
 def _partial_fault(
-    scores: Scores, other: Reference, shares: Shares, stale: list[str], residual: float, second: float
+    scores: Scores, other: Reference, stale: list[str], residual: float, second: float
 ) -> Result:
-    text = "{name}: {share:+.2f} of the other, standard error {error:.2f} (0: it arrived)"
-    evidence = (
-        note("group", text, name=name, share=share, error=error) for name, (share, error) in shares.items()
-    )
     version = Estimate("version", other.name, expected=scores.reference.name)
     return fault(
         "weights/partial",
@@ -63,7 +56,6 @@ def _partial_fault(
         {"tensors": ", ".join(stale), "name": other.name},
         probe="P4",
         estimates=(Estimate("tensors", tuple(stale)), version),
-        evidence=tuple(evidence),
         runner_up=RunnerUp("no single checkpoint", second),
         **scores.result_fields | {"residual": residual},
     )
@@ -85,24 +77,25 @@ def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _fit_groups(scores: Scores, other: Reference, groups: dict[str, list[str]]) -> Shares:
-    """Regress the difference on the separate effect of each group of tensors; empty if this explains too little."""
+def _stale_groups(scores: Scores, other: Reference, groups: dict[str, list[str]]) -> list[str]:
+    """Return the groups of tensors that have more of the other checkpoint's values than of their own.
+
+    The difference is regressed on the separate effect of each group. The list is empty if this explains too little.
+    """
     import torch
 
     reference = scores.reference
     if not reference.has_same_tensors(other) or len(groups) < 2:
-        return {}
+        return []
     own = scores.scores_of(reference)
     mixes = (reference.mix(other, frozenset(members).__contains__) for members in groups.values())
     columns = {name: scores.scores_of(mixed) - own for name, mixed in zip(groups, mixes, strict=True)}
     columns = {name: column for name, column in columns.items() if float(column.abs().max()) > 0}
     if not columns:
-        return {}
+        return []
     matrix = torch.stack(list(columns.values()), dim=1)
-    inverse = torch.linalg.pinv(matrix.T @ matrix)
-    solution = inverse @ matrix.T @ (scores.engine - own)
+    solution = torch.linalg.pinv(matrix.T @ matrix) @ matrix.T @ (scores.engine - own)
     rest = scores.engine - own - matrix @ solution
     if float(rest.abs().mean()) > _EXPLAINS * scores.residual_of(own):
-        return {}
-    errors = (inverse.diagonal() * rest.square().mean()).sqrt()
-    return dict(zip(columns, zip(solution.tolist(), errors.tolist(), strict=True), strict=True))
+        return []
+    return sorted(name for name, share in zip(columns, solution.tolist(), strict=True) if share > 0.5)

@@ -140,7 +140,7 @@ def _parameter_fault(
     observed: Observed, fit: Fit, expected: Sampling, name: str, fields: dict[str, Any]
 ) -> Result:
     """Report one parameter with its value and interval."""
-    value: float | int = fit.sampling.value(name)
+    value: float | int = estimation.middle_of_plateau(observed, fit.sampling, name)
     low, high = estimation.interval(observed, fit.sampling, name)
     target: float | int = expected.value(name)
     if name == "top_k":
