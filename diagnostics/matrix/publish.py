@@ -102,7 +102,7 @@ def make_publication(
     document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": version(), "cells": []}
     publication = Publication(document)
     before = {cell["id"]: cell for key in ("cells", "trainer_cells") for cell in published.get(key, ())}
-    for row in grid.rows:
+    for row in grid.cell_rows:
         old = before.pop(row.cell.id, {"layers": {}})
         cell = _merge_cell(publication, row, old, update=row.cell.id in updated)
         key = "cells" if row.cell.trainer == "trl" else "trainer_cells"

@@ -54,7 +54,7 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     """Write all reports into a folder and return the HTML page's path; secrets and local names are redacted."""
     rows = [
         replace(row, layers={name: _redacted(result) for name, result in row.layers.items()})
-        for row in grid.rows
+        for row in grid.cell_rows
     ]
     timestamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def _rich_table(grid: ResultsGrid, layers: Sequence[str]) -> Table:
     table.add_column("cell", no_wrap=True)
     for layer in layers:
         table.add_column(layer.replace(":", "\n"), vertical="top")
-    for row in grid.rows:
+    for row in grid.cell_rows:
         results = [row.layers.get(layer) for layer in layers]
         if any(results):
             table.add_row(row.cell.id.replace("+", "\n+ "), *(_rich_result(result) for result in results))

@@ -201,26 +201,26 @@ class ResultsGrid:
         self._rows = {cell: self._judge_cell(cell) for cell in self._questions}
 
     @property
-    def rows(self) -> list[CellResults]:
+    def cell_rows(self) -> list[CellResults]:
         """The rows, by cell."""
         return list(self._rows.values())
 
     @property
     def results(self) -> list[LayerResult]:
         """All results, row by row."""
-        return [result for row in self.rows for result in row.layers.values()]
+        return [result for row in self.cell_rows for result in row.layers.values()]
 
     @property
     def layers(self) -> list[str]:
         """The layers that occur in a cell, in running order; they are the columns."""
-        present = {name for row in self.rows for name in row.layers}
+        present = {name for row in self.cell_rows for name in row.layers}
         return [name for name in BY_NAME if name in present]
 
     def counts(self) -> Counter[Verdict]:
         """Return how often each verdict occurs."""
         return Counter(result.judgement.verdict for result in self.results)
 
-    def row(self, cell: str) -> CellResults:
+    def cell_row(self, cell: str) -> CellResults:
         """Return the row of a cell."""
         return self._rows[cell]
 

@@ -43,7 +43,7 @@ class Run:
         event = self.grid.result(question).event
         if event is not None and event.finished and question.key not in self.fresh:
             return False
-        return obstacle_of(question, self.grid.row(question.cell.id).layers) is None
+        return obstacle_of(question, self.grid.cell_row(question.cell.id).layers) is None
 
     def execute(self, questions: Sequence[Question]) -> None:
         """Run all questions that are due on this machine."""
@@ -73,7 +73,7 @@ class Run:
         self.context.store.append(event)
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
-        self.progress.finished(self.grid.row(event.cell).layers[event.layer], remaining)
+        self.progress.finished(self.grid.cell_row(event.cell).layers[event.layer], remaining)
 
     def _run_light(self, questions: Sequence[Question]) -> None:
         """Run questions of light layers in threads, sorted so that neighbours share parsed source."""
