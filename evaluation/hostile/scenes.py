@@ -474,7 +474,7 @@ triage --baseline ? .|hang --from ?|hang --pid ?|hang --match ?|hang --hosts ?|h
 hang --save ? --from .|hang --format ?|audit ?|audit --server ?|audit --server ? --checkpoint .
 audit --reward ? .|audit --trainer-config ? .|audit --checkpoint ? .|audit --watch ? --idle 0
 audit --tokens ?|versions --format ?|catalogue --check --format ?|completion ?
-matrix merge ?|matrix lock --check --file ?|matrix run --file ?|matrix ?|matrix run --cells ?
+matrix report --merge ?|matrix lock --check --file ?|matrix run --file ?|matrix ?|matrix run --cells ?
 matrix report --store ?|matrix publish --file ?|repro list ?|repro run ?|repro run SCH001 --trigger ?
 repro run SCH001 --times ?|repro fuzz --replay ?|repro ?|grpo_core ?|grpo_core train ?
 grpo_core train --? 1|grpo_core train --loss.kind ?|grpo_core train --json --rollout.engine ?
@@ -556,7 +556,7 @@ def matrix_merge(place, words):
         "ran_with": [[words("package"), words("release")]],
     }
     (theirs / "store.jsonl").write_text(json.dumps(damaged) + "\n")
-    return ["matrix", "merge", "--file", "matrix.toml", "--store", "mine", str(theirs)]
+    return ["matrix", "report", "--merge", str(theirs), "--file", "matrix.toml", "--store", "mine"]
 
 
 def run_scene(name, form, words, place, capfd, monkeypatch):
