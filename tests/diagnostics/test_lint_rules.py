@@ -1,5 +1,6 @@
 """Every lint rule reports its faulty cases and accepts its valid ones; findings quote evidence and name a fix."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from diagnostics.__main__ import main
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
-from diagnostics.lint.rules.declared import DECLARED
+from diagnostics.lint.rules.declared import DECLARED, evaluate
 from diagnostics.lint.run_plan import VOCABULARY
 from tests.diagnostics.lint_helpers import findings, lint
 
@@ -152,3 +153,22 @@ def test_missing_values_are_errors_only_with_the_command(tmp_path, monkeypatch, 
 def test_catalog_conditions_use_names_of_the_run_plan():
     used = {name for entry in catalog.load().values() for table in entry.config for name, _ in table.when}
     assert used <= set(VOCABULARY)
+
+
+def test_declared_rules_do_no_arithmetic_on_text():
+    """A text times a large number would fill the memory; conditions compare a value with a number first."""
+
+    class Text(str):
+        __slots__ = ()
+
+        def __mul__(self, other):
+            pytest.fail(f"arithmetic on text in {declared.name}")
+
+        __rmul__ = __mod__ = __mul__
+
+    rng = random.Random(1)
+    for declared in DECLARED:
+        for text in declared.values if set("*%") & set(declared.where) else ():
+            for _ in range(200):
+                names = {name: rng.choice((0, 1, 2, 3, 5, 7, 8)) for name in declared.values}
+                evaluate(declared.where, names | {text: Text("9"), "run": {"framework": "verl"}})

@@ -104,7 +104,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             else:
                 return  # an option that is not set cannot be wrong
         run = {name: value.data for name, value in plan.values.items() if value.known}
-        if not _evaluate(self.where or "True", {**data, "run": run}):
+        if not evaluate(self.where or "True", {**data, "run": run}):
             return
         for key in unknown:
             plan.get(key)  # records what the rule needed and does not know
@@ -161,7 +161,7 @@ def _compile(expression: str) -> CodeType:
     return compile(expression, str(PATH), "eval")
 
 
-def _evaluate(expression: str, names: dict[str, Any]) -> Any:
+def evaluate(expression: str, names: dict[str, Any]) -> Any:
     """Evaluate an expression of declared.toml.
 
     A value of a wrong type gives None, which meets no condition; a missing value gives True, which may meet it.
@@ -176,7 +176,7 @@ def _evaluate(expression: str, names: dict[str, Any]) -> Any:
 
 
 def _fill_placeholders(text: str, names: dict[str, Any]) -> str:
-    return _EXPRESSION.sub(lambda match: format(_evaluate(match[1], names), match[2] or ""), text)
+    return _EXPRESSION.sub(lambda match: format(evaluate(match[1], names), match[2] or ""), text)
 
 
 def spell_options(plan: RunPlan, text: str) -> str:
