@@ -92,6 +92,7 @@ class Explanation:
         model_type: The model type that was registered though transformers has it; '' if a name is missing.
         is_decided: Whether the index has the names of the module in question.
         elsewhere: How to write the argument or option instead; '' if unknown.
+        import_check: The module whose import shows why a name is missing that the release has; '' if it has not.
     """
 
     subject: str
@@ -105,6 +106,7 @@ class Explanation:
     caller: str = ""
     elsewhere: str = ""
     is_decided: bool = True
+    import_check: str = ""
 
     @property
     def headline(self) -> str:
@@ -123,19 +125,34 @@ class Explanation:
             text = f"Every {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
         else:
             text = f"{self.provider} has {self.subject} {_describe_spans(self.versions, releases)}."
-        if self.installed and self.versions:
+        note = f" {self.elsewhere}" if self.elsewhere else ""
+        return text + self._installed_sentence(releases) + self._calling_sentence() + note
+
+    def _installed_sentence(self, releases: list[str]) -> str:
+        """Return sentences on the release in use, with a leading space; empty if no release has the name."""
+        show = f"pip show {self.provider} says which"
+        another = f"another {self.provider} is imported"
+        hidden = f" So an import inside it failed, an optional package is missing, or {another}."
+        if not self.versions:
+            return ""
+        if self.installed:
             must_change = any(change.startswith(self.provider) for change in self.changes)
             has_it = must_change == bool(self.model_type)
             state = f"is {self.direction}" if self.direction else "has it" if has_it else "does not have it"
-            text += f" The installed {self.provider} {self.installed} {state}."
-        elif 0 < len(self.versions) == len(releases):
-            text += f" So the one in use is older, or is not {self.provider}: pip show {self.provider} says which."
-        elif self.versions:
-            others = tuple(version for version in releases if version not in self.versions)
-            side = self.direction or f"one {_describe_spans(others, releases)}"
-            older = f", or older than {releases[0]}" if self.direction == "too new" else ""
-            text += f" So the one in use is {side}{older}: pip show {self.provider} says which."
-        return text + self._calling_sentence() + (f" {self.elsewhere}" if self.elsewhere else "")
+            return f" The installed {self.provider} {self.installed} {state}." + hidden * bool(
+                self.import_check
+            )
+        if self.import_check and not self.changes:
+            return f"{hidden} Releases before {releases[0]} are not in the index."
+        if len(self.versions) == len(releases):
+            inside = ", an import inside it failed" if self.import_check else ""
+            return f" So the one in use is older{inside}, or is not {self.provider}: {show}."
+        if self.direction == "too old":
+            return f" Releases before {releases[0]} are not in the index. {show} is in use."
+        others = tuple(version for version in releases if version not in self.versions)
+        side = self.direction or f"one {_describe_spans(others, releases)}"
+        older = f", or older than {releases[0]}" if self.direction == "too new" else ""
+        return f" So the one in use is {side}{older}: {show}."
 
     def _calling_sentence(self) -> str:
         """Return a sentence on the package whose code uses the name, with a leading space; '' if it is unknown."""
@@ -203,6 +220,10 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
         changes += [
             change for item in callers if (change := _other_caller(item, installed, caller, direction))
         ]
+        import_check = ""
+        if use.kind == "name" and (release in versions or not (release or missing)):
+            import_check, is_own = _definition_module(use, provider, release)
+            changes = changes if is_own and not release else []
         model_type = use.path[0] if use.kind == "registered" else ""
         return Explanation(
             use.text,
@@ -215,8 +236,20 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
             model_type,
             caller,
             "" if versions else _other_place(use, provider),
+            import_check=import_check,
         )
     return None
+
+
+def _definition_module(use: Use, provider: str, installed: str) -> tuple[str, bool]:
+    """Return the module that a name comes from, and whether it is the provider's own."""
+    surface = query.surface_of(query.Release(provider, query.find_releases(provider, installed)[0]))
+    definition = surface.find(use.module, use.name) if surface else None
+    if definition is None:
+        return use.module, True
+    # A name for another package's object may be set only if that package is installed.
+    value = re.match(r"value = (\w+)\.", definition.entry)
+    return (value[1], False) if value else (definition.module, True)
 
 
 def _is_read(provider: str, module: str) -> bool:

@@ -21,6 +21,16 @@ _IN_FRAME = re.compile(
 )
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
 _EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
+# Messages that a program or a person printed without the exception's name.
+_UNNAMED = (
+    (re.compile(r"cannot import name '\w"), "ImportError"),
+    (re.compile(r"No module named '\w"), "ModuleNotFoundError"),
+    (
+        re.compile(r"(?:module |type object )?(?:'[\w.]+'|[A-Z]\w*)(?: object)? has no attribute '?\w"),
+        "AttributeError",
+    ),
+    (re.compile(r"[\w.]+\(\) (?:got an unexpected keyword|takes (?:from )?\d|missing \d)"), "TypeError"),
+)
 # Names of exception classes: capitalised, or one of the standard library's old names.
 _NAMED = re.compile(r"(?:.*\.)?(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))")
 _HEADLESS = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Iteration)\b")
@@ -174,10 +184,13 @@ class TracebackParser:
             traceback.source = text if text.strip(" ^~") else traceback.source
             return traceback if text else None
         match = _EXCEPTION.fullmatch(text)
-        if match is None or not _is_exception(match, traceback.source):
+        if match and _is_exception(match, traceback.source):
+            traceback.type, message = match["inner"] or match["type"], match["message"]
+        else:
+            traceback.type, message = exception_of(text), text
+        if not traceback.type:
             return None
-        traceback.type = match["inner"] or match["type"]
-        traceback.message = match["message"][:4096]
+        traceback.message = message[:4096]
         traceback.end = number
         del self.open[traceback.stream]
         self._ended[traceback.stream] = traceback
@@ -187,6 +200,15 @@ class TracebackParser:
     def _chain_link(self, stream: str, number: int) -> int:
         link, marked = self._links.get(stream, (0, 0))
         return link + 1 if marked and number - marked < PATIENCE else 0
+
+
+def exception_of(message: str) -> str:
+    """Return the exception that a message about a missing name belongs to; '' for any other text.
+
+    >>> exception_of("No module named 'trl.extras'"), exception_of("step 3")
+    ('ModuleNotFoundError', '')
+    """
+    return next((name for pattern, name in _UNNAMED if pattern.match(message)), "")
 
 
 def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:

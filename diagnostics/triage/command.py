@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from diagnostics.cli import Command
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.output import prepare, progress
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
+from diagnostics.triage.missing_names import explain_missing_names
 from diagnostics.triage.model import LogFacts
 from diagnostics.triage.report import report
+from diagnostics.triage.requirement_conflicts import explain_conflicts
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource, SkippedFiles, SourceError, find_logs
-from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis, judge
+from diagnostics.triage.verdict import NOT_JUDGED, UNRESOLVED, Diagnosis, judge
 
 # Other states are incomplete: a failure without a known cause, or a log that was not checked.
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
@@ -72,7 +75,16 @@ def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOpt
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
     """Read all logs of one run and return one verdict; in an `excerpt`, no end of the run is expected."""
-    return judge([_scan(source, rules) for source in sources], rules, excerpt=excerpt)
+    verdict = judge([_scan(source, rules) for source in sources], rules, excerpt=excerpt)
+    names, conflicts = list(explain_missing_names(verdict)), list(explain_conflicts(verdict))
+    verdict = replace(verdict, computed=(*names, *conflicts))
+    # Requirements that are not met may be harmless if something else fails.
+    first = verdict.anchors[0].location if verdict.anchors else ""
+    only_conflicts = conflicts and not any(
+        log.failures or (log.errors and not log.cut) for log in verdict.logs
+    )
+    decided = any(first in {"", item.evidence[0].place} for item in names) or only_conflicts
+    return replace(verdict, state="known", anchors=()) if decided and verdict.state in UNRESOLVED else verdict
 
 
 def _scan(source: LogSource, rules: Rules) -> LogFacts:
@@ -124,7 +136,7 @@ def _group_document(fingerprint: str, members: list[tuple[str, Diagnosis]]) -> d
     return {
         "fingerprint": fingerprint,
         "verdict": verdict.state,
-        "code": verdict.candidates[0].issue.code if verdict.candidates else None,
+        "code": next((it.code for it in (*(it.issue for it in verdict.candidates), *verdict.computed)), None),
         "title": _title(verdict),
         "logs": [name for name, _ in members],
     }
@@ -134,6 +146,8 @@ def _title(verdict: Diagnosis) -> str:
     if verdict.candidates:
         issue = verdict.candidates[0].issue
         return f"{issue.code} {issue.title}{' (root not in the log)' if verdict.state == 'wrapper' else ''}"
+    if verdict.state == "known":
+        return f"{verdict.computed[0].code} {verdict.computed[0].title}"
     if verdict.leads:
         return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
     if verdict.state == NOT_JUDGED:

@@ -8,35 +8,64 @@ from collections.abc import Iterator
 from diagnostics.api_index import query, store
 from diagnostics.api_index.explain import Explanation, explain_missing
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install
+from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import clean
-from diagnostics.triage.model import Hit
+from diagnostics.logs.tracebacks import exception_of
+from diagnostics.output.redact import mask_and_cut
+from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 
 _CODE = "CMP906"
 _MAX_LINES, _MAX_WRAPPED = 20, 3
+# Python before 3.10, and msgspec, print no class; the line that calls it has it.
+_NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
+_CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 
 
 def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
-    """Yield a finding for the first error in the logs about a missing name of an indexed package."""
+    """Yield a finding for the first error about a missing name of an indexed package; a cause before its effects."""
     installed = {package: version for package, (version, _place) in verdict.versions.items()}
-    logs = {log.source: log for log in verdict.logs}
     hits = [*verdict.anchors, *(hit for candidate in verdict.candidates for hit in candidate.hits)]
-    for hit in hits[:_MAX_LINES]:
-        message = f"{hit.traceback.type}: {hit.traceback.message}" if hit.traceback else hit.text
-        end = hit.traceback.end if hit.traceback else hit.line
-        # A terminal or a web form may have wrapped the message.
-        log = logs.get(hit.source)
-        wrapped = [clean(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)] if log else []
-        caller = package_of(hit.traceback.frames[-1][0]) if hit.traceback and hit.traceback.frames else ""
-        texts = (message, "\n".join([message, *wrapped]))
-        explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
-        explanation = next(filter(None, explanations), None)
-        if explanation and explanation.caller == explanation.provider and not _is_written_in(hit, message):
-            explanation = explain_missing(message, installed)
-        if explanation:
+    hits = hits[:_MAX_LINES]
+    if verdict.state != "clean":
+        hits += [hit for log in verdict.logs for hit in _unnamed_errors(log)]
+    logs = {log.source: log for log in verdict.logs}
+    hidden = None
+    for hit in hits:
+        explanation = _explain(hit, logs[hit.source], installed)
+        if explanation and (explanation.changes or not explanation.import_check):
             yield _finding(explanation, hit)
             return
+        hidden = hidden or (explanation and (explanation, hit))
+    if hidden:
+        yield _finding(*hidden)
+
+
+def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
+    """Yield the last lines that are a message about a missing name, without the exception's name."""
+    first = max(log.lines - _MAX_LINES, 0) + 1
+    for number, raw in enumerate(log.lines_from(first, _MAX_LINES), first):
+        line = clean(raw)
+        if exception_of(line.text) and not line.harmless:
+            yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank)
+
+
+def _explain(hit: Hit, log: LogFacts, installed: dict[str, str]) -> Explanation | None:
+    """Explain the message of a hit, together with the next lines if a terminal or a web form wrapped it."""
+    traceback = hit.traceback
+    message = f"{traceback.type}: {traceback.message}" if traceback else hit.text
+    end = traceback.end if traceback else hit.line
+    source = traceback.source if traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
+    if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
+        message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
+    wrapped = [clean(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
+    caller = package_of(traceback.frames[-1][0]) if traceback and traceback.frames else ""
+    texts = (message, "\n".join([message, *wrapped]))
+    explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
+    explanation = next(filter(None, explanations), None)
+    if explanation and explanation.caller == explanation.provider and not _is_written_in(hit, message):
+        return explain_missing(message, installed)
+    return explanation
 
 
 def _is_written_in(hit: Hit, message: str) -> bool:
@@ -83,7 +112,14 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         of_provider = [change for change in explanation.changes if change.startswith(explanation.provider)]
         # Of several ranges the log does not show which one is meant.
         commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 else []
+        if explanation.import_check:
+            text += f"; if it is newer, python -c 'import {explanation.import_check}' shows the first error"
+        elif explanation.direction == "too old" and not explanation.installed:
+            text += f"; or take the {explanation.provider} for which the calling code was written"
         fix = Fix.of(f"Change one release: {text}.", *commands)
+    elif explanation.import_check:
+        command = Run(("python", "-c", f"import {explanation.import_check}"))
+        fix = Fix.of("Import the module that defines it, to see the first error.", command)
     elif explanation.elsewhere:
         fix = Fix.of(explanation.elsewhere)
     elif explanation.installed in explanation.versions:
@@ -104,7 +140,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         explanation.headline,
         Severity.ERROR,
         Certainty.ESTABLISHED if certain else Certainty.SUPPORTED,
-        "static",
+        "static" if explanation.is_decided else "declared",
         explanation.sentences,
         tuple(evidence),
         fix,

@@ -27,9 +27,7 @@ from diagnostics.output.terminal import print_finding, print_text, shortened
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
-from diagnostics.triage.missing_names import explain_missing_names
 from diagnostics.triage.model import Hit
-from diagnostics.triage.requirement_conflicts import explain_conflicts
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 
@@ -63,12 +61,16 @@ _MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
 def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     """Return the report of one run's logs; `skipped` names the files in folders that were not read."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
-    computed = [*explain_missing_names(verdict), *explain_conflicts(verdict)]
     # What the releases in this log prove comes before an entry that is proven no better.
-    if findings and any(_proof(it) >= _proof(findings[0]) for it in computed):
+    if findings and any(_proof(it) >= _proof(findings[0]) for it in verdict.computed):
         findings[0] = replace(findings[0], severity=min(findings[0].severity, Severity.WARNING))
+    # Where the index decides the name in a line, an entry for such lines in general comes later, without its fix.
+    decided = {it.evidence[0].place for it in verdict.computed if it.known_by == "static"}
+    for number, candidate in enumerate(verdict.candidates):
+        if findings[number].known_by != "executed" and any(hit.location in decided for hit in candidate.hits):
+            findings[number] = replace(findings[number], severity=Severity.INFO, remedy=None)
     findings += [_lead_finding(lead, place) for place, lead in enumerate(verdict.leads[:MAX_LEADS])]
-    findings += computed
+    findings += verdict.computed
     check = CheckResult.of("known issues", findings, _not_checked(verdict))
     outcome = "skipped" if verdict.state == "empty" else check.outcome
     checks = [replace(check, outcome=outcome, reason=fixes.count_of(verdict.lines, "line"))]

@@ -16,6 +16,7 @@ from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import clean
 from diagnostics.triage.model import LogFacts
 from diagnostics.triage.verdict import Diagnosis
+from diagnostics.versions import in_range
 
 _CODE = "CMP904"
 _NAME = r"[A-Za-z0-9][\w.-]{0,80}"
@@ -24,7 +25,7 @@ _REQUIREMENT = rf"(?P<name>{_NAME}?)(?:\[[\w,.-]{{1,80}}\])? ?(?P<range>{_RANGE}
 _PATTERNS = (
     # pip, after an installation
     re.compile(
-        rf"(?P<user>{_NAME}) (?P<version>\d\S{{0,60}}) requires {_REQUIREMENT}(?:;[^,]{{1,200}})?,"
+        rf"(?P<user>{_NAME})(?: (?P<version>\d\S{{0,60}}))? requires {_REQUIREMENT}(?:;[^,]{{1,200}})?,"
         r" (?:but you have \S{1,80} (?P<found>\S{1,60}) which is incompatible|which is not installed)"
     ),
     # pip, without a solution
@@ -33,6 +34,24 @@ _PATTERNS = (
 )
 # uv writes several requirements into a line.
 _UV = re.compile(rf"(?P<user>{_NAME})==(?P<version>\d[\w.+!-]{{0,60}}) depends on {_REQUIREMENT}(?=[\s,]|$)")
+# Wordings of other programs, as pip would print them: pip's second one; transformers and xformers at their import.
+_REWORDED = (
+    (
+        re.compile(r"but you'll have (\S+ \S+) which is incompatible"),
+        r"but you have \1 which is incompatible",
+    ),
+    (
+        re.compile(
+            rf".*?({_NAME}?{_RANGE}) is required for a normal functioning of this module,"
+            r" but found (\S{1,80}?)==(\S{1,60}?)\.?$"
+        ),
+        r"transformers requires \1, but you have \2 \3 which is incompatible",
+    ),
+    (
+        re.compile(r"\s+PyTorch (\d\S{1,60}) with CUDA \S+ \(you have (\d\S{0,60}?)\)"),
+        r"xformers requires torch==\1, but you have torch \2 which is incompatible",
+    ),
+)
 _MAX_LINES, _MAX_EVIDENCE = 2000, 8
 
 
@@ -54,7 +73,7 @@ class StatedRequirement:
     @property
     def is_unmet(self) -> bool:
         """Whether an installation does not satisfy it."""
-        return " requires " in self.evidence.text
+        return bool(self.found) or " requires " in self.evidence.text
 
     def __str__(self) -> str:
         text = f"{self.user or 'the command'} requires {self.name}{self.specifier}"
@@ -83,6 +102,10 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     unsolved = [items for items, solution in zip(conflicts, solutions, strict=True) if not solution]
     steps = [f"No release satisfies all: {'; '.join(map(str, items))}." for items in unsolved]
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
+    if fix and len(conflicts) == 1 and first[0].found:
+        fix.append(f"Or take a release of {first[0].user.split()[0]} for {first[0].name} {first[0].found}.")
+    # The package index has no builds with a suffix such as +cu121.
+    installable = tuple(change for change in changes if "+" not in change)
     yield Finding(
         _CODE,
         title,
@@ -91,7 +114,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         "static",
         " ".join([title, *steps]),
         tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
-        Fix.of(" ".join([*fix, *steps]), *([Install(tuple(changes))] if changes else [])),
+        Fix.of(" ".join([*fix, *steps]), *([Install(installable)] if installable else [])),
     )
 
 
@@ -127,17 +150,21 @@ def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
     """Yield the requirements in the lines of a log that are kept."""
     lines = log.lines_from(1, _MAX_LINES)
     for number, raw in enumerate(lines, 1):
-        if "requires" in raw or "depends on" in raw or "user requested" in raw:
-            text = clean(raw).text.removeprefix("ERROR: ")
-            matches = [match for pattern in _PATTERNS if (match := pattern.match(text))]
+        if any(words in raw for words in ("require", "depends on", "user requested", "you have")):
+            text = pip_text = clean(raw).text.removeprefix("ERROR: ")
+            for wording, replacement in _REWORDED:
+                pip_text = wording.sub(replacement, pip_text)
+            matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
             for match in matches or _UV.finditer(text):
                 groups = match.groupdict()
-                user = f"{groups['user']} {groups['version']}" if groups.get("user") else ""
+                user = " ".join(filter(None, (groups.get("user"), groups.get("version"))))
                 evidence = Evidence(text.strip(), f"{log.source}:{number}")
                 try:
                     specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
                 except InvalidSpecifier:
                     continue
-                yield StatedRequirement(
-                    user, canonicalize_name(groups["name"]), specifier, groups.get("found") or "", evidence
-                )
+                found = groups.get("found") or ""
+                if not (found and in_range(found, specifier)):
+                    yield StatedRequirement(
+                        user, canonicalize_name(groups["name"]), specifier, found, evidence
+                    )

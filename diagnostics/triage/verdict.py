@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from diagnostics.catalog.model import Issue
+from diagnostics.findings import Finding
 from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.candidates import (
@@ -27,7 +28,7 @@ from diagnostics.triage.rules import Rules
 
 MAX_CANDIDATES = 3
 NOT_JUDGED = "not_judged"
-_UNRESOLVED = {"unknown", "wrapper", NOT_JUDGED}
+UNRESOLVED = {"unknown", "wrapper", NOT_JUDGED, HYPOTHESIS}
 _MAX_FAILING, _MAX_ANCHORS = 3, 8
 # The entry that reports a NaN without a cause; the metrics may show the cause.
 _NAN = "NUM027"
@@ -56,6 +57,7 @@ class Diagnosis:
         anchors: Lines to read first if the root cause is unknown.
         versions: Release of each package, and the log line (file:line) that reports it.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
+        computed: Answers from the API index and from stated requirements; `known` if one of them is the root cause.
         fallback: Leads, similar issues, symptoms and the end of the run, if no root cause is known.
         logs: The facts of each log.
     """
@@ -71,6 +73,7 @@ class Diagnosis:
     problems: tuple[str, ...]
     first_failed: tuple[tuple[str, str], ...] = ()
     fallback: Fallback = field(default_factory=Fallback)
+    computed: tuple[Finding, ...] = ()
     logs: tuple[LogFacts, ...] = field(default=(), repr=False)
 
     @property
@@ -81,7 +84,7 @@ class Diagnosis:
     @property
     def similar(self) -> tuple[Issue, ...]:
         """Known issues with similar words, if the root cause is unknown; those that are leads come first."""
-        if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
+        if self.state not in UNRESOLVED:
             return ()
         listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
         issues = [*(lead.issue for lead in self.fallback.leads), *self.fallback.similar]
@@ -124,7 +127,9 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(logs, _explained_traceback_ids(rest), fallback) if state in _UNRESOLVED else (),
+        anchors=_anchors(logs, _explained_traceback_ids(rest), fallback)
+        if state in UNRESOLVED - {HYPOTHESIS}
+        else (),
         versions=versions,
         frameworks=tuple(sorted(frameworks, key=lambda name: (-frameworks[name], name))),
         fingerprint=_fingerprint(state, candidates, logs, _explained_traceback_ids(rest)),

@@ -537,7 +537,7 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
             {"vllm/cache.py": CACHE},
             {"vllm/cache.py": CACHE_2},
             "vllm has vllm.cache.Cache(size=) from 0.3 on. "
-            "So the one in use is too old: pip show vllm says which.",
+            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
         ),
         (
             "TypeError: init_state() takes 2 positional arguments but 3 were given",
@@ -553,7 +553,7 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
             {"vllm/cache.py": "class Cache:\n    def grow(self): ...\n"},
             {"vllm/cache.py": "class Cache:\n    def grow(self, by=1): ...\n"},
             "vllm has vllm.cache.Cache.grow with 2 positional arguments from 0.3 on. "
-            "So the one in use is too old: pip show vllm says which.",
+            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
         ),
         (
             "TypeError: Cache.__init__() missing 1 required positional argument: 'size'",
@@ -571,7 +571,8 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
                 "vllm/v0.py": "class Worker: ...\n",
                 "vllm/v1.py": "class Worker:\n    def grow(self, by): ...\n",
             },
-            "vllm has vllm.v1.Worker.grow(by=) from 0.3 on. So the one in use is too old: pip show vllm says which.",
+            "vllm has vllm.v1.Worker.grow(by=) from 0.3 on. "
+            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
         ),
         (
             "AttributeError: 'Cache' object has no attribute 'size'",
@@ -587,7 +588,7 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
             {"vllm/cache.py": CACHE + "    def grow(self): ...\n"},
             {"vllm/cache.py": CACHE + "    def grow(self, by): ...\n"},
             "vllm has vllm.cache.Cache.grow(by=) from 0.3 on. "
-            "So the one in use is too old: pip show vllm says which.",
+            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
         ),
         (
             SIZE,
@@ -598,7 +599,7 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
                 "vllm/other.py": "from vllm.cache import Cache as Base\nclass Cache(Base): ...\n",
             },
             "vllm has vllm.cache.Cache(size=) from 0.2 on. "
-            "So the one in use is too old: pip show vllm says which.",
+            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
         ),
     ],
 )
