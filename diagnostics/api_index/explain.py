@@ -139,14 +139,12 @@ class Explanation:
             must_change = any(change.startswith(self.provider) for change in self.changes)
             has_it = must_change == bool(self.model_type)
             state = f"is {self.direction}" if self.direction else "has it" if has_it else "does not have it"
-            return f" The installed {self.provider} {self.installed} {state}." + hidden * bool(
-                self.import_check
-            )
+            return f" The installed {self.provider} {self.installed} {state}.{hidden if self.import_check else ''}"
         if self.import_check and not self.changes:
             return f"{hidden} Releases before {releases[0]} are not in the index."
         if len(self.versions) == len(releases):
-            inside = ", an import inside it failed" if self.import_check else ""
-            return f" So the one in use is older{inside}, or is not {self.provider}: {show}."
+            inside = ", or an import inside it failed" if self.import_check else ""
+            return f" So the one in use is older, or is not {self.provider}{inside}: {show}."
         if self.direction == "too old":
             return f" Releases before {releases[0]} are not in the index. {show} is in use."
         others = tuple(version for version in releases if version not in self.versions)
@@ -225,19 +223,11 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
             import_check, is_own = _definition_module(use, provider, release)
             changes = changes if is_own and not release else []
         model_type = use.path[0] if use.kind == "registered" else ""
+        elsewhere = "" if versions else _other_place(use, provider)
         return Explanation(
-            use.text,
-            provider,
-            versions,
-            callers,
-            release,
-            direction,
-            tuple(changes),
-            model_type,
-            caller,
-            "" if versions else _other_place(use, provider),
+            use.text, provider, versions, callers, release, direction, tuple(changes), model_type, caller, elsewhere,
             import_check=import_check,
-        )
+        )  # fmt: skip
     return None
 
 
@@ -260,7 +250,10 @@ def _is_read(provider: str, module: str) -> bool:
 def _other_place(use: Use, provider: str) -> str:
     """Return a sentence on what defines a name that no release has: a config class, or older code; '' if unknown."""
     if use.kind == "name":
-        return f"Take the {provider} for which the importing code was written: an older one, or a fork."
+        return (
+            f"Take the {provider} for which the importing code was written: an older one, or a fork."
+            f" If it is installed, an import inside {use.module} failed."
+        )
     name = f"{use.name.removesuffix('Trainer')}Config"
     if use.kind != "argument" or name == f"{use.name}Config":
         return ""

@@ -25,10 +25,7 @@ _EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon
 _UNNAMED = (
     (re.compile(r"cannot import name '\w"), "ImportError"),
     (re.compile(r"No module named '\w"), "ModuleNotFoundError"),
-    (
-        re.compile(r"(?:module |type object )?(?:'[\w.]+'|[A-Z]\w*)(?: object)? has no attribute '?\w"),
-        "AttributeError",
-    ),
+    (re.compile(r"[\w ]*(?:'[\w.]+'|[A-Z]\w*)(?: object)? has no attribute '?\w"), "AttributeError"),
     (re.compile(r"[\w.]+\(\) (?:got an unexpected keyword|takes (?:from )?\d|missing \d)"), "TypeError"),
 )
 # Names of exception classes: capitalised, or one of the standard library's old names.

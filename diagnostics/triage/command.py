@@ -23,7 +23,7 @@ from diagnostics.triage.requirement_conflicts import explain_conflicts
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource, SkippedFiles, SourceError, find_logs
-from diagnostics.triage.verdict import NOT_JUDGED, UNRESOLVED, Diagnosis, judge
+from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis, judge
 
 # Other states are incomplete: a failure without a known cause, or a log that was not checked.
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
@@ -78,13 +78,14 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
     verdict = judge([_scan(source, rules) for source in sources], rules, excerpt=excerpt)
     names, conflicts = list(explain_missing_names(verdict)), list(explain_conflicts(verdict))
     verdict = replace(verdict, computed=(*names, *conflicts))
-    # Requirements that are not met may be harmless if something else fails.
+    if verdict.state in {"known", "clean"}:
+        return verdict
     first = verdict.anchors[0].location if verdict.anchors else ""
-    only_conflicts = conflicts and not any(
-        log.failures or (log.errors and not log.cut) for log in verdict.logs
-    )
-    decided = any(first in {"", item.evidence[0].place} for item in names) or only_conflicts
-    return replace(verdict, state="known", anchors=()) if decided and verdict.state in UNRESOLVED else verdict
+    # Requirements that are not met may be harmless if something else fails.
+    failed = any(log.failures or (log.errors and not log.cut) for log in verdict.logs)
+    if (conflicts and not failed) or any(first in {"", item.evidence[0].place} for item in names):
+        return replace(verdict, state="known", anchors=())
+    return verdict
 
 
 def _scan(source: LogSource, rules: Rules) -> LogFacts:

@@ -13,15 +13,7 @@ import re2
 
 from diagnostics.catalog.literal_prefilter import required_literals
 from diagnostics.logs.prefixes import Line, clean
-from diagnostics.logs.tracebacks import (
-    BOX,
-    HEADER,
-    PATIENCE,
-    Traceback,
-    TracebackParser,
-    exception_of,
-    short_path,
-)
+from diagnostics.logs.tracebacks import BOX, HEADER, PATIENCE, Traceback, TracebackParser, short_path
 from diagnostics.output.redact import mask, mask_and_cut
 from diagnostics.triage import log_facts
 from diagnostics.triage.model import MAX_TEXT, Hits, LogFacts
@@ -92,25 +84,21 @@ class LineStages:
                 self._keep_traceback(traceback, line)
         elif line.is_sample:
             return
-        ended = traceback if traceback and traceback.end == number else None
-        matching = self._matching(line.text, exception_of(line.text) if ended else "")
+        text = line.text
+        if traceback and traceback.end == number and traceback.type not in text:
+            text = f"{traceback.type}: {text}"
+        matching = self._matching(text)
         if matching and not (traceback and traceback.end != number and line.is_code_context):
             self._keep_hits(
                 matching, line, number, traceback or self._tracebacks.ended_before(line.stream, number)
             )
         self._add_facts(line, number, in_traceback=traceback is not None)
 
-    def _matching(self, text: str, exception: str) -> list[int]:
-        """Return the rules that match a line, to which an exception's name is added if it is left out.
-
-        The name of an exception that cannot be imported is not that exception.
-        """
-        if (missing := _MISSING_NAME.search(text)) and (matching := self._match(text)):
-            kept = self._match(text[: missing.start(1)] + text[missing.end(1) :])
-            patterns = {index: self._rules.rules[index].pattern for index in matching if index not in kept}
-            inside = {index for index, pattern in patterns.items() if re2.search(pattern, missing[1])}
-            return [index for index in matching if index not in inside]
-        return self._match(f"{exception}: {text}" if exception else text)
+    def _matching(self, text: str) -> list[int]:
+        """Return the rules that match a line, but not by the name of an exception that cannot be imported."""
+        name = _MISSING_NAME.search(text)
+        rules = self._rules.rules
+        return [it for it in self._match(text) if not (name and re2.search(rules[it].pattern, name[1]))]
 
     def finish(self) -> None:
         """Report a traceback without an end as an error if the log has no other failure."""

@@ -26,7 +26,7 @@ _PATTERNS = (
     # pip, after an installation
     re.compile(
         rf"(?P<user>{_NAME})(?: (?P<version>\d\S{{0,60}}))? requires {_REQUIREMENT}(?:;[^,]{{1,200}})?,"
-        r" (?:but you have \S{1,80} (?P<found>\S{1,60}) which is incompatible|which is not installed)"
+        r" (?:but you(?: have|'ll have) \S{1,80} (?P<found>\S{1,60}) which is incompatible|which is not installed)"
     ),
     # pip, without a solution
     re.compile(rf"\s+(?P<user>{_NAME}) (?P<version>\d\S{{0,60}}) depends on {_REQUIREMENT}$"),
@@ -34,24 +34,15 @@ _PATTERNS = (
 )
 # uv writes several requirements into a line.
 _UV = re.compile(rf"(?P<user>{_NAME})==(?P<version>\d[\w.+!-]{{0,60}}) depends on {_REQUIREMENT}(?=[\s,]|$)")
-# Wordings of other programs, as pip would print them: pip's second one; transformers and xformers at their import.
-_REWORDED = (
-    (
-        re.compile(r"but you'll have (\S+ \S+) which is incompatible"),
-        r"but you have \1 which is incompatible",
+# What transformers and xformers print at their import, and how pip would print it.
+_REWORDED = {
+    re.compile(rf".*?({_NAME}?{_RANGE}) is required for a normal .*, but found (\S+?)==(\S+?)\.?$"): (
+        r"transformers requires \1, but you have \2 \3 which is incompatible"
     ),
-    (
-        re.compile(
-            rf".*?({_NAME}?{_RANGE}) is required for a normal functioning of this module,"
-            r" but found (\S{1,80}?)==(\S{1,60}?)\.?$"
-        ),
-        r"transformers requires \1, but you have \2 \3 which is incompatible",
+    re.compile(r"\s+PyTorch (\d\S{1,60}) with CUDA \S+ \(you have (\d\S{0,60}?)\)"): (
+        r"xformers requires torch==\1, but you have torch \2 which is incompatible"
     ),
-    (
-        re.compile(r"\s+PyTorch (\d\S{1,60}) with CUDA \S+ \(you have (\d\S{0,60}?)\)"),
-        r"xformers requires torch==\1, but you have torch \2 which is incompatible",
-    ),
-)
+}
 _MAX_LINES, _MAX_EVIDENCE = 2000, 8
 
 
@@ -152,7 +143,7 @@ def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
     for number, raw in enumerate(lines, 1):
         if any(words in raw for words in ("require", "depends on", "user requested", "you have")):
             text = pip_text = clean(raw).text.removeprefix("ERROR: ")
-            for wording, replacement in _REWORDED:
+            for wording, replacement in _REWORDED.items():
                 pip_text = wording.sub(replacement, pip_text)
             matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
             for match in matches or _UV.finditer(text):
@@ -163,8 +154,6 @@ def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
                     specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
                 except InvalidSpecifier:
                     continue
-                found = groups.get("found") or ""
+                name, found = canonicalize_name(groups["name"]), groups.get("found") or ""
                 if not (found and in_range(found, specifier)):
-                    yield StatedRequirement(
-                        user, canonicalize_name(groups["name"]), specifier, found, evidence
-                    )
+                    yield StatedRequirement(user, name, specifier, found, evidence)

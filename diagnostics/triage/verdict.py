@@ -28,7 +28,7 @@ from diagnostics.triage.rules import Rules
 
 MAX_CANDIDATES = 3
 NOT_JUDGED = "not_judged"
-UNRESOLVED = {"unknown", "wrapper", NOT_JUDGED, HYPOTHESIS}
+_UNRESOLVED = {"unknown", "wrapper", NOT_JUDGED}
 _MAX_FAILING, _MAX_ANCHORS = 3, 8
 # The entry that reports a NaN without a cause; the metrics may show the cause.
 _NAN = "NUM027"
@@ -84,7 +84,7 @@ class Diagnosis:
     @property
     def similar(self) -> tuple[Issue, ...]:
         """Known issues with similar words, if the root cause is unknown; those that are leads come first."""
-        if self.state not in UNRESOLVED:
+        if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
         listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
         issues = [*(lead.issue for lead in self.fallback.leads), *self.fallback.similar]
@@ -127,9 +127,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(logs, _explained_traceback_ids(rest), fallback)
-        if state in UNRESOLVED - {HYPOTHESIS}
-        else (),
+        anchors=_anchors(logs, _explained_traceback_ids(rest), fallback) if state in _UNRESOLVED else (),
         versions=versions,
         frameworks=tuple(sorted(frameworks, key=lambda name: (-frameworks[name], name))),
         fingerprint=_fingerprint(state, candidates, logs, _explained_traceback_ids(rest)),
