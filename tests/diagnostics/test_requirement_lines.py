@@ -2,7 +2,8 @@
 
 import pytest
 
-from diagnostics.fixes import fix_text
+from diagnostics.fixes import commands_of, fix_text
+from diagnostics.triage.command import exit_code
 from diagnostics.triage.report import report
 
 
@@ -172,3 +173,142 @@ def test_what_the_log_proves_comes_before_a_generic_entry(triage_lines):
     error = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'device'"
     verdict = triage_lines(banner, "Traceback (most recent call last):", frame, error)
     assert [finding.code for finding in report(verdict, ["a.log"]).findings] == ["CMP906", "CMP022"]
+
+
+SCRIPT = '  File "/home/me/train.py", line 3, in <module>'
+HEADER = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cannot import name 'HybridCache' from 'transformers'",
+        "No module named 'vllm.lora.models'",
+        "module 'transformers' has no attribute 'HybridCache'",
+        "EngineArgs.__init__() got an unexpected keyword argument 'device'",
+    ],
+)
+def test_answer_from_releases_is_the_verdict(triage_lines, line):
+    """A message without the exception's name has its answer as the headline, and the failure is not called unknown."""
+    verdict = triage_lines("loading", line)
+    assert (verdict.state, exit_code(verdict)) == ("known", 1)
+    result = report(verdict, ["a.log"])
+    assert result.findings[0].code == "CMP906"
+    assert not result.unresolved
+    assert not any(check.not_judged for check in result.checks)
+
+
+def test_conflict_beside_another_failure_is_not_the_verdict(triage_lines):
+    """Requirements that pip reports before a failure of another kind do not explain it."""
+    conflict = (
+        "vllm 0.17.1 requires transformers<5,>=4.56.0, but you have transformers 5.3.0 which is incompatible."
+    )
+    assert triage_lines(conflict).state == "known"
+    assert triage_lines(conflict, HEADER, SCRIPT, "    step()", "ValueError: no rows left").state == "unknown"
+
+
+def test_message_below_a_traceback_needs_no_exception_name(triage_lines):
+    """A known issue and the frames are found although the line that ends the traceback has no exception's name."""
+    lines = [HEADER, SCRIPT, "    llm = LLM()", "Qwen2Tokenizer has no attribute all_special_tokens_extended"]
+    verdict = triage_lines(*lines)
+    assert [candidate.issue.code for candidate in verdict.candidates] == ["CMP017"]
+    assert verdict.logs[0].failures[0].type == "AttributeError"
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "found"),
+    [
+        ("    args = EngineArgs(", "__init__() got an unexpected keyword argument 'device'", True),
+        ("    make(EngineArgs(**args))", "__init__() got an unexpected keyword argument 'device'", True),
+        ("    params = SamplingParams(", "Unexpected keyword argument 'use_beam_search'", True),
+        ("    EngineArgs(Parser(", "__init__() got an unexpected keyword argument 'device'", False),
+        ("    make(args)", "__init__() got an unexpected keyword argument 'device'", False),
+    ],
+)
+def test_class_is_read_from_the_calling_line(triage_lines, source, message, found):
+    """A constructor's message without the class is decided if the line above calls exactly one class."""
+    frames = [HEADER, SCRIPT, source, f"TypeError: {message}"]
+    assert bool(findings(triage_lines, "CMP906", *frames)) is found
+    assert bool(findings(triage_lines, "CMP906", *frames[2:])) is found
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "command"),
+    [
+        (
+            "vllm 0.6.3 requires torch==2.4.0, but you'll have torch 2.2.0 which is incompatible.",
+            "vllm 0.6.3 requires torch==2.4.0, found 2.2.0.",
+            "Or take a release of vllm for torch 2.2.0.",
+        ),
+        (
+            "ImportError: tokenizers>=0.20,<0.21 is required for a normal functioning of this module, but found"
+            " tokenizers==0.19.1.",
+            "transformers requires tokenizers<0.21,>=0.20, found 0.19.1.",
+            "tokenizers<0.21,>=0.20",
+        ),
+        (
+            "    PyTorch 2.4.0+cu121 with CUDA 1201 (you have 2.4.0+cu118)",
+            "xformers requires torch==2.4.0+cu121, found 2.4.0+cu118.",
+            "Or take a release of xformers for torch 2.4.0+cu118.",
+        ),
+    ],
+)
+def test_other_wordings_of_a_conflict_are_read(triage_lines, line, title, command):
+    """Pip's second wording, transformers' and xformers' name both sides."""
+    (finding,) = findings(triage_lines, "CMP904", line)
+    assert finding.title == title
+    assert command in fix_text(finding.remedy)
+
+
+def test_requirement_that_is_met_is_no_conflict(triage_lines):
+    """Xformers prints both releases of torch also if only Python differs."""
+    assert not findings(
+        triage_lines, "CMP904", "    PyTorch 2.4.0+cu121 with CUDA 1201 (you have 2.4.0+cu121)"
+    )
+
+
+def test_generic_entry_comes_after_the_index_without_its_fix(triage_lines):
+    """An entry for removed names does not advise an older release if the name exists only in newer ones."""
+    error = "ImportError: cannot import name 'PreTrainedConfig' from 'transformers.configuration_utils'"
+    first, second = report(triage_lines("transformers==4.50.0", error), ["a.log"]).findings
+    assert (first.code, second.code, second.remedy) == ("CMP906", "CMP023", None)
+    assert "transformers>=5.0.0" in fix_text(first.remedy)
+
+
+def test_exception_that_cannot_be_imported_was_not_raised(triage_lines):
+    """The name of an exception in an import error is not that exception."""
+    raised = "LocalEntryNotFoundError: Cannot find the requested files in the disk cache"
+    assert [it.issue.code for it in triage_lines(raised).candidates] == ["ENV004"]
+    missing = (
+        "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors' (errors.py)"
+    )
+    assert not triage_lines(missing).candidates
+
+
+@pytest.mark.parametrize(
+    ("lines", "module"),
+    [
+        (["cannot import name 'PILImageResampling' from 'transformers.image_utils'"], "PIL"),
+        (
+            ["transformers==5.0.0", "cannot import name 'GenerationMixin' from 'transformers'"],
+            "generation.utils",
+        ),
+    ],
+    ids=["optional package", "lazy module"],
+)
+def test_name_that_every_release_has_hides_another_failure(triage_lines, lines, module):
+    """If the release has the name, the answer is the import that shows the first error, and no other release."""
+    (finding,) = findings(triage_lines, "CMP906", *lines)
+    assert "an import inside it failed, an optional package is missing" in finding.title
+    (command,) = commands_of(finding.remedy.actions)
+    assert command.startswith("python -c")
+    assert f"{module}'" in command
+
+
+def test_failure_inside_an_import_comes_after_its_cause(triage_lines):
+    """Of two names that cannot be imported the one that the release lacks is the answer."""
+    effect = "ImportError: cannot import name 'PILImageResampling' from 'transformers.image_utils'"
+    (finding,) = findings(
+        triage_lines, "CMP906", effect, "cannot import name 'HybridCache' from 'transformers'"
+    )
+    assert "HybridCache" in finding.title
