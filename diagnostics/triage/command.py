@@ -13,7 +13,7 @@ import click
 
 from diagnostics import UserError, catalog
 from diagnostics.cli import Command
-from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, Certainty
 from diagnostics.output import prepare, progress
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
 from diagnostics.triage.missing_names import explain_missing_names
@@ -83,7 +83,9 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
     first = verdict.anchors[0].location if verdict.anchors else ""
     # Requirements that are not met may be harmless if something else fails.
     failed = any(log.failures or (log.errors and not log.cut) for log in verdict.logs)
-    if (conflicts and not failed) or any(first in {"", item.evidence[0].place} for item in names):
+    if (conflicts and not failed) or any(
+        item.certainty != Certainty.HYPOTHESIS and first in {"", item.evidence[0].place} for item in names
+    ):
         return replace(verdict, state="known", anchors=())
     return verdict
 

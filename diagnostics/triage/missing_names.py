@@ -100,6 +100,8 @@ def package_of(path: str) -> str:
 
 def _finding(explanation: Explanation, hit: Hit) -> Finding:
     certain = bool(explanation.direction and explanation.installed)
+    # A name that no release has, in code of unknown origin, may be a mistake in that code.
+    misspelled = explanation.is_decided and not explanation.versions and not explanation.caller
     evidence = [Evidence(hit.text, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
@@ -139,7 +141,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         _CODE,
         explanation.headline,
         Severity.ERROR,
-        Certainty.ESTABLISHED if certain else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if certain else Certainty.HYPOTHESIS if misspelled else Certainty.SUPPORTED,
         "static" if explanation.is_decided else "declared",
         explanation.sentences,
         tuple(evidence),
