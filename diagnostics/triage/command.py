@@ -136,10 +136,11 @@ def _print_groups(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
 
 def _group_document(fingerprint: str, members: list[tuple[str, Diagnosis]]) -> dict[str, Any]:
     verdict = members[0][1]
+    codes = [*(it.issue.code for it in verdict.candidates), *(it.code for it in verdict.computed)]
     return {
         "fingerprint": fingerprint,
         "verdict": verdict.state,
-        "code": next((it.code for it in (*(it.issue for it in verdict.candidates), *verdict.computed)), None),
+        "code": next(iter(codes), None),
         "title": _title(verdict),
         "logs": [name for name, _ in members],
     }
