@@ -7,6 +7,7 @@ step, and the likely causes in order. Each cause names the option to change in t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,7 +21,7 @@ from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.frameworks import FRAMEWORKS, SHOWN
-from diagnostics.logs.metric_names import MAX_STEPS_PER_S
+from diagnostics.logs.metric_names import MAX_STEPS_PER_S, is_zero
 
 MIN_STEPS = 8
 """Number of steps with a reward signal that are needed to decide whether a run learns."""
@@ -29,8 +30,13 @@ _UPDATE = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff"
 _KL_FLOOR, _KL_ALARM = 0.002, 0.01
 # Mismatch of engine and trainer: rounding floor, factor over the first steps, least alarm, alarm from step 1.
 _MISMATCH = {"probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0, 0.005, 0.1)}
-_MOST_FLAT = 0.9
+MOST_FLAT = 0.8
+"""Largest share of groups with equal rewards that is no fault."""
 _FLAT_STEPS = 60
+# The mean of one reward function; functions that are usually 0, and those that may be learned late.
+_FUNCTION_MEAN = re.compile(r"(?:train/)?rewards/([^/]+)/mean")
+_PENALTY = re.compile(r"(?i)penal|punish|overlong|repet|length|cosine")
+_FORMAT = re.compile(r"(?i)format|tag|xml|think|bonus|style|structure")
 
 
 class _Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +105,18 @@ class Curves:
             misses += 1
             if misses > 2:
                 break
+        return Episode(rows[start:])
+
+    def departure(self, name: str, holds: Callable[[float], bool]) -> Episode:
+        """Return the last episode, from the step on which the metric left the band of its first values."""
+        rows, late = self.select(name), self.last_episode(name, holds)
+        values = [row.values[name] for row in rows]
+        early = values[: max(MIN_STEPS, len(values) // 8)]
+        center = stats.median(early)
+        width = 6 * stats.median([abs(value - center) for value in early]) + 1e-9
+        start, is_below = len(rows) - len(late.rows), stats.median(values[-len(late.rows) :]) < center
+        while start and ((center - values[start - 1]) if is_below else (values[start - 1] - center)) > width:
+            start -= 1
         return Episode(rows[start:])
 
     def ends(self, name: str) -> tuple[float, float]:
@@ -181,7 +199,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
             if result := check(curves):
                 faults.setdefault(result.family, result)
     results = list(faults.values())
-    topics = {result.topic for result in results}
+    topics = {result.topic for result in results if not result.is_clean}
     if "metrics" not in topics:
         results.append(clean("metrics", count=sum(len(entry.rows) for entry in series)))
     if "curves" not in topics and longest < MIN_STEPS:
@@ -264,7 +282,7 @@ def _flat_rewards(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
     """Find steps in which all rewards of each group are equal; also return the metrics that show it."""
     rewards = curves.column("reward")
     if curves.select("reward", "reward_std"):
-        name, holds = "reward_std", lambda _reward, spread: spread == 0
+        name, holds = "reward_std", lambda _reward, spread: is_zero(spread)
     elif curves.select("reward", "all_alike"):
         name, holds = "all_alike", lambda _reward, share: share == 1
     else:
@@ -280,11 +298,11 @@ def _no_reward_spread(curves: Curves) -> Result | None:
     """Find groups whose rewards are all equal, so that their rollouts have no advantage."""
     rewards, episode = curves.column("reward"), None
     quoted: tuple[str, ...] = ("all_alike",)
-    options: dict[str, Any] = {"code": "REW004", "causes": "reward"}
+    options: dict[str, Any] = {"code": "REW004", "causes": "reward_spread"}
     if flat := _flat_rewards(curves):
         episode, quoted = flat
         if len({row.values["reward"] for row in episode.rows}) == 1:
-            options |= {"steps": len(rewards)}
+            options |= {"steps": len(rewards), "causes": "reward"}
             message = "the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps"
             return curves.report(episode, "metrics/dead_reward", message, *quoted, **options)
     elif rewards and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards):
@@ -294,7 +312,7 @@ def _no_reward_spread(curves: Curves) -> Result | None:
         return curves.report(episode, "metrics/no_spread", message, *quoted, **options)
     rows = curves.select("all_alike")[-20:]
     share = stats.median([row.values["all_alike"] for row in rows])
-    if len(rows) < 6 or share < _MOST_FLAT:
+    if len(rows) < 6 or share <= MOST_FLAT:
         return None
     message = "{share:.0%} of groups have no reward spread in the last {count} steps: they give no gradient"
     return curves.report(Episode(rows), "metrics/little_spread", message, *quoted, **options, share=share)
@@ -302,12 +320,12 @@ def _no_reward_spread(curves: Curves) -> Result | None:
 
 def _no_gradient(curves: Curves) -> Result | None:
     """Find a gradient of 0 in steps whose rewards differ; a learning rate of 0 is reported by itself."""
-    if curves.column("lr") and not any(curves.column("lr")):
+    if curves.column("lr") and all(map(is_zero, curves.column("lr"))):
         return None
     least = 4 if any(curves.column("grad_norm")) else 3
     mixed = Curves(tuple(row for row in curves.rows if row.values.get("all_alike", 0) < 1))
     names = ("grad_norm", "reward_std")
-    episode = mixed.longest_episode(names, lambda norm, spread: norm == 0 < spread, least)
+    episode = mixed.longest_episode(names, lambda norm, spread: is_zero(norm) and spread > 0, least)
     message = "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)"
     options = {"code": "NUM046", "causes": "no_gradient"}
     return curves.report(episode, "metrics/no_gradient", message, *names, **options)
@@ -315,7 +333,7 @@ def _no_gradient(curves: Curves) -> Result | None:
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
     rows, message = curves.select("lr"), "the learning rate is 0 in all {count} logged steps"
-    if len(rows) < 3 or any(curves.column("lr")):
+    if len(rows) < 3 or not all(map(is_zero, curves.column("lr"))):
         return None
     return curves.report(Episode(rows), "metrics/rate_zero", message, "lr", code="CFG128")
 
@@ -350,7 +368,7 @@ def _mismatch(curves: Curves) -> Result | None:
             options |= {"now": stats.median(values)}
             return curves.report(Episode(curves.select(name)), "metrics/unlike", message, name, **options)
         if len(values) >= 2 * MIN_STEPS and last >= limit:
-            late = curves.last_episode(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
+            late = curves.departure(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
             message = "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}"
             options |= {"first": first, "last": last}
             return curves.report(late, "metrics/drifting", message, name, **options)
@@ -367,7 +385,7 @@ def _entropy_collapse(curves: Curves) -> Result | None:
     first, last = curves.ends("entropy")
     if first <= 0.02 or last >= 0.1 * first:
         return None
-    late = curves.last_episode("entropy", lambda value: value < 0.1 * first)
+    late = curves.departure("entropy", lambda value: value < 0.1 * first)
     values: dict[str, Any] = {"first": curves.column("entropy")[0], "last": last}
     message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
     return curves.report(late, "curves/entropy_collapse", message, "entropy", causes="entropy", **values)
@@ -377,7 +395,7 @@ def _kl_explosion(curves: Curves) -> Result | None:
     first, last = curves.ends("kl")
     if last <= 1 or last <= 20 * max(first, 1e-3):
         return None
-    late = curves.last_episode("kl", lambda value: value > 0.25 * last)
+    late = curves.last_episode("kl", lambda value: value > max(0.05 * last, 5 * first))
     values: dict[str, Any] = {"first": first, "last": last}
     message = "the KL to the reference went from {first:.2g} to {last:.3g} {span}"
     return curves.report(late, "curves/kl_explosion", message, "kl", causes="kl", **values)
@@ -410,7 +428,8 @@ def _flat_reward(curves: Curves) -> Result | None:
         return None
     measured: dict[str, Any] = {"level": level, "slope": slope, "noise": noise}
     message = "the reward does not move: {level:.3g} in all {count} logged steps"
-    return curves.report(Episode(rows), "curves/flat_reward", message, "reward", causes="reward", **measured)
+    causes = "flat_reward" if abs(level) > 0.02 else "reward"
+    return curves.report(Episode(rows), "curves/flat_reward", message, "reward", causes=causes, **measured)
 
 
 def _reward_collapse(curves: Curves) -> Result | None:
@@ -423,13 +442,97 @@ def _reward_collapse(curves: Curves) -> Result | None:
     noise = stats.median([abs(b - a) for a, b in pairwise(values)])
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
         return None
-    late = curves.last_episode("reward", lambda value: value <= 0.5 * peak)
+    late = curves.departure("reward", lambda value: value <= 0.5 * peak)
     options: dict[str, Any] = {"peak": peak, "last": last}
     message = "the reward fell from {peak:.3g} to {last:.3g} {span}"
     return curves.report(late, "curves/reward_collapse", message, "reward", causes="kl", **options)
 
 
+def _length_collapse(curves: Curves) -> Result | None:
+    first, last = curves.ends("length")
+    if first < 40 or last >= 0.15 * first:
+        return None
+    late = curves.departure("length", lambda value: value < 0.3 * first)
+    values: dict[str, Any] = {"first": first, "last": last}
+    message = "the mean completion length fell from {first:.0f} to {last:.0f} tokens {span}"
+    return curves.report(
+        late, "curves/length_collapse", message, "length", causes="length_collapse", **values
+    )
+
+
+def _entropy_explosion(curves: Curves) -> Result | None:
+    first, last = curves.ends("entropy")
+    if last < max(3 * first, first + 1) or first <= 0:
+        return None
+    late = curves.departure("entropy", lambda value: value > 0.5 * last)
+    values: dict[str, Any] = {"first": first, "last": last}
+    message = "entropy rose from {first:.3g} to {last:.3g} {span}: completions become random"
+    return curves.report(
+        late, "curves/entropy_explosion", message, "entropy", causes="entropy_explosion", **values
+    )
+
+
+def _evaluation_falls(curves: Curves) -> Result | None:
+    """Find an evaluation reward that falls clearly below its best while the training reward rises."""
+    values, (first, last) = curves.column("eval_reward"), curves.ends("reward")
+    if len(values) < 5 or last <= first:
+        return None
+    smooth = [stats.median(values[place : place + 3]) for place in range(len(values) - 2)]
+    best, now = max(smooth), smooth[-1]
+    noise = stats.median([abs(b - a) for a, b in pairwise(values)])
+    if now > best - max(0.2 * abs(best), 2 * noise) or last - first < 0.25 * (best - now):
+        return None
+    late = curves.last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
+    options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
+    message = (
+        "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, while the training reward"
+        " rose from {first:.3g} to {last:.3g}: overfitting or reward hacking"
+    )
+    return curves.report(
+        late, "curves/evaluation_falls", message, "eval_reward", causes="evaluation_falls", **options
+    )
+
+
+def _zero_reward_function(curves: Curves) -> Result | None:
+    """Find one of several reward functions that is 0 in the whole run: a notice for format, else not decided."""
+    means: dict[str, list[float]] = {}
+    for row in curves.select("reward"):
+        for name, value in row.printed.items():
+            if match := _FUNCTION_MEAN.fullmatch(name):
+                means.setdefault(match[1], []).append(value)
+    zero = [name for name, values in means.items() if len(values) >= 20 and all(map(is_zero, values))]
+    zero = [name for name in zero if not _PENALTY.search(name)]
+    others = [name for name, values in means.items() if any(values)]
+    if not zero or not others:
+        return None
+    text = "the reward function {name} is 0 in all {count} logged steps; {others} is not"
+    values = {"name": zero[0], "count": len(means[zero[0]]), "others": others[0]}
+    fact = note("notice", text, **values)
+    if all(map(_FORMAT.search, zero)):
+        return clean("metrics/zero_function", count=values["count"], evidence=(fact,))
+    need = note(
+        "want_matching_reward", "a completion that should get a reward of {name}: print both", **values
+    )
+    return undecided("metrics/zero_function", need, count=values["count"], evidence=(fact,))
+
+
+def _missing_steps(curves: Curves) -> Result | None:
+    """Find a jump of the step counter far above the logging interval; it is a notice."""
+    rows = [row for row in curves.rows if row.step is not None and "reward" in row.values]
+    gaps = [(b.step - a.step, b) for a, b in pairwise(rows) if b.step > a.step]  # type: ignore[operator]
+    usual = stats.median([gap for gap, _ in gaps])
+    gap, row = max(gaps, key=lambda entry: entry[0], default=(0, None))
+    if row is None or len(gaps) < MIN_STEPS or gap < max(10, 5 * usual):
+        return None
+    text = "the step goes from {before} to {after}, usually by {usual:g}: steps are missing, or these are two runs"
+    values = {"before": (row.step or 0) - gap, "after": row.step, "usual": usual}
+    return clean(
+        "metrics/missing_steps", count=len(rows), evidence=(note("notice", text, row.place, **values),)
+    )
+
+
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
     _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate, _truncation,
-    _mismatch, _clip_ratio, _entropy_collapse, _kl_explosion, _gradient_spikes, _flat_reward, _reward_collapse,
+    _mismatch, _clip_ratio, _entropy_collapse, _entropy_explosion, _length_collapse, _evaluation_falls, _kl_explosion,
+    _gradient_spikes, _flat_reward, _reward_collapse, _zero_reward_function, _missing_steps,
 )  # fmt: skip

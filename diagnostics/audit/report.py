@@ -82,6 +82,10 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
             _print_details(console, result)
         else:
             _print_fault(console, result)
+    for result in () if verbose else audit.results:
+        for fact in result.evidence:
+            if fact.name == "notice":
+                print_text(console, Text(f"{'notice':<{INDENT}}", "yellow") + Text(_note_text(fact)))
     for result in () if verbose else filter(is_open, audit.results):
         print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(sentence(result)))
         for need in result.needed:

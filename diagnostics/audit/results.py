@@ -6,7 +6,7 @@ there.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,7 @@ CHECKS = {
     "pairing": Check("prompts in completions", "data", "sample"),
     "data": Check("order of the prompts", "data", "sample"),
     "advantages": Check("advantages, recomputed", "P11", "sample"),
+    "texts": Check("texts of completions", "samples", "sample"),
     "samples": Check("duplicate completions", "samples", "sample"),
     "ends": Check("ends of completions", "samples", "sample"),
     "rewards": Check("rewards within groups", "samples", "sample"),
@@ -246,6 +247,38 @@ class Audit:
     def select(self, outcome: str) -> tuple[Result, ...]:
         """Return the results with an outcome."""
         return tuple(result for result in self.results if result.outcome == outcome)
+
+
+# Faults that others often cause; the second table has those which only show that the reward is bad.
+_SYMPTOMS = (
+    "curves/kl_explosion", "curves/entropy_explosion", "curves/length_collapse", "curves/gradient_spikes",
+    "curves/clip", "curves/truncation",
+)  # fmt: skip
+_REWARD_SYMPTOMS = (
+    "rewards/constant", "rewards/no_spread", "rewards/little_spread", "metrics/dead_reward", "metrics/no_spread",
+    "metrics/little_spread", "curves/reward_collapse", "curves/flat_reward",
+)  # fmt: skip
+
+
+def put_causes_first(*results: Result) -> tuple[Result, ...]:
+    """Put faults before those that they cause; a bad reward with a cause among them has no likely causes of its own."""
+
+    def rank(result: Result) -> int:
+        symptoms = (*_SYMPTOMS, *_REWARD_SYMPTOMS)
+        return symptoms.index(result.family) + 1 if result.is_fault and result.family in symptoms else 0
+
+    ordered = sorted(results, key=rank)
+    root = next((result for result in ordered if result.is_fault), None)
+    if root is None or root.family in _REWARD_SYMPTOMS:
+        return tuple(ordered)
+    probable = note("consequence_of", "probably a consequence of: {root}", root=root.message)
+
+    def explained(result: Result) -> Result:
+        facts = tuple(fact for fact in result.evidence if fact.name != "cause")
+        is_symptom = result.is_fault and result.family in _REWARD_SYMPTOMS
+        return replace(result, evidence=(probable, *facts)) if is_symptom else result
+
+    return tuple(map(explained, ordered))
 
 
 def is_open(result: Result) -> bool:

@@ -37,6 +37,9 @@ _FRAMEWORK_NAMES = {
 _PATTERNS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
 _NAMES = {canonical: re.compile(pattern) for canonical, pattern in _PATTERNS.items()}
 """Canonical names, with what several frameworks call them; matched against the name in lower case."""
+# Of verl, and of dictionaries with `step` or `global_step`.
+_STEP = re.compile(r"(?:^|[\s'\"(){,])(?:global_)?step['\"]?: ?([0-9]{1,9})(?![0-9.])")
+_ROUNDED_ZERO = re.compile(r"-?0?\.0{2,}")
 # A cheap first test: a line without any of these has no metrics.
 _METRIC_WORDS = re.compile(
     r"(?i)loss|steps_per_second|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
@@ -44,6 +47,19 @@ _METRIC_WORDS = re.compile(
 _TABLE = re.compile(r"\s*\|?(?:[^|]+\|)+[^|]*$")
 MAX_STEPS_PER_S = 100
 """Upper limit of real GRPO steps per second: no hardware samples and trains faster."""
+
+
+class RoundedZero(float):
+    """A number that was printed as 0 with two decimals or more, so that it may be a small one."""
+
+
+def is_zero(value: float) -> bool:
+    """Return whether a metric is 0, and not a number that was rounded to 0 when it was printed.
+
+    >>> is_zero(0.0), is_zero(RoundedZero(0))
+    (True, False)
+    """
+    return value == 0 and not isinstance(value, RoundedZero)
 
 
 @dataclass(frozen=True)
@@ -54,11 +70,13 @@ class MetricRow:
         source: Name of the log.
         line: Number of the line.
         metrics: The printed name and the value, by canonical name.
+        step: Training step; None if the line does not have it.
     """
 
     source: str
     line: int
     metrics: dict[str, tuple[str, float]]
+    step: int | None = None
 
     def value(self, name: str) -> float | None:
         """Return the value of a metric, or None if the line does not have it."""
@@ -94,7 +112,8 @@ def metric_rows(
             else:
                 continue
             if metrics and len(rows) < most:
-                rows.append(MetricRow(source, number, metrics))
+                step = _STEP.search(raw)
+                rows.append(MetricRow(source, number, metrics, int(step[1]) if step else None))
     return rows
 
 
@@ -115,19 +134,20 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
 def _add(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
     canonical = canonical_name(name)
     if canonical and (canonical not in metrics or math.isnan(float(value))):
-        metrics[canonical] = (name, float(value))
+        number = RoundedZero(value) if _ROUNDED_ZERO.fullmatch(value) else float(value)
+        metrics[canonical] = (name, number)
 
 
 @functools.lru_cache(4096)
 def canonical_name(name: str) -> str:
-    """Return the canonical name of a metric; empty for evaluation metrics and unknown names.
+    """Return the canonical name of a metric; empty for unknown names, and for evaluation metrics except the reward.
 
-    >>> canonical_name("train/reward"), canonical_name("critic/score/mean"), canonical_name("eval_reward")
-    ('reward', 'reward', '')
+    >>> canonical_name("train/reward"), canonical_name("eval_reward"), canonical_name("eval_loss")
+    ('reward', 'eval_reward', '')
     """
     lowered = name.lower().strip()
     if lowered.startswith(("val", "eval", "test")):
-        return ""
+        return "eval_reward" if _NAMES["eval_reward"].search(lowered) else ""
     parts = lowered.split("/")
     ends = ("/".join(parts[start:]) for start in range(len(parts)))
     known = next((_FRAMEWORK_NAMES[end] for end in ends if end in _FRAMEWORK_NAMES), "")

@@ -1,4 +1,4 @@
-"""Read the metrics of a run from trainer_state.json, JSON lines and logs, without evaluation metrics."""
+"""Read the metrics of a run from trainer_state.json, JSON lines and logs; of an evaluation only the reward."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
     numbers = ((mask_and_cut(str(name), 200), _float(value)) for name, value in values.items())
     printed = dict(islice(((name, value) for name, value in numbers if value is not None), 500))
     if step is None:
-        step = next((run_data.whole_number(values[name]) for name in _STEPS if name in values), None)
+        # ms-swift prints "40/160".
+        progress = str(values.get("global_step/max_steps", "")).partition("/")[0]
+        printed_steps = [values[name] for name in _STEPS if name in values]
+        printed_steps += [int(progress)] if re.fullmatch("[0-9]{1,9}", progress) else []
+        step = run_data.whole_number(printed_steps[0]) if printed_steps else None
     canonical: dict[str, float] = {}
     for name, value in printed.items():
         meaning = "" if name == "train_loss" else metric_names.canonical_name(name)
@@ -70,7 +74,7 @@ def read_trainer_state(path: Path, unread: run_data.UnreadInputs) -> run_data.Me
     rows = [
         metric_row(entry, f"{place}[{index}]")
         for index, entry in enumerate(document["log_history"][:MAX_STEPS])
-        if isinstance(entry, dict) and not is_evaluation(entry)
+        if isinstance(entry, dict)
     ]
     return _series(path.name, rows)
 
@@ -90,17 +94,22 @@ def newest_states(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
-    """Read a file of JSON lines with one step per line."""
+    """Read a file of JSON lines with one step per line; verl's FileLogger (0.7.1) has the metrics under `data`."""
     rows: list[run_data.MetricRow | None] = []
+    numbers = 0
     try:
         for line, entry in run_data.read_json_lines(path, unread):
             if len(rows) >= MAX_STEPS:
                 unread.add(path, f"line {line} and all after it: more than {MAX_STEPS} steps")
                 break
-            if not is_evaluation(entry):
-                rows.append(metric_row(entry, f"{path.name}:{line}"))
+            data = entry.get("data")
+            values = {"step": entry.get("step")} | data if isinstance(data, dict) else entry
+            rows.append(metric_row(values, f"{path.name}:{line}"))
+            numbers += sum(_float(value) is not None for value in values.values())
     except OSError as error:
         unread.add(path, error)
+    if not any(rows) and numbers >= 3 * len(rows) > 0:
+        unread.add(path, "no name of its numbers is a known metric")
     return _series("metrics.jsonl", rows)
 
 
@@ -128,7 +137,7 @@ def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries
         values = {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}
         # The lines between both parts were not counted.
         place = f"{row.source}, last 256 KiB" if gap and row.line > head_lines else f"{row.source}:{row.line}"
-        rows.append(run_data.MetricRow(None, values, dict(row.metrics.values()), place))
+        rows.append(run_data.MetricRow(row.step, values, dict(row.metrics.values()), place))
     summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
     printed = {name: value for name, value in summary.items() if value is not None}
     is_summary = {"train_runtime", "train_steps_per_second"} <= set(printed)

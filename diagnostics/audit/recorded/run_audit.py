@@ -20,10 +20,12 @@ from diagnostics.audit.metrics import check_learning, check_metrics
 from diagnostics.audit.recorded import metric_files, run_data, sample_files
 from diagnostics.audit.recorded.advantages import check_advantages
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
+from diagnostics.audit.recorded.completion_texts import check_texts
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
+from diagnostics.audit.recorded.reward_weights import weigh_rewards
 from diagnostics.audit.recorded.samples import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
-from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, skipped
+from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped
 from diagnostics.output import progress
 
 _MAX_SHOWN = 12
@@ -62,12 +64,14 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     if not (run.recordings or run.series or run.checkpoints or run.unread):
         files = "trainer_state.json, *.jsonl of metrics or completions, completions_*.parquet, *.safetensors, a log"
         raise AuditError(f"{path}: no run artifacts: expected {files}")
+    run = weigh_rewards(run)
     samples = [*check_samples(run), *check_advantages(run)]
     rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
-    results = (
+    results = put_causes_first(
         check_learning(run.series, rewards),
         *check_metrics(run.series),
         *check_prompts(run),
+        *check_texts(run),
         *samples,
         *check_masks(run),
         *check_checkpoints(run),

@@ -8,12 +8,12 @@ from itertools import groupby
 from math import exp
 from typing import Any
 
+from diagnostics.audit.metrics import MOST_FLAT
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import mean, share_interval
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
 _LEAST_PROMPTS, _LEAST_GROUPS, _LEAST_STEPS = 3, 4, 4
-_MOST_FLAT = 0.9
 _WANT_DUMPS = (
     "dumped completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
 )
@@ -222,9 +222,8 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
             "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
         )
         return fault("rewards/no_spread", message, "REW004", values, **fields)
-    if len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
-        message = (
-            "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): they produce no gradient"
-        )
+    if len(flat) > MOST_FLAT * len(groups) and easy < 0.8 * len(flat):
+        counts = "{hard} all {lowest:g}, {easy} all {highest:g}"
+        message = f"{{flat}} of {{groups}} groups have equal rewards ({counts}): they produce no gradient"
         return fault("rewards/little_spread", message, "REW004", values, **fields)
     return clean("rewards", **fields)

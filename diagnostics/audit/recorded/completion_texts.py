@@ -1,0 +1,106 @@
+"""Check the texts of recorded completions: empty, past the end token, repetitive, or mixed from several scripts."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from diagnostics.audit.metrics import Curves
+from diagnostics.audit.recorded.run_data import RunArtifacts, Sample
+from diagnostics.audit.recorded.stats import mean
+from diagnostics.audit.results import Result, clean, fault, note, skipped
+
+_MOST_SAMPLES, _MOST_TEXT, _LEAST_SAMPLES = 8192, 16_384, 64
+# Texts of tools and of the environment belong to completions of several turns.
+_TOOL_TEXT = re.compile(r"<\|?/?tool_(?:call|response)|</?(?:tool|information|observation|search)>")
+_NEXT_TURN = re.compile(
+    r"<\|(?:im_end|eot_id|endoftext|end_of_text)\|>\s*\S|<\|(?:im_start|start_header_id)\|>|<start_of_turn>"
+    r"|\[/?INST\]|\n(?:user|assistant|human)\n|\n(?:Human|User): ?\n?\S"
+)
+# Cyrillic, Hebrew, Arabic, scripts of India, Thai, Japanese, Chinese, Korean.
+_OTHER_SCRIPT = re.compile("[\u0400-\u04ff\u0590-\u06ff\u0900-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+
+
+def _is_empty(row: Sample) -> bool:
+    return not row.completion.strip()
+
+
+def _continues(row: Sample) -> bool:
+    return not _TOOL_TEXT.search(row.completion) and bool(_NEXT_TURN.search(row.completion))
+
+
+def _repeats(row: Sample) -> bool:
+    """Return whether a text compresses to less than a tenth, which prose, code and tables do not."""
+    data = row.completion[:_MOST_TEXT].encode("utf-8", "replace")
+    return len(data) >= 400 and len(zlib.compress(data, 6)) < 0.1 * len(data)
+
+
+def _mixes_scripts(row: Sample) -> bool:
+    """Return whether words alternate with words of a script that the prompt lacks."""
+    text = row.completion[:_MOST_TEXT]
+    if not row.prompt or not _OTHER_SCRIPT.search(text) or _OTHER_SCRIPT.search(row.prompt):
+        return False
+    flags = [bool(_OTHER_SCRIPT.search(word)) for word in text.split()]
+    switches = sum(a != b for a, b in pairwise(flags))
+    return switches >= max(10, len(flags) // 10)
+
+
+# Family, property of a text, share from which it is a fault, and message; `curve_causes.toml` has the causes.
+_CHECKS: tuple[tuple[str, Callable[[Sample], bool], float, str], ...] = (
+    ("mixed_scripts", _mixes_scripts, 0.05,
+     "{share:.0%} of completions alternate between scripts word by word {span}: garbled tokens"),
+    ("empty", _is_empty, 0.2, "{share:.0%} of completions are empty {span}"),
+    ("next_turn", _continues, 0.05,
+     "{share:.0%} of completions go on after the end of their turn {span}: the stop token is missing"),
+    ("repetition", _repeats, 0.1, "{share:.0%} of completions repeat the same words over and over {span}"),
+)  # fmt: skip
+
+
+def check_texts(run: RunArtifacts) -> Iterator[Result]:
+    """Check the completions of each recording."""
+    curves = Curves(run.series[0].rows if run.series else ())  # for the framework's option names
+    for recording in run.recordings:
+        rows = recording.rows[:: len(recording.rows) // _MOST_SAMPLES + 1]
+        if len(rows) < _LEAST_SAMPLES or not any(row.completion for row in rows):
+            yield skipped("texts", "want_texts", f"texts of {_LEAST_SAMPLES} completions or more")
+            continue
+        faults = []
+        for name, holds, alarm, message in _CHECKS:
+            values, example = _measure(holds, alarm, rows)
+            if example:
+                fact = note(
+                    "completion", "for example: {text!r}", example.place, text=example.completion[-160:]
+                )
+                options = {"count": values["count"], "evidence": (fact, *curves.causes(name))}
+                faults.append(fault(f"texts/{name}", message, "", values, **options))
+        yield from faults or [clean("texts", count=len(rows))]
+
+
+def _measure(
+    holds: Callable[[Sample], bool], alarm: float, rows: Sequence[Sample]
+) -> tuple[dict[str, Any], Sample | None]:
+    """Return share and span of the texts with a property, and an example; no example if the share is below the alarm.
+
+    The span is the end of the run in which the share is never below half of the alarm for three steps, or all of it.
+    """
+    steps: dict[int, list[bool]] = {}
+    for row in sorted(rows, key=lambda row: row.step):
+        steps.setdefault(row.step, []).append(holds(row))
+    numbers = list(steps)
+    first, misses = len(numbers), 0
+    for place in range(len(numbers) - 1, -1, -1):
+        is_high = mean(steps[numbers[place]]) >= 0.5 * alarm
+        first, misses = (place, 0) if is_high else (first, misses + 1)
+        if misses > 2:
+            break
+    flags = [flag for number in numbers[first:] for flag in steps[number]]
+    if len(flags) < _LEAST_SAMPLES:
+        first, flags = 0, [flag for step_flags in steps.values() for flag in step_flags]
+    span = f"since step {numbers[first]}" if first else "in the whole run"
+    values = {"share": mean(flags), "span": span, "count": len(flags)}
+    if mean(flags) < alarm:
+        return values, None
+    return values, next(row for row in rows if row.step >= numbers[first] and holds(row))
