@@ -11,7 +11,7 @@ from diagnostics.__main__ import main
 from diagnostics.audit.metrics import check_learning, check_metrics
 from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
-from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, put_causes_first
 from tests.diagnostics.audit_running.metric_lines import healthy_metrics
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"
@@ -142,3 +142,89 @@ def test_whole_log_is_read_or_the_report_says_what_is_not(tmp_path, capsys, padd
     printed = capsys.readouterr().out
     assert ("entropy collapsed from 0.6 to 0.001" in printed) == (padding == 0)
     assert ("only the first 8 MiB and the last 256 KiB were read" in printed) == (padding > 0)
+
+
+def results_of(change, steps=120):
+    """Return the results by family of a run whose metrics of each step are changed."""
+    rows = [metric_row(healthy_metrics(step) | change(step), "", step) for step in range(1, steps + 1)]
+    return {result.family: result for result in check_metrics((MetricSeries("metrics.jsonl", tuple(rows)),))}
+
+
+def test_symptoms_of_length_entropy_and_evaluation_are_found_with_their_first_step():
+    lengths = {"curves/length_collapse": lambda step: {"completions/mean_length": 500 if step < 60 else 10}}
+    explosion = {"curves/entropy_explosion": lambda step: {"entropy": 0.4 if step < 60 else 6.0}}
+    falling = {"curves/evaluation_falls": lambda step: {"eval_reward": 0.5 if step < 60 else 0.2}}
+    for family, change in (lengths | explosion | falling).items():
+        found = faults(change)
+        assert set(found) == {family}
+        assert "step 60" in found[family].message
+
+
+def test_rising_evaluation_and_noisy_short_evaluation_are_no_faults():
+    assert faults(lambda step: {"eval_reward": 0.3 + step / 1000 + 0.1 * (step % 2)}) == {}
+    assert (
+        faults(lambda step: {"eval_reward": (0.3, 0.45, 0.28)[step // 40 % 3]} if step % 40 == 0 else {})
+        == {}
+    )
+
+
+def test_extremes_and_ratios_of_old_and_new_policy_are_not_the_metric():
+    extremes = {"training/rollout_probs_diff_max": 0.4, "actor/ppo_kl": 1.4}
+    assert faults(lambda _: extremes | {"kl": None}) == {}
+
+
+def test_numbers_printed_as_zero_with_decimals_are_not_called_zero(tmp_path, capsys):
+    for rate, outcome in (("0.000", False), ("0.0", True)):
+        lines = [
+            f"step:{step} - actor/lr:{rate} - critic/rewards/mean:{0.3 + step / 200:.3f}"
+            for step in range(1, 81)
+        ]
+        (tmp_path / "verl.log").write_text("\n".join(lines))
+        main(["audit", str(tmp_path / "verl.log")])
+        assert ("the learning rate is 0" in capsys.readouterr().out) is outcome
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "metrics", "folder"])
+def test_metrics_of_verls_file_logger_are_read(tmp_path, capsys, name):
+    path = tmp_path / "run.jsonl" if name == "folder" else tmp_path / name
+    rows = [
+        {"critic/score/mean": 0.6 if step < 70 else 0.01, "actor/grad_norm": 0.3} for step in range(1, 101)
+    ]
+    path.write_text("".join(json.dumps({"step": n, "data": row}) + "\n" for n, row in enumerate(rows, 1)))
+    assert main(["audit", str(tmp_path if name == "folder" else path)]) == 1
+    assert "the reward fell from 0.6 to 0.01 since step 70" in capsys.readouterr().out
+
+
+def test_numbers_without_a_known_name_are_not_checked(tmp_path, capsys):
+    (tmp_path / "train.log").write_text("\n".join(str(healthy_metrics(step)) for step in range(1, 41)))
+    (tmp_path / "other.jsonl").write_text(json.dumps({"a": 1, "b": 2, "c": 3}) + "\n")
+    assert main(["audit", str(tmp_path)]) == 3
+    assert "other.jsonl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("zero", "outcome"), [("MathAccuracy", NOT_DECIDED), ("Format", CLEAN), ("repetition_penalty", "")]
+)
+def test_reward_function_that_is_always_zero_is_named(zero, outcome):
+    means = {f"rewards/{zero}/mean": 0.0, "rewards/other/mean": 0.4}
+    result = results_of(lambda _: means).get("metrics/zero_function")
+    assert (result.outcome if result else "") == outcome
+
+
+def test_missing_steps_are_a_notice():
+    assert "metrics/missing_steps" not in results_of(lambda _: {})
+    rows = [metric_row(healthy_metrics(step), "", step) for step in [*range(1, 60), *range(110, 160)]]
+    results = check_metrics((MetricSeries("metrics.jsonl", tuple(rows)),))
+    assert (
+        "goes from 59 to 110"
+        in next(r for r in results if r.family == "metrics/missing_steps").evidence[0].text
+    )
+    assert not any(result.outcome == FAULT for result in results)
+
+
+def test_causes_come_before_a_bad_reward_which_has_no_advice_of_its_own():
+    change = lambda step: {"learning_rate": 0.0, "reward": 0.5 + random.Random(step).gauss(0, 0.01)}  # noqa: E731
+    found = put_causes_first(*reversed(faults(change).values()))
+    assert [result.family for result in found] == ["metrics/rate_zero", "curves/flat_reward"]
+    assert "cause" not in {fact.name for fact in found[1].evidence}
+    assert "the learning rate is 0" in found[1].evidence[0].text

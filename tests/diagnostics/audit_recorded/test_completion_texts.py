@@ -1,0 +1,105 @@
+"""Texts of completions: empty, past the end of the turn, repetitive or garbled ones are found, ordinary ones pass."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from diagnostics.audit.recorded.completion_texts import check_texts
+from diagnostics.audit.recorded.reward_weights import fit_weights, weigh_rewards
+from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Recording, RunArtifacts, Sample
+from diagnostics.audit.results import FAULT
+
+WORDS = [
+    "we",
+    "first",
+    "add",
+    "both",
+    "numbers",
+    "then",
+    "divide",
+    "the",
+    "sum",
+    "by",
+    "seven",
+    "and",
+    "check",
+    "that",
+]
+GARBLED = "的 href zens 了 umn 、是 append 和 bek ikh 12 是 strt 的 ation 了 ivity 和 ulp 的 iar 是 ucky"
+TURN = "The answer is 4.<|im_end|>\n<|im_start|>user\nWhat is 3+3?"
+
+
+def ordinary(generator):
+    """Return an ordinary completion."""
+    return " ".join(generator.choices(WORDS, k=120)) + f" = {generator.random()}"
+
+
+def families(change, prompt="What is 2+2?"):
+    """Return message by family of the faults in 40 steps of 16 completions; `change` may return another text."""
+    generator = random.Random(0)
+    rows = []
+    for number in range(640):
+        step, text = 1 + number // 16, ordinary(generator)
+        rows.append(
+            Sample(
+                step, prompt, text if (other := change(step, number)) is None else other, float(number % 2)
+            )
+        )
+    results = check_texts(RunArtifacts((Recording("step.jsonl", tuple(rows)),)))
+    return {result.family: result.message for result in results if result.outcome == FAULT}
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("texts/empty", " \n"),
+        ("texts/next_turn", TURN),
+        ("texts/next_turn", "4\nuser\nWhat is 3+3?"),
+        ("texts/repetition", "The answer is 828. " * 60),
+        ("texts/mixed_scripts", GARBLED),
+    ],
+)
+def test_bad_texts_are_named_with_share_and_first_step(family, text):
+    found = families(lambda step, number: text if step >= 21 and number % 2 else None)
+    assert list(found) == [family]
+    assert found[family].startswith("50% of completions")
+    assert "since step 21" in found[family]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>{}</tool_call>\nuser\n<tool_response>4</tool_response>\nassistant\n4",
+        "设 x = 5 , 则 y = 7 , 所以 x + y = 12 , 因此 答案 是 12 , 即 z = 12 , 故 选 B",
+        "The answer is 4.<|im_end|>\n",
+        "".join(f"{number} | {number * number} | {number**3}\n" for number in range(100)),
+    ],
+    ids=["tool turns", "Chinese", "end token at the end", "a table"],
+)
+def test_ordinary_texts_pass(text):
+    assert families(lambda *_: text, prompt="求 x + y") == {}
+
+
+def test_few_bad_texts_pass():
+    assert families(lambda _step, number: "" if number % 20 == 0 else None) == {}
+
+
+def test_weights_of_reward_functions_follow_from_the_metrics():
+    generator = random.Random(0)
+    rows = []
+    for step in range(1, 41):
+        accuracy, style = generator.random(), generator.random()
+        printed = {
+            "rewards/accuracy/mean": accuracy,
+            "rewards/style/mean": style,
+            "rewards/unlearned/mean": 0.0,
+        }
+        rows.append(MetricRow(step, {"reward": round(accuracy + 0.2 * style, 8)}, printed, ""))
+    names, series = ["accuracy", "style", "unlearned"], MetricSeries("metrics.jsonl", tuple(rows))
+    assert fit_weights(series, names) == {"accuracy": 1.0, "style": 0.2, "unlearned": 1.0}
+    sample = Sample(1, "a", "b", scores={"accuracy": 1.0, "style": 0.5, "unlearned": 0.0})
+    run = weigh_rewards(RunArtifacts((Recording("completions.parquet", (sample,)),), (series,)))
+    assert run.recordings[0].rows[0].reward == pytest.approx(1.1)
+    noisy = [replace(row, values={"reward": generator.random()}) for row in rows]
+    assert fit_weights(MetricSeries("metrics.jsonl", tuple(noisy)), names) is None
