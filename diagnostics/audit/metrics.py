@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,10 @@ class Curves:
         rows, late = self.select(name), self.last_episode(name, holds)
         values = [row.values[name] for row in rows]
         early = values[: max(MIN_STEPS, len(values) // 8)]
-        center = stats.median(early)
-        width = 6 * stats.median([abs(value - center) for value in early]) + 1e-9
-        start, is_below = len(rows) - len(late.rows), stats.median(values[-len(late.rows) :]) < center
-        while start and ((center - values[start - 1]) if is_below else (values[start - 1] - center)) > width:
+        center, level = stats.median(early), stats.median(values[-len(late.rows) :])
+        width = 6 * stats.median([abs(value - center) for value in early]) + 0.02 * abs(level - center)
+        start, sign = len(rows) - len(late.rows), 1 if level > center else -1
+        while start and sign * (values[start - 1] - center) > width:
             start -= 1
         return Episode(rows[start:])
 
@@ -195,8 +195,8 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
         return [skipped(topic, "want_metrics", need) for topic in ("metrics", "curves")]
     faults: dict[str, Result] = {}
     for curves in (Curves(entry.rows) for entry in series):
-        for check in _CHECKS:
-            if result := check(curves):
+        for result in (*(check(curves) for check in _CHECKS), *_shifts(curves)):
+            if result:
                 faults.setdefault(result.family, result)
     results = list(faults.values())
     topics = {result.topic for result in results if not result.is_clean}
@@ -381,24 +381,29 @@ def _clip_ratio(curves: Curves) -> Result | None:
     return curves.report(episode, "curves/clip", message, "clip", causes="clip")
 
 
-def _entropy_collapse(curves: Curves) -> Result | None:
-    first, last = curves.ends("entropy")
-    if first <= 0.02 or last >= 0.1 * first:
-        return None
-    late = curves.departure("entropy", lambda value: value < 0.1 * first)
-    values: dict[str, Any] = {"first": curves.column("entropy")[0], "last": last}
-    message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
-    return curves.report(late, "curves/entropy_collapse", message, "entropy", causes="entropy", **values)
+# Metric, kind of fault, causes, message; whether the medians of the first and the last eighth of the run show a fault,
+# and whether a value does.
+_SHIFTS: tuple[tuple[str, str, str, str, Callable[..., bool], Callable[..., bool]], ...] = (
+    ("entropy", "entropy_collapse", "entropy", "entropy collapsed from {first:.3g} to {last:.2g} {span}",
+     lambda first, last: first > 0.02 and last < 0.1 * first, lambda first, _, value: value < 0.1 * first),
+    ("entropy", "entropy_explosion", "entropy_explosion",
+     "entropy rose from {first:.3g} to {last:.3g} {span}: completions become random",
+     lambda first, last: last >= max(3 * first, first + 1) and first > 0, lambda _, last, value: value > 0.5 * last),
+    ("length", "length_collapse", "length_collapse",
+     "the mean completion length fell from {first:.0f} to {last:.0f} tokens {span}",
+     lambda first, last: first >= 40 and last < 0.15 * first, lambda first, _, value: value < 0.3 * first),
+    ("kl", "kl_explosion", "kl", "the KL to the reference went from {first:.2g} to {last:.3g} {span}",
+     lambda first, last: last > max(1, 20 * first, 0.02), lambda _, last, value: value > 0.25 * last),
+)  # fmt: skip
 
 
-def _kl_explosion(curves: Curves) -> Result | None:
-    first, last = curves.ends("kl")
-    if last <= 1 or last <= 20 * max(first, 1e-3):
-        return None
-    late = curves.last_episode("kl", lambda value: value > max(0.05 * last, 5 * first))
-    values: dict[str, Any] = {"first": first, "last": last}
-    message = "the KL to the reference went from {first:.2g} to {last:.3g} {span}"
-    return curves.report(late, "curves/kl_explosion", message, "kl", causes="kl", **values)
+def _shifts(curves: Curves) -> Iterator[Result | None]:
+    """Find metrics that left the level of the run's start for good."""
+    for name, kind, causes, message, is_fault, holds in _SHIFTS:
+        first, last = curves.ends(name)
+        if is_fault(first, last):
+            late = curves.departure(name, partial(holds, first, last))
+            yield curves.report(late, f"curves/{kind}", message, name, causes=causes, first=first, last=last)
 
 
 def _gradient_spikes(curves: Curves) -> Result | None:
@@ -446,30 +451,6 @@ def _reward_collapse(curves: Curves) -> Result | None:
     options: dict[str, Any] = {"peak": peak, "last": last}
     message = "the reward fell from {peak:.3g} to {last:.3g} {span}"
     return curves.report(late, "curves/reward_collapse", message, "reward", causes="kl", **options)
-
-
-def _length_collapse(curves: Curves) -> Result | None:
-    first, last = curves.ends("length")
-    if first < 40 or last >= 0.15 * first:
-        return None
-    late = curves.departure("length", lambda value: value < 0.3 * first)
-    values: dict[str, Any] = {"first": first, "last": last}
-    message = "the mean completion length fell from {first:.0f} to {last:.0f} tokens {span}"
-    return curves.report(
-        late, "curves/length_collapse", message, "length", causes="length_collapse", **values
-    )
-
-
-def _entropy_explosion(curves: Curves) -> Result | None:
-    first, last = curves.ends("entropy")
-    if last < max(3 * first, first + 1) or first <= 0:
-        return None
-    late = curves.departure("entropy", lambda value: value > 0.5 * last)
-    values: dict[str, Any] = {"first": first, "last": last}
-    message = "entropy rose from {first:.3g} to {last:.3g} {span}: completions become random"
-    return curves.report(
-        late, "curves/entropy_explosion", message, "entropy", causes="entropy_explosion", **values
-    )
 
 
 def _evaluation_falls(curves: Curves) -> Result | None:
@@ -532,7 +513,7 @@ def _missing_steps(curves: Curves) -> Result | None:
 
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
-    _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate, _truncation,
-    _mismatch, _clip_ratio, _entropy_collapse, _entropy_explosion, _length_collapse, _evaluation_falls, _kl_explosion,
-    _gradient_spikes, _flat_reward, _reward_collapse, _zero_reward_function, _missing_steps,
+    _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate,
+    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _gradient_spikes, _flat_reward, _reward_collapse,
+    _zero_reward_function, _missing_steps,
 )  # fmt: skip
