@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import process, safe_io
+from diagnostics.output.redact import mask_and_cut
 
 MARK = "grpo-doctor-node:"
 LIMIT_S = 30.0
@@ -206,9 +207,10 @@ class Host:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return an untrusted text as one line without control characters, cut to the limit."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    """Return an untrusted text as one line without control characters, masked and then cut to the limit."""
+    return mask_and_cut(
+        " ".join("".join(char if char.isprintable() else " " for char in text).split()), limit
+    )
 
 
 def read_hosts(path: Path) -> list[Host]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -196,10 +195,10 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
     """
     try:
         text = safe_io.read_bytes(path, safe_io.SOURCE).decode().replace("\r\n", "\n")
-        document = tomllib.loads(text)
+        document = safe_io.parse_toml(text)
     except (OSError, UnicodeDecodeError) as error:
         raise TomlError(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise TomlError(f"{path}: is not TOML: {error}") from None
     return _Reader(TomlSource(path, text), {layer.name: layer for layer in layers}).matrix(document)
 

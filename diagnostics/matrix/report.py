@@ -64,7 +64,7 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
         "report.json": json_report(grid, rows, timestamp),
     }
     for name, text in texts.items():
-        write_atomically(folder / name, sanitize.escape(text), mode=0o644)
+        write_atomically(folder / name, sanitize.escape(text))
     return folder / "index.html"
 
 
@@ -144,7 +144,8 @@ def _rich_result(result: LayerResult | None) -> Text:
 
 def short_summary(grid: ResultsGrid) -> str:
     """Return the unexpected results and the totals."""
-    lines = [line for line, _ in remarks(result for result in grid.results if result.unexpected)]
+    remarked = remarks(result for result in grid.results if result.unexpected)
+    lines = [sanitize.escape_line(line) for line, _ in remarked]
     hint = ["to run one again: nox -s matrix -- --fresh --cells CELL --layers LAYER"] if lines else []
     return "\n".join([*lines, totals(grid), *hint]) + "\n"
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from diagnostics.collect.names import is_package_version
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
 LARGEST_LINE = 16 * safe_io.MIB
+# A store can be a folder from somebody else; a link in it could lead to any file.
+_NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 _Identity = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 _Time = Annotated[
@@ -97,10 +100,11 @@ class Store:
 
     def read_events(self) -> list[Event]:
         """Return the events, oldest first, without invalid lines (such as a torn last one)."""
-        if not self.path.exists():
-            return []
         with _explained(self.path, "read"):
-            lines = self.path.read_bytes().split(b"\n")
+            try:
+                lines = safe_io.read_bytes(self.path, safe_io.ARTIFACT, inside=self.folder).split(b"\n")
+            except FileNotFoundError:
+                return []
         events = []
         for line in filter(None, lines):
             with suppress(ValueError):
@@ -114,7 +118,7 @@ class Store:
             StoreError: The event could not be written completely; earlier events are safe.
         """
         with _explained(self.path, "written"):
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o644)
             try:
                 data = (event.to_line() + "\n").encode()
                 while data:
@@ -158,7 +162,7 @@ class Store:
         """
         with _explained(self.folder, "used as a store"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / "lock").open("a+")
+            file = _open_no_link(self.folder / "lock", os.O_APPEND | os.O_CREAT)
         with file as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,8 +183,13 @@ class Store:
     def _repair(self) -> None:
         """Cut off a torn last line, so that the next event starts a new line."""
         if self.path.exists():
-            with self.path.open("r+b") as file:
-                file.truncate(file.read().rfind(b"\n") + 1)
+            with _open_no_link(self.path, 0) as file:
+                file.truncate(file.buffer.read().rfind(b"\n") + 1)
+
+
+def _open_no_link(path: Path, flags: int) -> TextIOWrapper:
+    """Open a file for reading and writing; a link is refused."""
+    return TextIOWrapper(os.fdopen(os.open(path, os.O_RDWR | _NO_LINK | flags, 0o644), "r+b"))
 
 
 @contextmanager

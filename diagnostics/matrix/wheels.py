@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from diagnostics import UserError
+from diagnostics import UserError, safe_io
 from diagnostics.api_index import archives
 from diagnostics.api_index.archives import Archive, ReleaseFiles, error_line
 from diagnostics.safe_io import write_atomically
@@ -98,7 +99,9 @@ def find_wheel(
     location = cache / "releases" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
     if not location.exists():
         _write(location, msgspec.json.encode(_find_in_index(distribution, version, environ)))
-    release = msgspec.json.decode(location.read_bytes(), type=ReleaseFiles)
+    release = msgspec.json.decode(safe_io.read_bytes(location, safe_io.METADATA), type=ReleaseFiles)
+    if not re.fullmatch(r"[0-9a-f]{64}", release.sha256):
+        raise WheelError(f"{location}: sha256 is {release.sha256[:80]!r}, not 64 hexadecimal digits")
     return WheelSources(name, cache / release.sha256, lambda: archives.open_release(_client(), release))
 
 

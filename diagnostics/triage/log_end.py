@@ -41,7 +41,10 @@ _POSITION = re.compile(
 )
 # A step of a run that goes on.
 _STEP = re.compile(r"(?i)^\W{0,3}(?:\w{0,20} )?step[ :=]+\d+|^\{['\"](?:loss|reward|kl|grad_norm)['\"]:")
-ZERO_COUNTER = re.compile(r"([#\w/-]*[A-Za-z][\w/-]*(?: [\w()/]+)?) ?[:=] ?0(?:\.0+)?(?![\d.%])")
+# Anchored and bounded, so that a long word is read once.
+ZERO_COUNTER = re.compile(
+    r"(?<![#\w/-])((?=[#\d_/-]{0,40}[A-Za-z])[#\w/-]{1,80}(?: [\w()/]{1,40})?) ?[:=] ?0(?:\.0{1,20})?(?![\d.%])"
+)
 """A counter that is 0, such as `#running-req: 0` of an idle server or `buffer_size=0`; group 1 is its name."""
 _PENDING = re.compile(r"(?i)\b(?:running|waiting|pending|queued?)(?:[ _-]req\w*)?\W{1,3}[1-9]")
 _GIVEN_UP = re.compile(

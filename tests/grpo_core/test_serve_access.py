@@ -78,12 +78,12 @@ def test_local_host_names_are_accepted(server):
 
 
 def test_idle_connections_leave_room_for_requests(server):
-    """Of 200 connections without a request the oldest are closed, and requests are answered."""
+    """Of 200 connections without a request most are closed, and requests are answered."""
     with ExitStack() as stack:
         address = (server.host, server.port)
         idle = [stack.enter_context(socket.create_connection(address, timeout=500)) for _ in range(200)]
+        assert all(connection.recv(1) == b"" for connection in idle[: 200 - HttpConnection.max_idle])
         assert status(server, "GET", "/health") == 200
-        assert idle[0].recv(1) == b""
         idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert idle[-1].recv(2**16).split()[1] == b"200"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 
 import msgspec
 import pytest
@@ -72,11 +74,32 @@ def test_locked_store_refuses_a_second_run(tmp_path):
         pass
 
 
-def test_full_disk_is_reported(tmp_path):
-    """A full disk raises an error with the file and the reason."""
-    (tmp_path / "store.jsonl").symlink_to("/dev/full")
-    with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: No space left on device"):
-        Store(tmp_path).append(make_event())
+@pytest.mark.parametrize("name", ["lock", "store.jsonl"])
+def test_links_and_pipes_in_a_store_are_refused(tmp_path, name):
+    """A store from somebody else can neither write to another file nor block."""
+    victim, store = tmp_path / "victim", tmp_path / "store"
+    victim.write_text("unfinished line")
+    store.mkdir()
+    (store / name).symlink_to(victim)
+    with pytest.raises(StoreError), Store(store).locked():
+        pytest.fail("locked")
+    assert victim.read_text() == "unfinished line"
+    (store / name).unlink()
+    os.mkfifo(store / name)
+    if name == "store.jsonl":
+        with pytest.raises(StoreError):
+            Store(store).read_events()
+
+
+def test_failed_write_is_reported(tmp_path):
+    """An event for which there is no room raises an error with the file and the reason."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: File too large"):
+            Store(tmp_path).append(make_event())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_latest_finished_answer_counts():

@@ -210,7 +210,8 @@ def is_updating(metrics: str) -> bool:
     >>> is_updating('vllm:rl_weight_update_operation_duration_seconds_count{operation="start"} 2.0')
     True
     """
-    pattern = rf"^{_UPDATES}(s_in_flight|_duration_seconds_count)\{{(.*)\}} ([0-9.e+]{{1,20}})$"
+    number = r"(\d{1,15}(?:\.\d{1,15})?(?:e\+?\d{1,2})?)"
+    pattern = rf"^{_UPDATES}(s_in_flight|_duration_seconds_count)\{{(.*)\}} {number}$"
     open_updates = 0.0
     for name, labels, value in re.findall(pattern, metrics, re.MULTILINE):
         if name == "s_in_flight" and float(value) > 0:

@@ -122,8 +122,8 @@ def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSe
 
 
 def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
-    """Yield all files below a folder, without following links to folders."""
-    count = 0
+    """Yield all files below a folder, without following links to folders or out of it."""
+    count, inside = 0, os.path.realpath(root)
 
     def report(error: OSError) -> None:
         unread.add(error.filename, error.strerror or str(error))
@@ -135,7 +135,11 @@ def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
         if count > _MAX_ENTRIES:
             unread.add(root, f"more than {_MAX_ENTRIES} files: the rest was not read")
             return
-        yield from (Path(folder, name) for name in sorted(files))
+        for path in (Path(folder, name) for name in sorted(files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                unread.add(path, "a link that leads out of the folder")
+            else:
+                yield path
 
 
 def _detect_kind(path: Path, unread: run_data.UnreadInputs, *, named: bool) -> str:

@@ -13,6 +13,8 @@ from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArti
 from diagnostics.audit.recorded.stats import mean, share_interval
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
+# Most samples of a step whose prompts are searched in each other's completions.
+_PAIRED = 256
 _LEAST_PROMPTS, _LEAST_GROUPS, _LEAST_STEPS = 3, 4, 4
 _WANT_DUMPS = (
     "dumped completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
@@ -100,7 +102,8 @@ def _pairing(recording: Recording) -> Result:
     if len(rows) < 16:
         return skipped("pairing", "want_texts", "texts of prompts and completions")
     echoes = sum(len(row.prompt) >= 8 and row.completion.startswith(row.prompt) for row in rows)
-    steps = [group for group in _in_file_order(recording) if len({row.prompt for row in group}) > 1][:200]
+    groups = (group[:_PAIRED] for group in _in_file_order(recording)[:200])
+    steps = [group for group in groups if len({row.prompt for row in group}) > 1]
     compared, foreign = sum(map(len, steps)), 0
     for group in steps:
         prompts = {row.prompt for row in group if len(row.prompt) >= 24}

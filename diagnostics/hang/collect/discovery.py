@@ -157,7 +157,11 @@ def select_processes(
         }
     chosen = descendants(processes, tops) - {ours}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
-    mates = {pid for pid, entry in others.items() if job_address(entry.environment) in jobs}
+    # A process of another user could join any job by its environment.
+    owners = {processes[pid].uid for pid in chosen}
+    mates = {
+        pid for pid, entry in others.items() if entry.uid in owners and job_address(entry.environment) in jobs
+    }
     return descendants(processes, chosen | mates) - {ours}
 
 

@@ -17,6 +17,7 @@ from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
 from diagnostics.lint.readers.structured import MAX_DEPTH, UnreadableError, check_run_count
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+from diagnostics.output.redact import mask_and_cut
 
 _CLASSES = {name for dialect in DIALECTS.values() for name in dialect.classes}
 _OPERATORS: dict[type[ast.operator], Any] = {
@@ -202,7 +203,7 @@ class _ConfigFinder:
                 config.set(key, Value(value, place))
             return
         config.has_unread_options = True
-        what = f"**{ast.unparse(keyword.value)[:40]}"
+        what = f"**{mask_and_cut(ast.unparse(keyword.value), 40)}"
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
     def _default_of_option(self, keyword: ast.keyword, config: Settings) -> Value | None:

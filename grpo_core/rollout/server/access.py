@@ -130,19 +130,22 @@ class HttpConnection(H11Protocol):
     """An HTTP connection that serves one request, whose headers must arrive in time.
 
     A connection without a request needs no token. So that such connections leave room for requests in
-    `limit_concurrency`, a new one replaces the oldest of `max_idle`.
+    `limit_concurrency`, at most `max_idle` stay longer than `patience_s`.
     """
 
-    head_s, max_idle = 20.0, CONNECTIONS // 2
+    head_s, max_idle, patience_s = 20.0, CONNECTIONS // 2, 1.0
 
     def connection_made(self, transport: Any) -> None:
-        """Close the connection in `head_s` seconds if no request has come by then."""
+        """Close the connection if no request has come in `patience_s` (with many such) or `head_s` seconds."""
         super().connection_made(transport)
-        self.made_at = self.loop.time()
-        self.loop.call_later(self.head_s, lambda: self.cycle is None and transport.close())
+        self.loop.call_later(self.patience_s, self.close_idle, self.max_idle)
+        self.loop.call_later(self.head_s, self.close_idle, 0)
+
+    def close_idle(self, most: int) -> None:
+        """Close the connection if it has no request and more than `most` are like it."""
         idle = [each for each in self.connections if each.cycle is None and not each.transport.is_closing()]
-        if len(idle) > self.max_idle:
-            min(idle, key=lambda each: each.made_at).transport.close()
+        if self in idle and len(idle) > most:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse malformed data; in the middle of an answer only by closing the connection."""
@@ -157,6 +160,7 @@ UVICORN_OPTIONS: dict[str, Any] = {
     "ws": "none",
     "lifespan": "off",  # the application has no such handlers, and a second Ctrl-C would print a traceback
     "limit_concurrency": CONNECTIONS,
+    "backlog": CONNECTIONS,  # each accepted connection takes a file descriptor
     "headers": [("Connection", "close")],
     "server_header": False,
     "proxy_headers": False,  # the client's address is that of the connection, not one from a header

@@ -70,6 +70,7 @@ COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} 
         ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "1.0")}, False),
         ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 1.0'}, False),
         ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 0.0'}, True),
+        ({"metrics": "vllm:rl_weight_update_operations_in_flight{} 1.2.3"}, True),
     ],
 )
 def test_sleeping_or_updating_server_is_recognised(answers, awake):

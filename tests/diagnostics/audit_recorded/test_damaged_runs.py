@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diagnostics.audit.recorded import run_data, safetensors, sample_files, stats
+from diagnostics.audit.recorded import run_audit, run_data, safetensors, sample_files, stats
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.run_data import Sample
 from diagnostics.audit.results import CLEAN, NOT_DECIDED, AuditError
@@ -116,3 +116,14 @@ def test_statistics_of_huge_numbers_do_not_overflow():
     values = [1e308, 1e308, -1e308]
     assert stats.deviation(values) == float("inf")
     assert stats.mean([1e308] * 3) == float("inf")
+
+
+def test_link_out_of_the_folder_is_reported_as_unread(tmp_path):
+    """The metrics of another folder are not judged as those of the run."""
+    run, other = tmp_path / "run", tmp_path / "other.jsonl"
+    run.mkdir()
+    other.write_text("".join(f'{{"step": {step}, "reward": 0.5}}\n' for step in range(20)))
+    (run / "metrics.jsonl").symlink_to(other)
+    artifacts = run_audit.read_run(run)
+    assert not artifacts.series
+    assert "a link that leads out of the folder" in artifacts.unread[0][1]
