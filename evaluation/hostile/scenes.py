@@ -332,6 +332,22 @@ def hang_recorder(place, words):
     return ["hang", "--verbose", "--from", *names]
 
 
+@register_scene(HANG)
+def hang_ras(place, words):
+    """Diagnose a hostile report of NCCL RAS."""
+    ranks = [
+        {
+            "rank": n,
+            "host": words("host"),
+            "pid": 10 + n,
+            "collective_counts": {words("operation"): 5 - (n == 2)},
+        }
+        for n in range(4)
+    ]
+    (place / "ras.json").write_text(json.dumps({"communicators": [{"hash": words("hash"), "ranks": ranks}]}))
+    return ["hang", "--verbose", "--from", "ras.json"]
+
+
 @register_scene(AUDIT)
 def audit_run(place, words):
     """Audit a run with a hostile name, samples, columns, trainer state, tensors and tracker series."""

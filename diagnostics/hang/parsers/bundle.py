@@ -58,7 +58,9 @@ def load(document: Any, name: str) -> Snapshot:
         ParseError: The document is no bundle, or a broken one.
     """
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ParseError(f"{name}: this JSON is not of hang --save, py-spy or a flight recorder")
+        raise ParseError(
+            f"{name}: this JSON is not a snapshot of hang --save, and not from py-spy, a flight recorder or NCCL RAS"
+        )
     try:
         return msgspec.convert(_cut_texts(document), Snapshot)
     except (ValueError, RecursionError) as error:

@@ -25,8 +25,8 @@ MAX_LINE = 1000
 MAX_PROCESSES, MAX_THREADS = 1024, 512
 """Limits of processes, and of threads in each; the report says what is beyond them."""
 EXPECTED = (
-    "expected a snapshot of hang --save, stacks of py-spy, faulthandler or gdb, "
-    "a flight recorder's dump or lines of the NCCL watchdog"
+    "expected a snapshot of hang --save, stacks of py-spy, faulthandler, gdb or pystack, "
+    "a flight recorder's dump or NCCL RAS"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 # A launcher's or Ray's mark before each line.
@@ -104,6 +104,8 @@ def _parse_document(document: Any, name: str) -> Snapshot:
         return _with_roles([Process(pid, threads=items) for pid, items in threads.items()], "py-spy JSON")
     if flight_recorder.is_recorder(document):
         return flight_recorder.to_snapshot(document, name)
+    if nccl.is_ras_document(document):
+        return nccl.ras_snapshot(document, name)
     return bundle.load(document, name)
 
 

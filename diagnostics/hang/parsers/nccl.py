@@ -1,16 +1,18 @@
-"""Parse the messages of PyTorch's NCCL watchdog.
+"""Parse reports about NCCL's ranks: messages of PyTorch's watchdog, and the JSON of NCCL's RAS client.
 
-It reports each rank whose collective timed out: these ranks are victims. Another rank counts as blocking only
-if the messages report that it started fewer collectives of the same process group.
+The watchdog reports each rank whose collective timed out: these ranks are victims. Another rank counts as blocking only
+if the watchdog reports that it started fewer collectives of the same process group.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from diagnostics.hang.collectives import normalized_operation
+from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.flight_recorder import BETWEEN, C10D
 from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
 
@@ -29,6 +31,10 @@ _RANK_TAG = re.compile(r"\[rank(\d{1,6})\]")
 # Operations whose sizes are the same on every rank.
 _SAME_SIZES = ("ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 _PAIRS = ("SEND", "RECV", "COALESCED")
+_NAMES = {
+    "_ALLGATHER_BASE": "all_gather_into_tensor", "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
+    "ALLTOALL_BASE": "all_to_all_single",
+}  # fmt: skip
 
 
 @dataclass
@@ -108,7 +114,7 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     processes, collectives = [], []
     for rank, report in sorted(reports.items()):
         if report.waits:
-            processes.append(_rank_process(rank, "wait" if unclear else normalized_operation(report.name)))
+            processes.append(_rank_process(rank, "wait" if unclear else _operation(report.name)))
             if report.number is not None and report.number == first and not unclear:
                 sizes = report.sizes if report.name in _SAME_SIZES and sizes_known else ""
                 done = report.completed or -1
@@ -119,6 +125,10 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     return Snapshot(tuple(processes), collectives=tuple(collectives) if all_numbered else (), source=_SOURCE)
 
 
+def _operation(name: str) -> str:
+    return _NAMES.get(name.upper(), normalized_operation(name))
+
+
 def _rank_process(rank: int, operation: str = "") -> Process:
     """Return a rank as a process that waits in a collective operation or, without one, is between collectives."""
     pid = rank + 1
@@ -126,3 +136,41 @@ def _rank_process(rank: int, operation: str = "") -> Process:
     return Process(
         pid, rank=rank, role="trainer", job="reported", threads=(Thread(pid, "MainThread", (frame,)),)
     )
+
+
+def is_ras_document(document: Any) -> bool:
+    """Return whether a JSON document looks like NCCL's RAS."""
+    return isinstance(document, dict) and isinstance(document.get("communicators"), list)
+
+
+def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
+    """Return a RAS document as a snapshot: the ranks of the most uneven communicator, else of the largest.
+
+    Raises:
+        ParseError: The document has no ranks.
+    """
+    parts = map(_communicator_snapshot, document["communicators"])
+    best = max(parts, key=lambda part: (_is_uneven(part), len(part.processes)), default=Snapshot())
+    if not best.processes:
+        raise ParseError(f"{name}: RAS without ranks")
+    return best
+
+
+def _communicator_snapshot(communicator: dict[str, Any]) -> Snapshot:
+    """Return the ranks of a communicator, each with the number of collectives that it has started."""
+    ranks = [item for item in communicator.get("ranks", ()) if isinstance(item.get("rank"), int)]
+    world = len(ranks) + len(communicator.get("missing_ranks", ()))
+    processes, collectives = [], []
+    for item in ranks:
+        process = _rank_process(item["rank"], "wait")
+        pid = int(item.get("pid", 0)) or process.pid
+        processes.append(replace(process, pid=pid, job="localhost:ras", world=world))
+        counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
+        collectives.append(Collective(item["rank"], "", sum(map(int, counts.values())), -1))
+    return Snapshot(tuple(processes), collectives=tuple(collectives), source="NCCL RAS")
+
+
+def _is_uneven(part: Snapshot) -> bool:
+    """Return whether ranks of a communicator started different numbers of collectives, or some are missing."""
+    missing = any(process.world != len(part.processes) for process in part.processes)
+    return missing or len({collective.enqueued for collective in part.collectives}) > 1

@@ -1,4 +1,4 @@
-"""Parse stacks in text form: py-spy, `ray stack`, faulthandler, gdb, tracebacks.
+"""Parse stacks in text form: py-spy, `ray stack`, faulthandler, pystack, gdb, tracebacks.
 
 A traceback is used only if it ended in a KeyboardInterrupt: then it shows where the thread was blocked. After any other
 error the thread is no longer in these frames.
@@ -28,11 +28,20 @@ _PYSPY_FRAME = re.compile(r"\s+([^\s(][^(]{0,300}?) \((.{1,300}?)(?::(\d{1,7}))?
 _FAULTHANDLER = re.compile(
     r"\s{0,20}(?:Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{0,80})\])? \(most recent call first\)"
 )
+_PYSTACK = re.compile(
+    r"\s{0,20}Traceback for thread (\d{1,9}) \(([^)]{0,80})\)(.{0,80}?)\(most recent call (last|first)\)"
+)
 _TRACEBACK = re.compile(r"(?:\^C)?\W{0,20}(Stack|Traceback|Thread)\b.{0,80}\(most recent call (first|last)\)")
 _GDB_THREAD = re.compile(
     r'\s{0,20}Thread (\d{1,6}) \((?:Thread 0x[0-9a-f]{1,16} \()?LWP (\d{1,9})\)?(?: "([^"]{0,40})")?'
 )
-_PYTHON = re.compile(r'\s{0,40}File "([^"]{1,400})", line (\d{1,7}|\?+)(,?) in (\S+)')
+_PYTHON = re.compile(r'\s{0,40}(?:\(Python\) )?File "([^"]{1,400})", line (\d{1,7}|\?+)(,?) in (\S+)')
+_PYSTACK_C = re.compile(
+    r'\s{0,40}\(C\) File "([^"]{0,400})", line (\d{1,7}), in (.{1,300}?)(?: \(([^)]{0,300})\))?\s*$'
+)
+_GDB_PYTHON = re.compile(
+    r"\s{0,40}(?:#\d{1,4} .{0,400}\b)?Frame 0x[0-9a-f]{1,16}, for file ([^,]{1,400}), line (\d{1,7}), in (\S+)"
+)
 _GDB_FRAME = re.compile(r"\s{0,40}#\d{1,4}\s{1,4}(?:0x[0-9a-f]{1,16} in )?([^\s(][^(]{0,400}?) ?\(")
 _GDB_PLACE = re.compile(r"\) (?:from (\S+)|at (\S+?):(\d{1,7}))\s*$")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]{1,3}(\d{1,9})\b")
@@ -129,6 +138,9 @@ class _StackReader:
         elif match := _RANK.match(line):
             self._drafts.append(_ProcessDraft(rank=int(match[1])))
             self._thread = None
+        elif match := _PYSTACK.match(line):
+            last, gil = match[4] == "last", "Has the GIL" in match[3]
+            self._begin_thread(_ThreadDraft(int(match[1]), match[2], outermost_first=last, gil=gil))
         elif match := _FAULTHANDLER.match(line):
             self._begin_thread(_ThreadDraft(int(match[1], 16), match[2] or "", outermost_first=False))
         elif match := _GDB_THREAD.match(line):
@@ -149,6 +161,10 @@ class _StackReader:
             # faulthandler prints the innermost first and no comma, a traceback the innermost last.
             number = int(match[2]) if match[2].isdigit() else 0
             self._add_frame(StackFrame(match[1], last_part(match[4]), number), outermost_first=bool(match[3]))
+        elif match := _PYSTACK_C.match(line):
+            self._add_frame(StackFrame(match[4] or match[1], match[3].strip(), int(match[2])))
+        elif match := _GDB_PYTHON.match(line):
+            self._add_frame(StackFrame(match[1], last_part(match[3]), int(match[2])))
         elif match := _GDB_FRAME.match(line):
             place = _GDB_PLACE.search(line)
             path = (place[1] or place[2]) if place else NATIVE

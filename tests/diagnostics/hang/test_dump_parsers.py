@@ -38,6 +38,15 @@ PYSPY = (
 )
 
 
+PYSTACK = """Traceback for thread 12 (python) [] (most recent call last):
+    (C) File "???", line 0, in _start (python3.11)
+    (Python) File "/job/train.py", line 80, in <module>
+        main()
+    (Python) File "/job/train.py", line 12, in main
+        dist.barrier()
+    (Python) File "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4000, in barrier
+        work.wait()
+"""
 GDB = """Thread 1 (Thread 0x7f00 (LWP 55) "python"):
 #0  0x00007f1 in pthread_cond_wait@@GLIBC_2.3.2 () from /lib/x86_64-linux-gnu/libc.so.6
 #1  0x00007f2 in gloo::transport::tcp::UnboundBuffer::waitRecv(int*) () from /opt/env/lib/libtorch_cpu.so
@@ -258,6 +267,15 @@ def test_long_paths_and_functions_are_matched_in_linear_time(unit):
     for document in ([{"pid": 1, "thread_id": 1, "frames": frames}], Snapshot((process,)).to_json()):
         diagnose(parse_dump("x", json.dumps(document).encode()))
     assert time.process_time() - began < 20
+
+
+def test_nccl_ras_shows_the_rank_that_started_fewer_collectives(tmp_path):
+    ranks = [
+        {"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}}
+        for n in range(4)
+    ]
+    document = {"communicators": [{"hash": "0x1", "ranks": ranks}]}
+    assert diagnose(parse_text(tmp_path, json.dumps(document))).verdict.culprits == ("/12",)
 
 
 @pytest.mark.parametrize(
