@@ -252,8 +252,11 @@ def _trained_nothing(curves: Curves) -> Result | None:
 
 
 def _reference_kl(curves: Curves) -> Result | None:
-    """Check the KL before the first update, when the policy is its own reference."""
-    rows = curves.select("kl")
+    """Check the KL before the first update, when the policy is its own reference.
+
+    The first step of verl has several updates.
+    """
+    rows = () if curves.framework == "verl" else curves.select("kl")
     first = abs(rows[0].values["kl"]) if rows and rows[0].step in (0, 1) else 0.0
     if first <= _KL_FLOOR:
         return None

@@ -18,7 +18,7 @@ _MOST_SAMPLES, _MOST_TEXT, _LEAST_SAMPLES = 8192, 16_384, 64
 _TOOL_TEXT = re.compile(r"<\|?/?tool_(?:call|response)|</?(?:tool|information|observation|search)>")
 _NEXT_TURN = re.compile(
     r"<\|(?:im_end|eot_id|endoftext|end_of_text)\|>\s*\S|<\|(?:im_start|start_header_id)\|>|<start_of_turn>"
-    r"|\[/?INST\]|\n(?:user|assistant|human)\n|\n(?:Human|User): ?\n?\S"
+    r"|\[/?INST\]|\n(?:user|assistant|human)\n|\n(?P<name>Human:|User:)"
 )
 # Cyrillic, Hebrew, Arabic, scripts of India, Thai, Japanese, Chinese, Korean.
 _OTHER_SCRIPT = re.compile("[\u0400-\u04ff\u0590-\u06ff\u0900-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
@@ -29,13 +29,17 @@ def _is_empty(row: Sample) -> bool:
 
 
 def _continues(row: Sample) -> bool:
-    return not _TOOL_TEXT.search(row.completion) and bool(_NEXT_TURN.search(row.completion))
+    match = None if _TOOL_TEXT.search(row.completion) else _NEXT_TURN.search(row.completion)
+    # "User:" is the mark of a turn if the prompt has it, too; elsewhere it may be a dialogue.
+    return match is not None and (match["name"] or "") in row.prompt
 
 
 def _repeats(row: Sample) -> bool:
-    """Return whether a text compresses to less than a tenth, which prose, code and tables do not."""
-    data = row.completion[:_MOST_TEXT].encode("utf-8", "replace")
-    return len(data) >= 400 and len(zlib.compress(data, 6)) < 0.1 * len(data)
+    """Return whether a text of words compresses to less than a tenth, which prose, code and tables do not."""
+    text = row.completion[:_MOST_TEXT]
+    data = text.encode("utf-8", "replace")
+    is_compressible = len(data) >= 400 and len(zlib.compress(data)) < 0.1 * len(data)
+    return is_compressible and sum(map(str.isalpha, text)) > 0.3 * len(text)
 
 
 def _mixes_scripts(row: Sample) -> bool:

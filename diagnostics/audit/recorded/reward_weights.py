@@ -20,14 +20,16 @@ def weigh_rewards(run: RunArtifacts) -> RunArtifacts:
         is_open = len(names) > 1 and not any(row.reward is not None for row in recording.rows)
         fits = (fit_weights(series, names) for series in run.series) if is_open else ()
         weights = next(filter(None, fits), None)
-        rows = tuple(_with_reward(row, weights) for row in recording.rows) if weights else recording.rows
-        recordings.append(replace(recording, rows=rows))
+        if weights:
+            rows = tuple(replace(row, reward=_weighted_sum(row, weights)) for row in recording.rows)
+            recording = replace(recording, rows=rows)  # noqa: PLW2901
+        recordings.append(recording)
     return replace(run, recordings=tuple(recordings))
 
 
-def _with_reward(row: Sample, weights: Mapping[str, float]) -> Sample:
-    known = {name: score for name, score in row.scores.items() if score is not None}
-    return replace(row, reward=sum(weights[name] * score for name, score in known.items())) if known else row
+def _weighted_sum(row: Sample, weights: Mapping[str, float]) -> float | None:
+    parts = [weights[name] * score for name, score in row.scores.items() if score is not None]
+    return sum(parts) if parts else None
 
 
 def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] | None:

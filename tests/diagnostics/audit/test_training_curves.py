@@ -173,6 +173,15 @@ def test_extremes_and_ratios_of_old_and_new_policy_are_not_the_metric():
     assert faults(lambda _: extremes | {"kl": None}) == {}
 
 
+@pytest.mark.parametrize(("name", "families"), [("actor/kl_loss", set()), ("kl", {"metrics/reference"})])
+def test_kl_of_the_first_step_is_not_before_the_first_update_in_verl(name, families):
+    """verl logs one line for several updates."""
+    assert (
+        set(faults(lambda _: {}, 20, lambda step: {"step": step, name: 0.05, "reward": 0.1 * step}))
+        == families
+    )
+
+
 def test_numbers_printed_as_zero_with_decimals_are_not_called_zero(tmp_path, capsys):
     for rate, outcome in (("0.000", False), ("0.0", True)):
         lines = [

@@ -73,9 +73,11 @@ def test_bad_texts_are_named_with_share_and_first_step(family, text):
         "<tool_call>{}</tool_call>\nuser\n<tool_response>4</tool_response>\nassistant\n4",
         "设 x = 5 , 则 y = 7 , 所以 x + y = 12 , 因此 答案 是 12 , 即 z = 12 , 故 选 B",
         "The answer is 4.<|im_end|>\n",
+        "A: Hello!\nUser: Hi.\nA: How are you?",
+        "0 0 0 0 0 0 0 1\n" * 60,
         "".join(f"{number} | {number * number} | {number**3}\n" for number in range(100)),
     ],
-    ids=["tool turns", "Chinese", "end token at the end", "a table"],
+    ids=["tool turns", "Chinese", "end token at the end", "dialogue", "grid", "a table"],
 )
 def test_ordinary_texts_pass(text):
     assert families(lambda *_: text, prompt="求 x + y") == {}
