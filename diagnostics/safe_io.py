@@ -6,6 +6,7 @@ is an OSError, so a caller treats a refused file like a missing one. Standard li
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import functools
@@ -30,6 +31,8 @@ _VALUE_BYTES = {"{": 240, "[": 72, ",": 64, ":": 64}
 MAX_VALUE_BYTES = GIB // 2
 # tomllib needs time quadratic in the number of parts of a dotted key.
 _LONG_TOML_KEY = re.compile(r"(?:\.[ \t]*[A-Za-z0-9_\"'-]{1,60}[ \t]*){64}")
+# CPython's parser needs memory quadratic in the number of parts of an imported name.
+_LONG_PYTHON_NAME = re.compile(r"(?:\.[ \t\f\n\\]*[A-Za-z0-9_\x80-\U0010ffff]+[ \t\f\n\\]*){64}")
 
 
 class UnsafeFileError(OSError):
@@ -133,6 +136,18 @@ def read_text(path: Path, limit: int, *, inside: Path | None = None, pipes: bool
     return data.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def read_installed(path: Path, limit: int) -> str:
+    """Read a text file of an environment; a link to a file of another name is refused.
+
+    Installers that link files keep their names. For a `.pth` file the same suffix is enough.
+    """
+    real = Path(os.path.realpath(path))
+    same = real.suffix == path.suffix if path.suffix == ".pth" else real.name == path.name
+    if not same:
+        raise UnsafeFileError("a link to a file of another name", path)
+    return read_text(real, limit)
+
+
 def read_kernel_file(path: str | Path) -> str:
     """Read the beginning of a file of /proc or /sys, at most METADATA bytes; empty if it cannot be read."""
     try:
@@ -178,6 +193,18 @@ def parse_toml(document: str) -> dict[str, Any]:
     try:
         return tomllib.loads(document)
     except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def parse_python(source: str) -> ast.Module:
+    """Parse Python; raises ValueError if it is invalid, nested too deep or has a name of more than 64 parts."""
+    if _LONG_PYTHON_NAME.search(source):
+        raise TooLargeError("a name with more than 64 parts")
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        raise ValueError(str(error)) from None
+    except (RecursionError, MemoryError):
         raise ValueError("nested too deep") from None
 
 

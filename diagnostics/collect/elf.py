@@ -6,7 +6,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnostics import safe_io
@@ -25,7 +25,8 @@ _SYMBOL = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d{1,9}(?:\.\d{1,9})*)", re.ASCII
 _DYNAMIC, _VERSIONS_NEEDED = 6, 0x6FFFFFFE
 _NEEDED = 1
 # Real files have some forty sections, and ask for some hundred names of at most sixty letters.
-_MAX_SECTIONS, _MAX_NAMES, _MAX_NAME_BYTES = 4096, 10_000, 1024
+_MAX_SECTIONS, _MAX_NAMES, _MAX_NAME_BYTES = 4096, 10_000, 256
+_MAX_CHECKED = 300
 _MAX_EXTENSIONS = 500
 
 
@@ -34,9 +35,8 @@ class Extension:
     """A compiled module.
 
     Attributes:
-        needed: Names of the libraries it needs.
-        missing: Needed libraries of PyTorch, CUDA, ROCm and a few others (`_CHECKED_LIBRARIES`) that are in no
-            library folder of the system or of a package.
+        needed: Libraries of PyTorch, CUDA, ROCm and a few others (`_CHECKED_LIBRARIES`) that it needs.
+        missing: Those of them that are in no library folder of the system or of a package.
         versions: Newest needed version of each kind of symbol, as "GLIBCXX_3.4.32".
         problem: Why the module could not be read.
     """
@@ -55,16 +55,39 @@ def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -
     if not paths:
         return ()
     available = _library_names(folders, prefix, environ)
-    return tuple(_read_extension(path, available) for path in paths[:_MAX_EXTENSIONS])
+    read: dict[tuple[int, int] | str, Extension] = {}  # each file once, because it may have many links
+    results = []
+    for path in paths[:_MAX_EXTENSIONS]:
+        file = _file_identity(path)
+        if file not in read:
+            read[file] = _read_extension(path, available)
+        results.append(replace(read[file], path=str(path)))
+    return tuple(results)
+
+
+def _file_identity(path: Path) -> tuple[int, int] | str:
+    try:
+        status = path.stat()
+    except OSError:
+        return str(path)
+    return status.st_dev, status.st_ino
 
 
 def _read_extension(path: Path, available: set[str]) -> Extension:
     try:
-        needed, versions = read_elf(path)
+        names, versions = read_elf(path)
+        needed = _checked_libraries(names)
     except (OSError, ValueError, struct.error, IndexError, OverflowError) as error:
         return Extension(str(path), problem=f"no readable ELF file: {error}")
-    missing = tuple(name for name in needed if name.startswith(_CHECKED_LIBRARIES) and name not in available)
-    return Extension(str(path), tuple(needed), missing, tuple(newest_versions(versions)))
+    missing = tuple(name for name in needed if name not in available)
+    return Extension(str(path), needed, missing, tuple(newest_versions(versions)))
+
+
+def _checked_libraries(names: Iterable[str]) -> tuple[str, ...]:
+    results = tuple(dict.fromkeys(name for name in names if name.startswith(_CHECKED_LIBRARIES)))
+    if len(results) > _MAX_CHECKED:
+        raise ValueError("more libraries than a real file asks for")
+    return results
 
 
 def newest_versions(versions: Iterable[str]) -> list[str]:
@@ -90,7 +113,7 @@ def _library_names(folders: Sequence[Path], prefix: Path, environ: Mapping[str, 
         places += [folder / "torch" / "lib", *folder.glob("nvidia/*/lib"), *folder.glob("*.libs")]
         places += [folder / "cusparselt" / "lib", folder / "vllm", *folder.glob("vllm/*.libs")]
     names: set[str] = set()
-    for place in dict.fromkeys(places):
+    for place in dict.fromkeys(map(os.path.realpath, places)):
         try:
             names |= {entry.name for entry in os.scandir(place)}
         except OSError:

@@ -11,12 +11,15 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from diagnostics import frameworks, safe_io
 from diagnostics.collect.search_path import SearchPath
 
-_MAX_FILES = 600
+_MAX_FILES, _MAX_NAMES = 600, 50_000
+# Longer names of modules are ignored. `parse_python` refuses those of more than 64 parts.
+_MAX_LENGTH = 1000
 _SUFFIXES = (".py", ".so", ".pyc")
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
@@ -76,13 +79,14 @@ class ModuleFinder:
 
     def __init__(self, search: SearchPath) -> None:
         """List the files of each folder on the path, once."""
-        self._folders = [(folder, list_folder(folder)) for folder in search.folders]
+        self._folders = [(folder, _names_by_first_part(folder)) for folder in search.folders]
         self._editable = {entry.module: entry.path for entry in search.editable}
 
     def find(self, name: str) -> str:
         """Return the file or folder that a top-level import finds; empty if there is none."""
         spaces = []
-        for folder, names in self._folders:
+        for folder, names_by_first_part in self._folders:
+            names = names_by_first_part.get(name.partition(".")[0], ())
             if name in names and (folder / name / "__init__.py").exists():
                 return str(folder / name)
             if files := [file for file in names if file.startswith(f"{name}.") and file.endswith(_SUFFIXES)]:
@@ -93,6 +97,13 @@ class ModuleFinder:
             place = self._editable[name]
             return next((item for item in (place, f"{place}.py") if os.path.exists(item)), "")  # noqa: PTH110 - text
         return spaces[0] if spaces else ""
+
+
+def _names_by_first_part(folder: Path) -> dict[str, list[str]]:
+    results: dict[str, list[str]] = {}
+    for name in sorted(list_folder(folder)):
+        results.setdefault(name.partition(".")[0], []).append(name)
+    return results
 
 
 def list_folder(folder: Path) -> frozenset[str]:
@@ -121,7 +132,7 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
     home = modules.find(top)
     if not home:
         return EntryPoint(framework, module, problem=f"{top} is in no folder of the search path", absent=True)
-    waiting, read = [module], set[str]()
+    waiting, read, seen = [module], set[str](), {module}
     missing: dict[str, str] = {}
     while waiting and len(read) < _MAX_FILES:
         name = waiting.pop()
@@ -129,21 +140,35 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
         if file is None or name in read:
             continue
         try:
-            tree = ast.parse(safe_io.read_text(file, safe_io.SOURCE))
-        except (OSError, ValueError, SyntaxError, RecursionError) as error:
+            tree = safe_io.parse_python(safe_io.read_installed(file, safe_io.SOURCE))
+        except (OSError, ValueError) as error:
             return EntryPoint(framework, module, len(read), problem=f"{file}: {error}")
         read.add(name)
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        for line, required in _unconditional_imports(tree.body, package):
-            outer = required.partition(".")[0]
-            if outer == top:
-                waiting += _with_parents(required)
-            elif outer not in missing and outer not in sys.stdlib_module_names and not modules.find(outer):
-                missing[outer] = f"{file}:{line}"
-        waiting += _with_parents(package)
+        for line, required in _required_modules(tree.body, package, top, seen):
+            unseen = [parent for parent in _with_parents(required) if parent not in seen]
+            seen.update(unseen)
+            if required.partition(".")[0] == top:
+                waiting += unseen
+            elif required not in sys.stdlib_module_names and not modules.find(required):
+                missing[required] = f"{file}:{line}"
+            if len(seen) > _MAX_NAMES:
+                problem = f"more than {_MAX_NAMES} modules are imported"
+                return EntryPoint(framework, module, len(read), problem=problem)
     if module not in read:
         return EntryPoint(framework, module, len(read), problem=f"{module} is in no file of {home}")
     return EntryPoint(framework, module, len(read), tuple(sorted(missing.items())))
+
+
+def _required_modules(
+    body: Iterable[ast.stmt], package: str, top: str, seen: set[str]
+) -> Iterator[tuple[int, str]]:
+    """Yield (line, module) of the unseen imports of a file in `package`: modules of `top`, and other packages."""
+    for line, imported in chain(_unconditional_imports(body, package), [(0, package)]):
+        outer = imported.partition(".")[0]
+        name = imported if outer == top else outer
+        if name not in seen and len(name) <= _MAX_LENGTH:
+            yield line, name
 
 
 def _with_parents(name: str) -> list[str]:
@@ -154,7 +179,8 @@ def _with_parents(name: str) -> list[str]:
 def _module_file(home: str, name: str) -> Path | None:
     """Return the source file of a module in the package folder `home`; None if it has none."""
     path = Path(home, *name.split(".")[1:])
-    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+    files = (path / "__init__.py", path.with_suffix(".py"))
+    return next((file for file in files if os.path.isfile(file)), None)  # noqa: PTH113 - a long name is no error
 
 
 def _unconditional_imports(body: Iterable[ast.stmt], package: str) -> Iterator[tuple[int, str]]:
@@ -167,6 +193,8 @@ def _unconditional_imports(body: Iterable[ast.stmt], package: str) -> Iterator[t
             if node.level:
                 parts = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parts, *([base] if base else [])])
+            if len(base) > _MAX_LENGTH:
+                continue
             yield node.lineno, base
             # Each name may be a separate module.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names if alias.name != "*")

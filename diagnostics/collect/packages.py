@@ -18,16 +18,20 @@ from diagnostics.collect import elf, env_vars, module_lookup, search_path
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.module_lookup import EntryPoint, Shadow
 from diagnostics.collect.names import NoEnvironmentError, is_package_version, may_be_parsed, working_folder
-from diagnostics.collect.record import RecordedFiles, read_record
+from diagnostics.collect.record import ModuleListings, RecordedFiles, read_record
 from diagnostics.collect.search_path import SearchPath
 
 _MAX_PACKAGES = 20_000
 _MAX_REQUIREMENTS = 5_000
+_MAX_TAGS = 1_000
 # Longer lines in package metadata are no name, version or requirement.
 _MAX_LINE = 4096
 # Ends of the names of metadata folders; EGG-INFO is in the folder of an egg.
 _METADATA = (".dist-info", "egg-info")
 _REQUIRED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# Poetry adds its version to its name.
+_INSTALLER = re.compile(r"([A-Za-z0-9_-]{1,64})(?: [0-9][A-Za-z0-9.]{0,30})?")
+_WHEEL_TAG = re.compile(r"Tag:\s*(\w[\w.]{0,99}-\w[\w.]{0,99}-\w[\w.]{0,199})\s*", re.ASCII)
 # Packages whose own requirements are checked; parsing those of all would take longer than everything else.
 CHECKED = {
     *frameworks.ENGINES, *frameworks.TRAINERS, *frameworks.TRAINER_LIBRARIES, "torch", "ray", "flash-attn", "xformers",
@@ -222,7 +226,7 @@ def _metadata_head(place: str) -> tuple[str, str]:
     single_file = [] if os.path.isdir(place) else [place]  # noqa: PTH112 - as text
     for file in (f"{place}/METADATA", f"{place}/PKG-INFO", *single_file):
         try:
-            text = safe_io.read_text(Path(file), safe_io.METADATA)
+            text = safe_io.read_installed(Path(file), safe_io.METADATA)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -242,13 +246,14 @@ def _field(head: str, name: str) -> str:
 def _package(name: str, version: str, place: str, head: str) -> Package:
     lines = [line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:"]
     requires = tuple(islice(filter(may_be_parsed, lines), _MAX_REQUIREMENTS))
-    installer = _read_optional(f"{place}/INSTALLER").strip()
+    match = _INSTALLER.fullmatch(_read_optional(f"{place}/INSTALLER").strip())
+    installer = match[1] if match else ""
     recorded = not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
     if name not in CHECKED:
         requires = tuple(line for line in requires if "extra ==" not in line)
         return Package(name, version, place, installer, requires, recorded=recorded)
     wheel = _read_optional(f"{place}/WHEEL").splitlines()
-    tags = tuple(line.partition(":")[2].strip() for line in wheel if line.startswith("Tag:"))
+    tags = tuple(match[1] for match in map(_WHEEL_TAG.fullmatch, wheel[:_MAX_TAGS]) if match)
     python = _field(head, "Requires-Python")
     python = python if may_be_parsed(python) else ""
     return Package(name, version, place, installer, requires, python, tags, recorded)
@@ -257,7 +262,7 @@ def _package(name: str, version: str, place: str, head: str) -> Package:
 def _read_optional(path: str) -> str:
     """Read a small file of a package; empty if it is missing or unreadable."""
     with contextlib.suppress(OSError):
-        return safe_io.read_text(Path(path), safe_io.METADATA)
+        return safe_io.read_installed(Path(path), safe_io.METADATA)
     return ""
 
 
@@ -267,13 +272,14 @@ def _check_files(
     """Compare the checked packages, and everything they need, with their file lists; updates `packages`."""
     modules = module_lookup.ModuleFinder(search)
     files: dict[str, RecordedFiles] = {}
+    listings = ModuleListings()
     waiting = [name for name in CHECKED if name in packages]
     while waiting:
         name = waiting.pop()
         if name in files or name not in packages:
             continue
         package = packages[name]
-        record = files[name] = read_record(package.place)
+        record = files[name] = read_record(package.place, listings)
         lists_none = record.exists and not record.unread and not record.modules
         lost = finds_own and lists_none and not _module(name, modules)
         lost = lost and os.path.exists(f"{package.place}/direct_url.json")  # noqa: PTH110 - as text
@@ -321,7 +327,7 @@ def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
     """Return every name of a vLLM variable in its `envs.py`."""
     for folder in folders:
         with contextlib.suppress(OSError):
-            text = safe_io.read_text(folder / "vllm" / "envs.py", safe_io.SOURCE)
+            text = safe_io.read_installed(folder / "vllm" / "envs.py", safe_io.SOURCE)
             return tuple(sorted(set(re.findall(r"\bVLLM_[A-Z0-9_]+\b", text))))
     return None
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from diagnostics import safe_io
 
 MAX_DAMAGED = 20
+# Files and folders in all listed folders of an environment; those of a large one have some hundred thousand.
+MAX_LISTED = 1_000_000
 # A RECORD leads at most from lib/python3.11/site-packages to the prefix.
 _MAX_PARENTS = 3
 # Folders that images leave out on purpose; no run imports them.
@@ -38,19 +40,51 @@ class RecordedFiles:
     exists: bool = True
 
 
-def read_record(place: str) -> RecordedFiles:
+class ModuleListings:
+    """The modules in each folder of an environment. Each folder is listed once, under whatever path."""
+
+    def __init__(self) -> None:
+        self._listings: dict[str, frozenset[str]] = {}
+        self._listed = 0
+
+    def list_modules(self, folder: str) -> frozenset[str]:
+        """List the modules in a folder; links, libraries and unlisted files are checked one by one.
+
+        Raises:
+            UnsafeFileError: More than MAX_LISTED files and folders were listed.
+        """
+        place = os.path.normpath(folder)
+        if place not in self._listings:
+            names = []
+            with contextlib.suppress(OSError, ValueError), os.scandir(place) as entries:
+                for entry in entries:
+                    self._listed += 1
+                    if entry.name.endswith(".py") and not entry.is_symlink():
+                        names.append(entry.name)
+            self._listed += 1
+            self._listings[place] = frozenset(names)
+        if self._listed > MAX_LISTED:
+            raise safe_io.UnsafeFileError(f"its folders contain more than {MAX_LISTED} files")
+        return self._listings[place]
+
+
+def read_record(place: str, listings: ModuleListings) -> RecordedFiles:
     """Compare the RECORD in a metadata folder with the disk."""
     try:
-        record = safe_io.read_text(Path(place, "RECORD"), safe_io.DOCUMENT)
+        record = safe_io.read_installed(Path(place, "RECORD"), safe_io.DOCUMENT)
+        return _compare(record, place, listings)
     except (FileNotFoundError, NotADirectoryError):  # an egg, or a package in a zip
         return RecordedFiles(exists=False)
     except OSError as error:
         return RecordedFiles(unread=error.strerror or str(error))
+
+
+def _compare(record: str, place: str, listings: ModuleListings) -> RecordedFiles:
     site = os.path.dirname(place)  # noqa: PTH120 - as text, because the list is long
     damaged: list[str] = []
     tops: set[str] = set()
     # Modules by folder, because most folders have many files; None for folders that are not needed.
-    listings: dict[str, frozenset[str] | None] = {}
+    by_folder: dict[str, frozenset[str] | None] = {}
     for line in record.splitlines():
         path, _, size = line.rpartition(",")
         path = path.rpartition(",")[0].strip('"')
@@ -58,9 +92,9 @@ def read_record(place: str) -> RecordedFiles:
             continue
         folder = path[: path.rfind("/") + 1]
         tops.add(path.partition("/")[0])
-        if folder not in listings:
-            listings[folder] = None if _is_unneeded(folder) else _list_modules(f"{site}/{folder}")
-        listing = listings[folder]
+        if folder not in by_folder:
+            by_folder[folder] = None if _is_unneeded(folder) else listings.list_modules(f"{site}/{folder}")
+        listing = by_folder[folder]
         if listing is None or path[len(folder) :] in listing:
             continue
         if size.isdecimal() and len(size) <= 18 and "\0" not in path and len(damaged) < MAX_DAMAGED:
@@ -73,14 +107,6 @@ def _is_unneeded(folder: str) -> bool:
     """Return whether a folder is outside the environment, or one that no run needs."""
     outside = folder.startswith(("/", "../")) or folder.count("..") > _MAX_PARENTS
     return outside or bool(_UNNEEDED.search(folder))
-
-
-def _list_modules(folder: str) -> frozenset[str]:
-    """List the modules in a folder; links, libraries and unlisted files are checked one by one."""
-    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
-        modules = (entry for entry in entries if entry.name.endswith(".py"))
-        return frozenset(entry.name for entry in modules if not entry.is_symlink())
-    return frozenset()
 
 
 def _compare_file(place: str, path: str, size: int) -> str:

@@ -40,6 +40,7 @@ _HOST = re.compile(
     r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?",
     re.ASCII,
 )
+_SHELL_SAFE = re.compile(r"[\w@%+:,./~-]+")
 _HOST_KEYS = ("slots", "max_slots", "max-slots", "prefix", "python")
 # Any Python can parse it, so an old one can report that it is too old.
 _PROGRAM = """\
@@ -296,6 +297,11 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         wrong = ", ".join(sorted(fields - set(values))) or "nothing"
         expected = ", ".join(f"{{{name}}}" for name in sorted(values))
         raise RemoteError(f"--host-command: {wrong!r} in it: expected {expected}")
+    # ssh passes the words to a shell, srun does not: quotes would be part of the name there.
+    if not _SHELL_SAFE.fullmatch(python):
+        raise RemoteError(
+            f"--host-command: {python[:80]!r}: expected a path without spaces and characters of a shell"
+        )
     filled = [word.format(**values) for word in words]
     return filled if "python" in fields else [*filled, python, "-"]
 

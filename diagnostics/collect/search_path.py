@@ -18,6 +18,8 @@ from pathlib import Path
 from diagnostics import safe_io
 
 _MAX_ENTRIES, _MAX_LINES = 200, 1000
+# Of all editable installs together.
+_MAX_EDITABLE = 1000
 _MAX_PATH = 4096
 _RELEASE = re.compile(r"python(3\.\d{1,3})t?")
 _VERSION = re.compile(r"3\.\d{1,3}\b")
@@ -29,7 +31,7 @@ class SearchEntry:
     """One folder on the search path.
 
     Attributes:
-        path: The folder.
+        path: The folder; its source if a line of a `.pth` file names no existing path, which may be any text.
         source: Origin of the entry: a variable, a file with its line, or the folder itself.
         kind: `variable`, `user`, `own`, `system`, `pth` for an entry of a `.pth` file, or `editable`.
         state: Empty if the folder is readable, otherwise the reason why not.
@@ -100,7 +102,7 @@ def venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return the settings in `pyvenv.cfg` (empty if the prefix is no venv) and (place, reason) if it is unreadable."""
     place = prefix / "pyvenv.cfg"
     try:
-        lines = safe_io.read_text(place, safe_io.SMALL).splitlines()
+        lines = safe_io.read_installed(place, safe_io.SMALL).splitlines()
     except FileNotFoundError:
         return {}, []
     except OSError as error:
@@ -173,11 +175,12 @@ def _pth_entries(
     folder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]]
 ) -> Iterator[SearchEntry]:
     """Yield the entries of a folder's `.pth` files. Code in them is not run; setuptools' finders are parsed."""
+    finders: set[str] = set()
     for file in sorted(folder.glob("*.pth"))[:_MAX_ENTRIES]:
         if file.name.startswith("."):
             continue
         try:
-            lines = safe_io.read_text(file, safe_io.METADATA).splitlines()[:_MAX_LINES]
+            lines = safe_io.read_installed(file, safe_io.METADATA).splitlines()[:_MAX_LINES]
         except OSError as error:
             unread.append((str(file), error_text(error)))
             continue
@@ -186,35 +189,40 @@ def _pth_entries(
             if not text or text.startswith("#"):
                 continue
             if text.startswith(("import ", "import\t")):
-                if finder := _EDITABLE.match(text):
-                    editable += _editable_mapping(folder / f"{finder[1]}.py", unread)
+                if (finder := _EDITABLE.match(text)) and finder[1] not in finders:
+                    finders.add(finder[1])
+                    _read_editable(folder / f"{finder[1]}.py", editable, unread)
                 continue
             if len(text) > _MAX_PATH:  # not worth printing
                 unread.append((f"{file}:{number}", "a line longer than any path"))
                 continue
-            place = folder / text
-            yield SearchEntry(str(place), f"{file}:{number}", "pth", _folder_state(place))
+            place, source = folder / text, f"{file}:{number}"
+            path = str(place) if os.path.lexists(place) else source
+            yield SearchEntry(path, source, "pth", _folder_state(place))
 
 
-def _editable_mapping(finder: Path, unread: list[tuple[str, str]]) -> list[SearchEntry]:
-    """Return the modules that setuptools' finder of an editable install maps."""
+def _read_editable(finder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]]) -> None:
+    """Add the modules that setuptools' finder of an editable install maps."""
     reason = "it contains no setuptools mapping"
+    remaining = _MAX_EDITABLE - len(editable)
     try:
-        for node in ast.parse(safe_io.read_text(finder, safe_io.METADATA)).body:
+        if not remaining:
+            raise safe_io.UnsafeFileError(f"more than {_MAX_EDITABLE} modules of editable installs")
+        for node in safe_io.parse_python(safe_io.read_installed(finder, safe_io.METADATA)).body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets):
-                    mapping = islice(ast.literal_eval(node.value).items(), _MAX_LINES)
-                    return [
+                    mapping = islice(ast.literal_eval(node.value).items(), remaining)
+                    editable += [
                         SearchEntry(
                             str(place), str(finder), "editable", _module_state(str(place)), str(module)
                         )
                         for module, place in mapping
                     ]
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, AttributeError) as error:
+                    return
+    except (OSError, ValueError, TypeError, RecursionError, MemoryError, AttributeError) as error:
         reason = error_text(error)
     unread.append((str(finder), reason))
-    return []
 
 
 # Installers that are present in most environments; an environment that has only these is empty.

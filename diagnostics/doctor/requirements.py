@@ -142,7 +142,14 @@ def applies(environment: Environment, requirement: Requirement) -> bool:
         return True
     release = environment.python_release
     minor = ".".join(release.split(".")[:2])
-    return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
+    values = {"extra": "", "python_version": minor, "python_full_version": release}
+    try:
+        return requirement.marker.evaluate(values)
+    except (
+        ValueError,
+        KeyError,
+    ):  # it compares what cannot be compared: unreadable, as an invalid requirement
+        return False
 
 
 def constraints_on(environment: Environment, names: Iterable[str]) -> list[Constraint]:

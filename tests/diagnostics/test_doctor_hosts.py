@@ -196,6 +196,8 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
         ("a", "ssh {hots}", "--host-command"),
         ("a", "ssh '", "--host-command"),
         ("a", "{0} x", "--host-command"),
+        ("a python=/x/python;id", "ssh {host}", "expected a path without spaces"),
+        ("a prefix=$(id)", "ssh {host} {python}", "expected a path without spaces"),
     ],
 )
 def test_invalid_host_list_or_command_is_refused_in_one_line(tmp_path, text, template, message, capsys):

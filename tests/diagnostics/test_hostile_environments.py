@@ -2,14 +2,20 @@
 
 import os
 import struct
+import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from diagnostics import __main__ as program
+from diagnostics import safe_io
+from diagnostics.collect import elf as extensions
 from diagnostics.collect import host as configs
+from diagnostics.collect import module_lookup, record, search_path
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
+from diagnostics.doctor import requirements
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.processes import run_python
 
@@ -155,3 +161,157 @@ def test_zip_on_the_search_path_is_not_checked(tmp_path):
     assert [place for place, _ in environment.collect(maker.prefix, {}).unread] == [
         str(maker.site / "eggs.zip")
     ]
+
+
+def test_linked_files_of_another_name_are_not_printed(tmp_path, capsys):
+    """Files that are links to a file of another name, and `.pth` lines that are no path, are not printed."""
+    (tmp_path / "netrc").write_text("bluebird\nTag: bluebird\nhome = bluebird\n")
+    maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0").add("trl", "1.9.2")
+    info = maker.site / "torch-2.8.0.dist-info"
+    for file in (info / "INSTALLER", info / "WHEEL", maker.site / "x.pth", maker.prefix / "pyvenv.cfg"):
+        file.unlink(missing_ok=True)
+        file.symlink_to(tmp_path / "netrc")
+    (maker.site / "trl-1.9.2.dist-info" / "INSTALLER").write_text("password bluebird\n")
+    (maker.site / "trl-1.9.2.dist-info" / "WHEEL").write_text(
+        "Tag: bluebird\nTag: cp312-cp312-manylinux_2_28_x86_64\n"
+    )
+    (maker.site / "y.pth").write_text("machine bluebird\n\nbluebird/\0\n")
+    result = environment.collect(maker.prefix, {})
+    assert "bluebird" not in repr(result)
+    assert result.packages["trl"].tags == ("cp312-cp312-manylinux_2_28_x86_64",)
+    assert str(maker.site / "x.pth") in dict(result.unread)
+    assert program.main(["doctor", "--prefix", str(maker.prefix)]) != 2
+    assert "bluebird" not in "".join(capsys.readouterr())
+
+
+def test_links_that_keep_the_name_are_read(tmp_path):
+    """Links as uv's and Nix's installers make them are followed: of the same name, for `.pth` of the same suffix."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2", installer="Poetry 1.8.3")
+    store = tmp_path / "store"
+    (maker.site / "trl-1.9.2.dist-info").rename(store)
+    (maker.site / "trl-1.9.2.dist-info").mkdir()
+    for file in store.iterdir():
+        (maker.site / "trl-1.9.2.dist-info" / file.name).symlink_to(file)
+    (store / "a.pth").write_text(f"{store}\n")
+    (maker.site / "b.pth").symlink_to(store / "a.pth")
+    result = environment.collect(maker.prefix, {})
+    assert (result.packages["trl"].installer, result.version("trl")) == ("Poetry", "1.9.2")
+    assert store in result.search.folders
+
+
+def test_finder_named_on_many_lines_is_parsed_once(tmp_path, monkeypatch):
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
+    (maker.site / "__editable___x_finder.py").write_text("MAPPING = {'a': '/a', 'b': '/b'}\n")
+    for name in ("x.pth", "y.pth"):
+        (maker.site / name).write_text("import __editable___x_finder\n" * 900)
+    parsed = []
+    parse = safe_io.parse_python
+    monkeypatch.setattr(safe_io, "parse_python", lambda text: parsed.append(text) or parse(text))
+    assert len(environment.collect(maker.prefix, {}).search.editable) == 2
+    assert len(parsed) == 1
+
+
+def _trl_environment(prefix, source):
+    maker = EnvironmentBuilder(prefix).add("trl", "1.9.2")
+    (maker.site / "trl" / "trainer").mkdir(parents=True)
+    for folder in ("trl", "trl/trainer"):
+        (maker.site / folder / "__init__.py").touch()
+    (maker.site / "trl" / "trainer" / "grpo_trainer.py").write_text(source)
+    return maker
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("x=" + "-" * 100_000 + "1\n", "nested too deep"),
+        (f"import trl.{'y' * 5000}\nimport trl.{'z' * 300}\n", ""),
+        (
+            "import " + ",".join(f"trl.m{number}" for number in range(60_000)),
+            "more than 50000 modules are imported",
+        ),
+    ],
+)
+def test_modules_that_no_parser_or_file_system_accepts_are_no_crash(tmp_path, source, problem):
+    """An expression nested too deep, and too many imports, are reported as not followed; long names are ignored."""
+    result = environment.collect(_trl_environment(tmp_path / "env", source).prefix, {})
+    (entry,) = (entry for entry in result.entry_points if entry.module == "trl.trainer.grpo_trainer")
+    assert entry.problem.endswith(problem)
+    assert bool(entry.problem) == bool(problem)
+
+
+def test_import_of_thousands_of_parts_takes_linear_memory(tmp_path):
+    """An import of 20,000 parts is refused, and takes a hundredth of the memory that the parser would take."""
+    size = 20_000
+    prefix = _trl_environment(tmp_path / "env", f"import trl{'.a' * size}\n").prefix
+    search = search_path.collect(prefix, {})
+    tracemalloc.start()
+    (entry, *_) = module_lookup.entry_points(search, ["trl"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert entry.problem.endswith("a name with more than 64 parts")
+    assert peak < size * size / 100
+
+
+def test_imports_are_looked_up_without_scanning_the_folder(tmp_path):
+    """A lookup compares the files whose name begins with the module's, not all files of the folder."""
+    maker = EnvironmentBuilder(tmp_path / "env")
+    for number in range(500):
+        (maker.site / f"f{number}.txt").touch()
+    (maker.site / "found.cpython-311.so").touch()
+    finder = module_lookup.ModuleFinder(search_path.collect(maker.prefix, {}))
+    assert finder.find("found") == str(maker.site / "found.cpython-311.so")
+    assert finder.find("f1") == ""
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        finder.find("absent")
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 50
+
+
+def test_folder_under_many_spellings_is_listed_once(tmp_path, monkeypatch):
+    """A RECORD that spells one folder in 1000 ways lists it once; too many listed files are not checked."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
+    (maker.site / "torch" / "lib").mkdir(parents=True)
+    (maker.site / "torch" / "lib" / "a.py").touch()
+    lines = [f"torch/{'./' * number}lib/a.py,,0\n" for number in range(1000)]
+    (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text("".join(lines))
+    listed = []
+    scan = os.scandir
+    monkeypatch.setattr(record.os, "scandir", lambda folder: listed.append(str(folder)) or scan(folder))
+    assert environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
+    assert [folder for folder in listed if folder.endswith("torch/lib")] == [
+        str(maker.site / "torch" / "lib")
+    ]
+    monkeypatch.setattr(record, "MAX_LISTED", 1)
+    ((place, reason),) = environment.collect(maker.prefix, {}).unread
+    assert (Path(place).name, reason) == ("RECORD", "its folders contain more than 1 files")
+
+
+def test_elf_file_with_many_links_is_read_once(tmp_path, monkeypatch):
+    """A compiled module with 300 links is read once, and only names of libraries that are checked are stored."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "_C0.so").touch()
+    for number in range(1, 300):
+        (tmp_path / "vllm" / f"_C{number}.so").symlink_to("_C0.so")
+    read = []
+    names = ["libtorch.so", "libother.so", "libtorch.so"]
+    monkeypatch.setattr(
+        extensions, "read_elf", lambda path: read.append(path) or (names, ["GLIBC_2.17", "X_1"])
+    )
+    results = extensions.collect([tmp_path], Path("/nowhere"), {})
+    assert (len(read), len({result.path for result in results})) == (1, 300)
+    assert {(result.needed, result.versions) for result in results} == {(("libtorch.so",), ("GLIBC_2.17",))}
+    names[:] = [f"libtorch{number}" for number in range(1000)]
+    assert {result.needed for result in extensions.collect([tmp_path], Path("/nowhere"), {})} == {()}
+
+
+@pytest.mark.parametrize("marker", ["os_name ~= 'a'", "python_version >= 'a.b'", "'x' in extras"])
+def test_requirement_with_undefined_comparison_is_unreadable(tmp_path, marker):
+    """A requirement whose marker cannot be evaluated is skipped like an invalid one; the others are checked."""
+    requires = [f"lacking>=1; {marker}", "absent>=2"]
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2", requires=requires)
+    found = environment.collect(maker.prefix, {})
+    unmet = requirements.unmet_requirements(found, found.packages["trl"])
+    assert [requirement.name for requirement in unmet] == ["absent"]

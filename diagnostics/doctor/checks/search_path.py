@@ -81,7 +81,7 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
 def _stale_entries(environment: Environment) -> list[Evidence]:
     search = environment.search
     stale = [
-        Evidence(f"{entry.path} does not exist", entry.source)
+        Evidence("this line names a path that does not exist", entry.source)
         for entry in search.entries
         if entry.kind == "pth" and entry.state == "not there"
     ]
