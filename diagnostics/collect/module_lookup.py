@@ -229,11 +229,11 @@ def shadows(
         entries.insert(0, (working, "the working folder", "variable"))
     stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"} - _BUILT_IN
     stdlib -= frozenset() if search.release in _NOT_FROZEN else _FROZEN
+    last_places = {os.path.realpath(folder): place for place, (folder, _, _) in enumerate(entries)}
     for place, (folder, source, kind) in enumerate(entries):
         names = list_folder(folder)
         if not names or (kind == "variable" and (folder / "os.py").exists()):
             continue
-        later = {os.path.realpath(item) for item, _, _ in entries[place + 1 :]}
         # The standard library comes after PYTHONPATH and before all packages.
         for module in sorted((homes.keys() - _COMMON_NAMES) | (stdlib if kind == "variable" else set())):
             # An import finds a folder without `__init__.py` last.
@@ -244,7 +244,7 @@ def shadows(
             else:
                 continue
             hidden = homes.get(module, "the standard library")
-            if module in homes and os.path.realpath(hidden) not in later:
+            if module in homes and last_places.get(os.path.realpath(hidden), -1) <= place:
                 continue
             complete = module in homes and _same_package(found_at, Path(hidden, module))
             if os.path.realpath(found_at) != os.path.realpath(f"{hidden}/{module}"):
