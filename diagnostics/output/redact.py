@@ -76,28 +76,44 @@ _OTHER_NAMES = (
 )
 _WORDS = (
     # No name begins with another letter, so most positions of a text fail at once.
-    r"(?=[ptsabcejklmqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
-    r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw|(?<![a-z])jwt(?=[=:])"
+    r"(?=[ptsabcejklmoqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
+    r"|(?:(?<=[_;-])pwd|(?<![a-z])pw)(?=\\{0,3}['\"]?[ \t]{0,64}(?:[=:|\u2502]|\.{2}))|(?<=_)pwd\b|bindpw|(?<![a-z])jwt(?=[=:])"
     r"|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
     r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage"
-    r"|license|admin|service|ssh|client|webhook|hmac)[ _-]?key|client-(?:key|certificate)-data|wandb[._]key"
-    r"|credential|x-(?:amz|goog|oss)-(?:signature|credential"
+    r"|license|admin|service|ssh|client|webhook|hmac|wandb|swanlab|litellm|comet|openai|anthropic)[ ._-]?key|client-(?:key|certificate)-data"
+    r"|credential(?:s?(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[^\s:/'\"]{1,64}:[^\s/]))?|x-(?:amz|goog|oss)-(?:signature|credential"
     r"|security-token)|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])|contrase\xf1a|mot de passe"
     r"|\u5bc6\u7801|\u5bc6\u94a5|\u53e3\u4ee4"
     rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_OTHER_NAMES}"
 )
-# Values that are no secret: a switch, a placeholder, and a number unless it is a password.
-_HARMLESS = r"(?!true\b|false\b|null\b|none\b|\(not known|\(set;|<)"
+# Values that are no secret: a state, a placeholder, a variable's name, a type, a release, and a number unless it is a
+# password.
+_STATE = (
+    r"(?:true|false|null|none|required|optional|missing|unexpected|invalid|expired|enabled|disabled)"
+    r"(?=[\s,;&)\]}'\"`\\<|#]|\.?(?:\s|\Z))"
+)
+_TYPE = r"(?:str|bytes|Any|SecretStr|Optional\[\w{1,16}\])(?:\s?\|\s?None)?\s{0,4}="
+_HARMLESS = (
+    rf"(?!{_STATE}|{_TYPE}|\(not known|\(set;|<(?:secret|user|host|mail|address|uuid)>"
+    r"|(?:<[^\s<>]{1,64}>|\$\{\{[\w. -]{1,64}\}\}|\$\{(?:oc\.env:)?\w{1,64}(?:,\w{0,4}|:?[-?=])?\}|(?-i:\$[A-Z_][A-Z0-9_]{0,64})"
+    r"|=\d{1,4}(?:\.\w{1,8}){1,4})[,;)\]}]{0,3}(?:[\s'\"`\\<|]|\Z))"
+)
 _NO_NUMBER = r"(?!\d{1,19}\b)"
-_NUMBER = re.compile(r"\d[\d.,:/%eE+-]*")
+_NUMBER = re.compile(r"\d[\d.,:/%eE+-]*(?:[;)\]}]{0,3}\Z|[,;&)\]}]{1,3}[a-zA-Z]\w{1,64}[=:])")
+_NO_OPTION = r"(?!--?[a-zA-Z][\w.-]{0,64}(?:[\s=,'\"\]]|\Z)|<\s?[\w./-]{1,256}(?:\s|\Z))"
 _WHOLE = r"(?:(?<=[^\\]\")(?:[^\"\\\n]|\\[^\n]){4,512}(?=\")|(?<=[^\\]')(?:[^'\\\n]|\\[^\n]|''){4,512}(?='))"
+# An unquoted value where punctuation can end it, and where only a blank, a quotation mark, a colour code or an escaped
+# line end does.
 _VALUE = r"[^\s,;&`'\"\])\\]{4,}"
+_UNQUOTED = r"[^\s`'\"\x1b]{4}(?:[^\s`'\"\x1b\\]|\\(?![nrt'\"\\]|x1b|u001b)){0,512}"
+_COLOUR = r"(?:(?:\x1b|\\(?:x1b|u001b|033|e))\[[\d;]{0,16}m){0,3}"
 _REST = r"(?=(?P<rest>[\w.-]{0,64}))(?P=rest)"
-_QUOTE = r"(?:\\{0,3}['\"])?"
+_QUOTE = r"(?:\\{0,3}['\"]|&quot;|&#3[49];)?"
 # Prefix and opening quotation mark of a text: b'x', f"x", $'x'.
-_OPENED = r"(?:[bruf]{0,2}(?=['\"])|\$(?='))?" + _QUOTE
+_OPENED = rf"(?:[bruf]{{0,2}}(?=['\"])|\$(?='))?(?:\"{{3}}|'{{3}}(?!')|{_QUOTE})"
 # Between two arguments of a command: blanks, a continued line, or the next item of a list in Python, JSON or YAML.
 _GAP = rf"{_QUOTE}(?:\s{{0,4}},\s{{0,32}}|\s{{1,4}}(?:\\?\n\s{{0,16}})?(?:- )?){_OPENED}"
+_IN_QUERY = re.compile(r"(?:[?&]|://|\\u0026|%26|%3f)[\w.;:/@#%-]{0,96}\Z", re.IGNORECASE)
 _SYLLABLE = re.compile(r"[a-z]{3,}")
 _CHANGE_OF_KIND = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 
@@ -133,20 +149,23 @@ _OPTIONS = {
     rf"|(?:-b|--cookie)(?:=|{_GAP}|{_OPENED})[^\s='\";]{{1,64}}=",
     "skopeo podman": rf"--(?:src-|dest-)?creds(?:=|{_GAP}){_LOGIN}",
     "login upload mysql mysqldump mysqladmin mariadb sshpass mongo mongosh mongodump 7z useradd": "-p",
-    "unzip zip sqlcmd bcp": "-P",
+    "unzip zip sqlcmd bcp ipmitool": "-P",
     "redis-cli": "-a",
-    "ldapsearch ldapadd ldapmodify ldapwhoami": "-w",
+    "ldapsearch ldapadd ldapmodify ldapwhoami ldapdelete ldapcompare ldappasswd": "-w",
+    "snmpget snmpwalk snmpset": "-[cAX]",
+    "xfreerdp xfreerdp3 wfreerdp": "/p:",
     "openssl": rf"-k|-pass(?:in|out)?{_GAP}pass:",
     "ssh-keygen": "-N",
     "publish": "-[pt]",
     "smbclient lftp": r"-[uU]\s[^\s%,]{1,64}[%,]",
     "chpasswd": rf"<<<\s?{_OPENED}{_LOGIN}",
-    "htpasswd": r"-\w{0,4}b\w{0,4}(?:\s\S{1,64}){1,2}(?=\s)",
+    "htpasswd": r"-(?=\w{0,4}n)\w{0,4}b\w{0,4}\s\S{1,64}(?=\s)|-(?!\w{0,4}n)\w{0,4}b\w{0,4}(?:\s\S{1,64}){2}(?=\s)",
     "wpa_passphrase": r"\s\S{1,64}(?=\s)",
 }
 _PROGRAMS = {
     name: _rule(
-        rf"(?<![\w-])((?:{options})(?:=|{_GAP}|{_OPENED}))(?!\d{{1,5}}\b)(?![-<]){_HARMLESS}(?:{_WHOLE}|{_VALUE})",
+        rf"(?<![\w-])((?:{options})(?:=|{_GAP}{_NO_OPTION}|{_OPENED}))(?!\d{{1,5}}(?:[\s'\"]|\Z))"
+        rf"{_HARMLESS}(?:{_WHOLE}|{_UNQUOTED})",
         rf"\1{MASK}",
     )
     for names, options in _OPTIONS.items()
@@ -161,9 +180,33 @@ def _mask_options(match: Match) -> str:
 
 
 def _mask_value(match: Match) -> str:
-    """Mask a value, unless it is a number under a name that is not that of a password."""
-    is_number = _NUMBER.fullmatch(match["value"]) and "pass" not in match["label"].lower()
-    return match[0] if is_number else f"{match['label']}{MASK}"
+    """Mask a value, unless it is a number, or a word after a weak separator, under a name not of a password."""
+    label, value = match["label"], match["value"]
+    is_word = match.groupdict().get("weak") and value.isalpha()
+    if "pass" not in label.lower() and (is_word or _NUMBER.match(value)):
+        return match[0]
+    return f"{label}{MASK}"
+
+
+def _mask_unquoted(match: Match) -> str:
+    """Mask a value up to the next blank, unless it is in a URL or in brackets, where punctuation can end it."""
+    start, value_start = match.span("label")
+    before = match.string[max(0, start - 256) : start].rpartition("\n")[2]
+    line = (before + match.string[start:value_start]).rstrip("[({")
+    for quote in "'\"":
+        if line.count(quote) % 2:
+            line = line.rpartition(quote)[2]
+    in_brackets = sum(map(line.count, "([{")) > sum(map(line.count, ")]}"))
+    return match[0] if in_brackets or _IN_QUERY.search(before) else _mask_value(match)
+
+
+def _value_rules(label: str) -> tuple[Rule, Rule]:
+    """Return the rules for the values after a label: unquoted ones up to a blank, and those in URLs and brackets."""
+    label = rf"(?P<label>{label}){_HARMLESS}"
+    return (
+        _rule(rf"{label}(?P<value>{_WHOLE}|{_UNQUOTED})", _mask_unquoted, re.IGNORECASE, _KEY_TEXTS),
+        _rule(rf"{label}(?P<value>{_WHOLE}|{_VALUE})", _mask_value, re.IGNORECASE, _KEY_TEXTS),
+    )
 
 
 _SECRETS: tuple[Rule, ...] = (
@@ -177,14 +220,22 @@ _SECRETS: tuple[Rule, ...] = (
         # A header's value ends at the closing quote. The last lines keep the next value's quotes out of it.
         r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|x-hub-signature(?:-256)?|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}"
         r"(?:b(?=['\"]))?\\?['\"]?)"
-        r"(?!<secret>|[\w.]{1,48}\(b?['\"]|[|>][+-]?\n)[^\s'\"][^\n'\"]{0,4096}(?:''[^\n'\"]{0,512}){0,8}"
+        r"(?!<secret>|"
+        + _STATE
+        + r"|[\w.]{1,48}\(b?['\"]|[|>][+-]?\n)[^\s'\"][^\n'\"]{0,4096}(?:''[^\n'\"]{0,512}){0,8}"
         r"(?:(?:\"[^\"\n]{0,512}\"|(?:(?<=[:=])|(?<=[:=] ))'[^'\n]{0,512}')[^\n'\"]{0,512}){0,32}",
     ),
     # All values of a collection.
     _labelled(
-        "cookies passwords secrets credentials keys tokens",
-        r"((?:\bcookies|passwords|secrets|credentials|(?:api|access|auth|hf)[_-]?(?:key|token)s)['\"]?\s{0,4}[=:]\s{0,4}"
-        r"(?:[\[{]|dict\())(?!<secret>)[^\]})\n]{4,4096}",
+        "cookie password secret credential key token",
+        r"((?:\bcookies|passwords|secrets|credentials|(?:password|secret|(?:api|access|auth|hf)[_-]?(?:key|token))(?:s|(?=['\"]?\s{0,4}[=:]\s{0,4}\[)))"
+        r"['\"]?\s{0,4}[=:]\s{0,4}(?:[\[{]|dict\())(?!<secret>)(?:\"[^\"\n]{0,512}\"|'[^'\n]{0,512}'|[^\]})\n]){1,4096}",
+    ),
+    _rule(
+        r"(?:passwords|passphrases|(?:api|access)[_-]?(?:key|token)s):[ \t]{0,4}(?:\r?\n[ \t]{0,32}- [^\n]{1,512}){1,64}",
+        lambda match: re.sub(r"(\n\s*- )[^\n]+", rf"\1{MASK}", match[0]),
+        re.IGNORECASE,
+        "passwords: passphrases: keys: tokens:",
     ),
     _labelled("cookies:", r"(\bcookies:\s{0,4}\w{1,64}=)[^\s'\"]{4,}"),
     # The signature at the end of an AWS header.
@@ -231,7 +282,8 @@ _SECRETS: tuple[Rule, ...] = (
         needs="basic",
     ),
     _rule(
-        rf"(\b(?:echo|printf)\s(?:-n\s|'%s(?:\\n)?'\s)?{_OPENED}(?:[\w.-]{{1,64}}:(?=[^|\n]{{1,256}}chpasswd))?)(?!<)[^\s|'\"]{{4,256}}"
+        rf"(\b(?:echo|printf)\s(?:-n\s|'%s(?:\\n)?'\s)?{_OPENED}(?:[\w.-]{{1,64}}:(?=[^|\n]{{1,256}}chpasswd))?)(?!<)"
+        r"(?:(?<=\")[^\"\n]{4,256}|(?<=')[^'\n]{4,256}|[^\s|'\"]{4,256})"
         r"(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|--with-token|sudo -S|chpasswd))"
         rf"|((?:--password-stdin|--with-token|sudo -S)[^\n|;<]{{0,80}}<<<\s?{_OPENED}){_VALUE}",
         rf"\1\2{MASK}",
@@ -239,7 +291,7 @@ _SECRETS: tuple[Rule, ...] = (
     ),
     _rule(
         rf"(?<![\w-])(?P<program>{'|'.join(_PROGRAMS)})(?![\w:-])"
-        rf"(?P<arguments>(?:(?!\b(?:{'|'.join(_PROGRAMS)})(?![\w:-]))[^\n;|]|(?<=[\\,])\n){{4,1024}})",
+        rf"(?P<arguments>(?:(?!\b(?:{'|'.join(_PROGRAMS)})(?![\w:-]))[^\n;|]|[;|](?=\S)|(?<=[\\,])\n){{4,1024}})",
         _mask_options,
         needs=" ".join(_PROGRAMS),
     ),
@@ -265,23 +317,17 @@ _SECRETS: tuple[Rule, ...] = (
         rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{1,96}}['\"]?[,\s])(?=[\w.-]{{0,64}}?{_WORDS})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
         rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
     ),
-    # `password=SECRET` in all languages of configs.
-    _rule(
-        rf"(?P<label>{_WORDS}{_REST}{_QUOTE}\]?\s{{0,4}}(?:=>|[=:\uff1d\uff1a])(?:\s{{0,4}}|\s{{5,64}}(?=['\"]))(?:["
-        rf"|>\\][+-]?\s{{1,16}})?(?:[!&]\S{{1,32}}\s)?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?{_OPENED})"
-        rf"{_HARMLESS}(?P<value>{_WHOLE}|{_VALUE})",
-        _mask_value,
-        re.IGNORECASE,
-        _KEY_TEXTS,
+    # `password=SECRET` in all languages of configs, `| password | SECRET |` and `password ..... SECRET`.
+    *_value_rules(
+        rf"{_WORDS}{_REST}{_QUOTE}\]?{_COLOUR}[ \t]{{0,64}}+(?:\s{{0,4}}(?:=>|:\s{{0,4}}{_TYPE}|[=:\uff1d\uff1a]){_COLOUR}(?:\s{{0,64}}(?=['\"])|[ \t]{{0,64}}+\s{{0,4}})"
+        rf"|(?P<weak>(?<=\s)(?:\.{{2,80}}|[|\u2502\u2503])[ \t]{{1,64}})){_COLOUR}(?:[|>\\][+-]?\s{{1,16}})?(?:[!&]\S{{1,32}}\s)?"
+        rf"(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?{_OPENED}"
     ),
     # `--token SECRET`, `["--token", "SECRET"]`, `('token', 'SECRET')`.
-    _rule(
-        rf"(?P<label>(?:(?<![\w-])--?|\(b?['\"])(?=(?P<flag>[\w.-]{{1,96}})[\s'\",\\])"
+    *_value_rules(
+        rf"(?:(?<![\w-])--?|\(b?['\"])(?=(?P<flag>[\w.-]{{1,96}})[\s'\",\\])"
         rf"(?=[\w.-]{{0,64}}?(?:{_WORDS}|(?:pass|pwd?|auth|creds?)[\s'\",\\]))"
-        rf"(?P=flag){_GAP}){_HARMLESS}(?![-=:])(?P<value>{_WHOLE}|[^\s,;&`'\"\])]{{4,}})",
-        _mask_value,
-        re.IGNORECASE,
-        _KEY_TEXTS,
+        rf"(?P=flag){_GAP}{_NO_OPTION}(?![=:]\s)"
     ),
     # `<password>SECRET</password>`, `<entry key="password">SECRET</entry>`.
     _labelled(
@@ -299,7 +345,7 @@ _SECRETS: tuple[Rule, ...] = (
     _labelled(
         _KEY_TEXTS,
         rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
-        r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
+        r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4}|[ \t]{5,64})['\"]?)"
         rf"{_HARMLESS}{_NO_NUMBER}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     ),
     # Key material without its header line, and random words.
@@ -317,7 +363,7 @@ _USUAL = (
     rf"(?:{'|'.join(FRAMEWORKS)}|models?|datasets?|checkpoints?|ckpts?|data|cache|\.cache|huggingface|hub|logs?|runs?"
     r"|outputs?|results?|shared|tmp|users?|home|src|code|train|test|eval|envs?|\.?venv|projects?|repos?|scripts?"
     r"|configs?|examples?|grpo|rlhf|conda|miniconda3?|lib|bin|opt|mnt|fsx|nfs|efs|nvme\d*|ssd\d*|disks?\d*"
-    r"|local|scratch\d*|volumes?|storage|workspace|weights|home\d*|[a-z]|wheels|<user>)(?![\w.-])"
+    r"|local|scratch\d*|volumes?|storage|workspace|weights|home\d*|[a-z]|wheels|tokens?|tokeni[sz]e(?:d|rs?)|<user>)(?![\w.-])"
 )
 _FOLDERS: tuple[Rule, ...] = (
     _rule(
@@ -396,12 +442,12 @@ _IDENTITY: tuple[Rule, ...] = (
         r"((?<![a-z])(?:USER|LOGNAME|USERNAME)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
         r"|(?<![\w])(?i:user_?name)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
         r"|['\"]user['\"]\s{0,2}:\s{0,2}['\"](?=[\w.-]{1,32}['\"])"
-        r"|\bHOME=(?:/[\w.-]{1,32}){1,4}/(?=[\w.-]{1,32}(?![\w./-]))"
+        r"|\bowner['\"]?\s{0,2}[=:]\s{0,2}['\"]?(?!root\b)|\bHOME=(?:~|(?:/[\w.-]{1,32}){1,4})/(?=[\w.-]{1,32}(?![\w./-]))"
         r"|\b[ug]id=\d{1,9}\(|\blogged in as:?\s|\bsudo: {1,4}(?=[\w.-]{1,32} :)|(?:wandb\.ai"
         r"|git@[\w.-]{1,64}:)/?(?!<))"
         r"(?!<|none\b|null\b|assistant\b|user\b|system\b)[\w.-]{1,64}",
         r"\1<user>",
-        needs="user logname home= uid= gid= logged sudo: wandb.ai git@",
+        needs="user owner logname home= uid= gid= logged sudo: wandb.ai git@",
     ),
     _rule(
         r"(^[dl-](?:[r-][w-][xsStT-]){3}[.+@]?\s{1,4}\d{1,6}\s{1,8})(?!root\b|<)[\w.-]{1,32}\s{1,8}[\w.-]{1,32}(?=\s)",
@@ -421,9 +467,11 @@ _IDENTITY: tuple[Rule, ...] = (
     ),
     # `ssh user@host` and prompts.
     _rule(
-        r"(\b(?:ssh|scp|rsync|sftp)\b(?:\s-{1,2}[\w=-]{1,32}(?:\s\d{1,5})?){0,8}\s(?:[^\s@]{1,64}\s)?|(?<=\[)|(?<=\) ))"
+        r"(\b(?:ssh|scp|rsync|sftp)\b(?:\s-{1,2}[\w=-]{1,32}(?:\s\d{1,5})?){0,8}\s(?:[^\s@]{1,64}\s)?|(?<=\[)|(?<=\) )"
+        r"|\bPermission denied: |^(?=[^\s@]{1,32}@[\w.-]{1,64}:(?:[~/][^\n]{0,256}?[$#]| Permission denied)))"
         r"[a-z_][\w.-]{0,31}@[\w.-]{1,64}(?![\w.@-])",
         r"\1<user>@<host>",
+        re.MULTILINE,
         needs="@",
     ),
     # Servers of shared folders, also with each backslash doubled; no other part of a path and no pattern.
@@ -437,10 +485,10 @@ _IDENTITY: tuple[Rule, ...] = (
     _rule(
         r"(--(?:master|head|node|server)[_-](?:addr(?:ess)?|host|ip)[ =]|--rdzv[_-]endpoint[ =]|--host[ =]"
         r"|NODELIST=|NODENAME=|\bLinux (?!kernel|version)(?=[\w.-]{1,64} \d{1,2}\.\d{1,3}\.)"
-        r"|\b(?:resolve|added) '|connect to host |failed to connect to \[|\b(?:srun|mpirun|prun): (?:error: )?"
+        r"|\b(?:resolve|added) '|connect to host |\bconnect to \[|(?i:\brank \d{1,6} on |\bnode['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?=[a-z]{2}[\w.-]{0,62}\d)(?!cuda|gpu:)|\b(?:srun|mpirun|prun): (?:error: )?"
         rf"|\bSTEP [\d.]{{1,24}} ON |Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}",
         r"\1<host>",
-        needs="addr host ip endpoint nodelist= nodename= linux resolve added connect run: step login:",
+        needs="addr host ip endpoint nodelist= nodename= linux resolve added connect run: step login: rank node",
     ),
     _rule(r"(?<=\[)[A-Za-z][\w.-]{0,63}(?=:\d{1,8}\] \*{3} )", "<host>", needs="***"),
     _rule(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", r"\1<host>", re.MULTILINE),

@@ -198,6 +198,25 @@ https://h/x?X-Amz-Credential={r20}|git+https://ada:{w}@h/x|redis://:{w}@h:6379/0
 mongodb://a:{w}@h1,h2/d|socks5://a:{w}@h:1|wss://h/x?token={w}|postgresql://h/d?user=a&password={w}
 https%3A%2F%2Fada%3A{w}%40h|%3Ftoken%3D{w}|\u0026token={w}|&amp;token={w}|\u0026password={w}
 """
+# Labels and programs that a review found to leak; the last braces contain the secret.
+REVIEWED = r'''
+pw: {w}|pw={w}|credentials=bob:{w}|--litellm-key {w}|--wandb-key {w}|wandb-key={w}|wandb.key: {w}|htpasswd -b FILE bob {w}
+htpasswd -bc /etc/f bob {w}|htpasswd -nb bob {w} && echo done|ipmitool -H h -U bob -P {w} power status
+snmpget -v2c -c {w} h sysDescr|xfreerdp /v:h /u:bob /p:{w}|ldapmodify -D cn=a -w "{w}"|ldappasswd -w {w} x
+gpg --passphrase "correct horse {w}"|passphrase: "correct horse {w}"|passphrase = 'correct horse {w}'
+echo "correct horse {w}" \| docker login --password-stdin|ssh-keygen -N "correct horse {w}"
+  api_key ......................... {w}|wandb_api_key ... {w}|password:              {w}|password         = {w}
+db_password            {w}|│ db_password │ {w} │|\| db_password \| {w} \||api_key: str \| None = '{w}'
+password: Optional[str] = "{w}"|password = """{w}"""|passwords:#  - {w}|passwords:#  - a1#  - {w}
+password: ["abcd", "{w}"]|passwords: ['a]b', '{w}']|&quot;password&quot;: &quot;{w}&quot;|password: true-{w}|token=none-{w}
+password=null-{w}|"password": "None-{w}"|\x1b[34mpassword\x1b[0m=\x1b[33m{w}\x1b[0m
+'''
+# Texts in which an unquoted password runs to the next blank or the end of the quotes; `%` is the password.
+UNQUOTED = r"""
+DB_PASSWORD=%|password: %|--password %|export PGPASSWORD=%|password = %|--password=%|passwd: %|REDIS_PASSWORD=% redis-cli
+  db_password: %  ; comment|"DB_PASSWORD=%"|MYSQL_PWD=% mysql|docker run -e DB_PASSWORD=% image|pw: %|client_secret: %
+\| password \| % \||password ........ %|SECRET_KEY=%|passphrase: %|mysql -u root -p%|password:        %|api_key=%|--token %
+"""
 LOGINS = """
 %|connect %/db failed|proxy=%|'%'|{"proxy": "%"}|http_proxy=%|redis://%|postgresql+psycopg2://%/x|mongodb+srv://%/?w=1
 dial %: refused|(%)|- %|scp x %:/tmp
@@ -232,13 +251,21 @@ PERSONS_IN_CONTEXT = """
 SLURMD_NODENAME={gpu-q17}|serve --host {gpu-q17}|rdzv_endpoint={gpu-q17}:29500|Linux {gpu-q17} 5.15.0-91-generic #1 SMP
 [{gpu-q17}:12345] *** Process received signal ***|{qzbob}:x:1001:1001:{Bob Jones}:/home/{qzbob}:/bin/bash
 HOME=/export/{qzbob}
+HOME=/root/{qzbob}
+{qzbob}@{gpu-q17}:~$ ls
+{qzbob}@{gpu-q17}: Permission denied (publickey).
+Permission denied: {qzbob}@{gpu-q17}
+connect to [{gpu-q17}]:29500|rank 3 on {gpu-q17}|node: {gpu-q17}|owner: {qzbob}
 drwxr-xr-x 2 {qzbob} {qzbob} 4096 Nov 22 x
 """
 
 
 def split_table(text: str) -> list[str]:
-    """Split a table at `|` and line ends; `#` stands for a line end in an entry."""
-    forms = [form for row in text.strip().splitlines() for form in re.split(r"\|(?! )", row) if form]
+    r"""Split a table at `|` and line ends; `#` stands for a line end, `\|` for `|` in an entry."""
+    forms = [
+        form for row in text.strip("\n").splitlines() for form in re.split(r"(?<!\\)\|(?! )", row) if form
+    ]
+    forms = [form.replace("\\|", "|") for form in forms]
     return [form if "#1" in form else form.replace("#", "\n") for form in forms]
 
 
@@ -265,13 +292,23 @@ def secrets() -> Iterator[Case]:
     yield from _logins_and_keys(draw)
 
 
+def unquoted_passwords(number: int) -> Iterator[Case]:
+    """Yield random passwords of 16 printable characters, without blanks and quotes, in every unquoted form."""
+    draw = random.Random(16)
+    alphabet = [char for char in map(chr, range(33, 127)) if char not in "'\"`"]
+    for _ in range(number):
+        value = "".join(draw.choices(alphabet, k=16))
+        for form in split_table(UNQUOTED):
+            yield form, value, form.replace("%", value)
+
+
 def _issued(draw: random.Random) -> Iterator[Case]:
     """Yield tokens that are recognised by their shape."""
     for shape in ISSUED:
         for form in split_table(PLAIN):
             value = fill_shape(draw, shape)[0]
             yield shape, value, form.replace("%", value)
-    for shape in split_table(OTHERS + COMMANDS + ARGUMENT_LISTS + FILES + HEADERS_AND_URLS):
+    for shape in split_table(OTHERS + COMMANDS + ARGUMENT_LISTS + FILES + HEADERS_AND_URLS + REVIEWED):
         text, values = fill_shape(draw, shape)
         yield shape, values[-1], text
 

@@ -119,6 +119,11 @@ def test_no_generated_case_leaks(cases, minimum):
     assert [(name, text) for name, secret, text in all_cases if leaks(secret, redact(text))] == []
 
 
+def test_no_unquoted_password_of_any_characters_is_shown():
+    """Punctuation does not end an unquoted password."""
+    assert [text for _, secret, text in secret_cases.unquoted_passwords(100) if secret in redact(text)] == []
+
+
 def test_secret_is_masked_before_the_text_is_cut():
     """A text is masked before it is cut, because the beginning of a secret would not be recognised."""
     for text, secret in SECRETS.values():
@@ -236,6 +241,13 @@ HARMLESS = [
     "tokenizer.json", "special_tokens_map.json", "secret sauce", "kubectl get secret hf-token", "tokens=1,234",
     "name: token-budget", "password_file: /run/secrets/pw", "api_key_file=/etc/key",
     "token_path: ~/.cache/token",
+    "HF_TOKEN=$HF_TOKEN", "HF_TOKEN=${HF_TOKEN}", 'key: "${WANDB_API_KEY:-}"', 'api_key: "${WANDB_API_KEY:-}"',
+    "password: ${oc.env:DB_PASSWORD}", "password: ${oc.env:DB_PASSWORD,null}", "--token $HF_TOKEN --lr 1",
+    "token: ${{ secrets.HF_TOKEN }}", "cookie-cutter==2.6.0", "Authorization: required",
+    "invalid token: unexpected EOF", "/data/tokens/x", "password: none", "Config(token=None,lr=3)", "token=true.",
+    "| token | logprob |", "| max_tokens | 512 |", "  max_tokens ........... 512", "rank 3 on cuda:0", "node: v18.2",
+    "node: 3", "token: Optional[str] = None", "api_key: str | None = None", "max_tokens=512;lr=3",
+    "Config(max_tokens=512,lr=3)",
 ]  # fmt: skip
 
 
