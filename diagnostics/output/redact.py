@@ -63,27 +63,26 @@ _ISSUERS = (
 )  # fmt: skip
 # A git revision has the shape of a W&B key, but follows one of these words.
 _REVISION = re.compile(
-    r"(?:\b(?:commit|checkout|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|@)\W{0,4}\Z",
-    re.IGNORECASE,
+    r"(?i)(?:\b(?:commit|checkout|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|@)\W{0,4}\Z"
 )
 # Names of keys with a secret value, texts that each of them contains, and endings of names whose value is no secret.
 _KEY_TEXTS = (
-    "token secret pass pw key credential cookie signature sig= sk pat auth bindpw jwt"
-    " contrase mot \u5bc6 \u53e3"
+    "token secret pass pw key credential cookie signature sig= sk pat auth jwt contrase mot \u5bc6 \u53e3"
 )
 _OTHER_NAMES = (
     r"(?!s\b|s?iz|_id|[\w-]{0,32}length|[_-]?(?:file|path|dir|name|type|level|mode|count)s?(?![a-z]))"
 )
 _WORDS = (
     # No name begins with another letter, so most positions of a text fail at once.
-    r"(?=[ptsabcejklmoqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
-    r"|(?:(?<=[_;-])pwd|(?<![a-z])pw)(?=\\{0,3}['\"]?[ \t]{0,64}(?:[=:|\u2502]|\.{2}))|(?<=_)pwd\b|bindpw|(?<![a-z])jwt(?=[=:])"
-    r"|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
+    r"(?=[ptsabcejklmoqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)"
+    r"|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
+    r"|(?:(?<=[_;-])pwd|(?<![a-z])pw)(?=\\{0,3}['\"]?[ \t]{0,64}(?:[=:|\u2502]|\.{2}))|(?<=_)pwd\b|bindpw"
+    r"|(?<![a-z])jwt(?=[=:])|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
     r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage"
-    r"|license|admin|service|ssh|client|webhook|hmac|wandb|swanlab|litellm|comet|openai|anthropic)[ ._-]?key|client-(?:key|certificate)-data"
-    r"|credential(?:s?(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[^\s:/'\"]{1,64}:[^\s/]))?|x-(?:amz|goog|oss)-(?:signature|credential"
-    r"|security-token)|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])|contrase\xf1a|mot de passe"
-    r"|\u5bc6\u7801|\u5bc6\u94a5|\u53e3\u4ee4"
+    r"|license|admin|service|ssh|client|webhook|hmac|wandb|swanlab|litellm|comet|openai|anthropic)[ ._-]?key"
+    r"|client-(?:key|certificate)-data|credential(?:s?(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[^\s:/'\"]{1,64}:[^\s/]))?"
+    r"|x-(?:amz|goog|oss)-(?:signature|credential|security-token)|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])"
+    r"|contrase\xf1a|mot de passe|\u5bc6\u7801|\u5bc6\u94a5|\u53e3\u4ee4"
     rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_OTHER_NAMES}"
 )
 # Values that are no secret: a state, a placeholder, a variable's name, a type, a release, and a number unless it is a
@@ -95,8 +94,8 @@ _STATE = (
 _TYPE = r"(?:str|bytes|Any|SecretStr|Optional\[\w{1,16}\])(?:\s?\|\s?None)?\s{0,4}="
 _HARMLESS = (
     rf"(?!{_STATE}|{_TYPE}|\(not known|\(set;|<(?:secret|user|host|mail|address|uuid)>"
-    r"|(?:<[^\s<>]{1,64}>|\$\{\{[\w. -]{1,64}\}\}|\$\{(?:oc\.env:)?\w{1,64}(?:,\w{0,4}|:?[-?=])?\}|(?-i:\$[A-Z_][A-Z0-9_]{0,64})"
-    r"|=\d{1,4}(?:\.\w{1,8}){1,4})[,;)\]}]{0,3}(?:[\s'\"`\\<|]|\Z))"
+    r"|(?:<[^\s<>]{1,64}>|\$\{\{[\w. -]{1,64}\}\}|\$\{(?:oc\.env:)?\w{1,64}(?:,\w{0,4}|:?[-?=])?\}"
+    r"|(?-i:\$[A-Z_][A-Z0-9_]{0,64})|=\d{1,4}(?:\.\w{1,8}){1,4})[,;)\]}]{0,3}(?:[\s'\"`\\<|]|\Z))"
 )
 _NO_NUMBER = r"(?!\d{1,19}\b)"
 _NUMBER = re.compile(r"\d[\d.,:/%eE+-]*(?:[;)\]}]{0,3}\Z|[,;&)\]}]{1,3}[a-zA-Z]\w{1,64}[=:])")
@@ -105,7 +104,7 @@ _WHOLE = r"(?:(?<=[^\\]\")(?:[^\"\\\n]|\\[^\n]){4,512}(?=\")|(?<=[^\\]')(?:[^'\\
 # An unquoted value where punctuation can end it, and where only a blank, a quotation mark, a colour code or an escaped
 # line end does.
 _VALUE = r"[^\s,;&`'\"\])\\]{4,}"
-_UNQUOTED = r"[^\s`'\"\x1b]{4}(?:[^\s`'\"\x1b\\]|\\(?![nrt'\"\\]|x1b|u001b)){0,512}"
+_UNQUOTED = r"[^\s`'\"\x1b]{4}[^\s`'\"\x1b\\]*(?:\\(?![nrt'\"\\]|x1b|u001b)[^\s`'\"\x1b\\]*)*"
 _COLOUR = r"(?:(?:\x1b|\\(?:x1b|u001b|033|e))\[[\d;]{0,16}m){0,3}"
 _REST = r"(?=(?P<rest>[\w.-]{0,64}))(?P=rest)"
 _QUOTE = r"(?:\\{0,3}['\"]|&quot;|&#3[49];)?"
@@ -182,10 +181,8 @@ def _mask_options(match: Match) -> str:
 def _mask_value(match: Match) -> str:
     """Mask a value, unless it is a number, or a word after a weak separator, under a name not of a password."""
     label, value = match["label"], match["value"]
-    is_word = match.groupdict().get("weak") and value.isalpha()
-    if "pass" not in label.lower() and (is_word or _NUMBER.match(value)):
-        return match[0]
-    return f"{label}{MASK}"
+    is_harmless = _NUMBER.match(value) or (match.groupdict().get("weak") and value.isalpha())
+    return match[0] if is_harmless and "pass" not in label.lower() else f"{label}{MASK}"
 
 
 def _mask_unquoted(match: Match) -> str:
@@ -228,18 +225,15 @@ _SECRETS: tuple[Rule, ...] = (
     # All values of a collection.
     _labelled(
         "cookie password secret credential key token",
-        r"((?:\bcookies|passwords|secrets|credentials|(?:password|secret|(?:api|access|auth|hf)[_-]?(?:key|token))(?:s|(?=['\"]?\s{0,4}[=:]\s{0,4}\[)))"
-        r"['\"]?\s{0,4}[=:]\s{0,4}(?:[\[{]|dict\())(?!<secret>)(?:\"[^\"\n]{0,512}\"|'[^'\n]{0,512}'|[^\]})\n]){1,4096}",
+        r"((?:\bcookies|passwords|secrets|credentials|(?:password|secret|(?:api|access|auth|hf)[_-]?(?:key|token))"
+        r"(?:s|(?=['\"]?\s{0,4}[=:]\s{0,4}\[)))(?:['\"]?\s{0,4}[=:]\s{0,4}(?:[\[{]|dict\()"
+        r"|(?<!secrets):(?=[ \t]{0,4}\r?\n[ \t]{0,32}- )))(?!<secret>)"
+        r"(?:(?:\"[^\"\n]{0,512}\"|'[^'\n]{0,512}'|[^\]})\n]){1,4096}|(?:[ \t]{0,4}\r?\n[ \t]{0,32}- [^\n]+){1,64})",
     ),
-    _rule(
-        r"(?:passwords|passphrases|(?:api|access)[_-]?(?:key|token)s):[ \t]{0,4}(?:\r?\n[ \t]{0,32}- [^\n]{1,512}){1,64}",
-        lambda match: re.sub(r"(\n\s*- )[^\n]+", rf"\1{MASK}", match[0]),
-        re.IGNORECASE,
-        "passwords: passphrases: keys: tokens:",
+    # Also the signature at the end of an AWS header.
+    _labelled(
+        "cookies: signature=", r"(\bcookies:\s{0,4}\w{1,64}=|\bsignature=(?=[0-9a-f]{40}))[^\s'\"]{4,}"
     ),
-    _labelled("cookies:", r"(\bcookies:\s{0,4}\w{1,64}=)[^\s'\"]{4,}"),
-    # The signature at the end of an AWS header.
-    _labelled("signature=", r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])"),
     # The address of a webhook is a secret: anybody who has the address can post to the webhook.
     _rule(
         r"(://(?:hooks?|maker|sctapi|api\.day|outlook|[\w-]{1,64}\.webhook)\.[\w.-]{1,64}/|/bot(?=\d{6})"
@@ -275,11 +269,10 @@ _SECRETS: tuple[Rule, ...] = (
         _unless_revision,
     ),
     # `bearer TOKEN`, `Basic TOKEN`, `echo PASSWORD | docker login`.
-    _labelled("bearer", r"(?:\b|(?<=%20))(bearer(?:\s{1,4}|%20))(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}"),
-    _rule(
-        r"\b(Basic\s{1,4})(?=[^\sA-Z]{0,256}[A-Z])(?=[^\s\d]{0,256}\d)[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])",
-        rf"\1{MASK}",
-        needs="basic",
+    _labelled(
+        "bearer basic",
+        r"((?:\b|(?<=%20))bearer(?:\s{1,4}|%20)|\bbasic\s{1,4}(?=[a-z0-9+/]{16,}={0,2}(?![\w.-]))(?-i:(?=[^\sA-Z]{0,256}[A-Z])))"
+        r"(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}",
     ),
     _rule(
         rf"(\b(?:echo|printf)\s(?:-n\s|'%s(?:\\n)?'\s)?{_OPENED}(?:[\w.-]{{1,64}}:(?=[^|\n]{{1,256}}chpasswd))?)(?!<)"
@@ -319,9 +312,10 @@ _SECRETS: tuple[Rule, ...] = (
     ),
     # `password=SECRET` in all languages of configs, `| password | SECRET |` and `password ..... SECRET`.
     *_value_rules(
-        rf"{_WORDS}{_REST}{_QUOTE}\]?{_COLOUR}[ \t]{{0,64}}+(?:\s{{0,4}}(?:=>|:\s{{0,4}}{_TYPE}|[=:\uff1d\uff1a]){_COLOUR}(?:\s{{0,64}}(?=['\"])|[ \t]{{0,64}}+\s{{0,4}})"
-        rf"|(?P<weak>(?<=\s)(?:\.{{2,80}}|[|\u2502\u2503])[ \t]{{1,64}})){_COLOUR}(?:[|>\\][+-]?\s{{1,16}})?(?:[!&]\S{{1,32}}\s)?"
-        rf"(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?{_OPENED}"
+        rf"{_WORDS}{_REST}{_QUOTE}\]?{_COLOUR}[ \t]{{0,64}}+(?:"
+        rf"\s{{0,4}}(?:=>|:\s{{0,4}}{_TYPE}|[=:\uff1d\uff1a]){_COLOUR}(?:\s{{0,64}}(?=['\"])|[ \t]{{0,64}}+\s{{0,4}})"
+        rf"|(?P<weak>(?<=\s)(?:\.{{2,80}}|[|\u2502\u2503])[ \t]{{1,64}})){_COLOUR}"
+        rf"(?:[|>\\][+-]?\s{{1,16}})?(?:[!&]\S{{1,32}}\s)?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?{_OPENED}"
     ),
     # `--token SECRET`, `["--token", "SECRET"]`, `('token', 'SECRET')`.
     *_value_rules(
@@ -399,9 +393,8 @@ _OFFICES = (
 )  # fmt: skip
 _KNOWN = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
 _RELEASE = re.compile(
-    r"(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
+    r"(?i)(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
     r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z",
-    re.IGNORECASE,
 )
 _ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
 
@@ -414,9 +407,8 @@ def _mail(match: Match) -> str:
 
 def _address(match: Match) -> str:
     """Redact an IPv4 address, but keep four numbers after a library's name, which are its release."""
-    return (
-        match[0] if _RELEASE.search(match.string[max(0, match.start() - 32) : match.start()]) else "<address>"
-    )
+    before = match.string[max(0, match.start() - 32) : match.start()]
+    return match[0] if _RELEASE.search(before) else "<address>"
 
 
 def _machine(match: Match) -> str:
@@ -439,13 +431,12 @@ def _address6(match: Match) -> str:
 
 _IDENTITY: tuple[Rule, ...] = (
     _rule(
-        r"((?<![a-z])(?:USER|LOGNAME|USERNAME)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
-        r"|(?<![\w])(?i:user_?name)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
+        r"((?:(?<![a-z])(?:USER|LOGNAME|USERNAME)|(?<!\w)(?i:user_?name|owner))['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
         r"|['\"]user['\"]\s{0,2}:\s{0,2}['\"](?=[\w.-]{1,32}['\"])"
-        r"|\bowner['\"]?\s{0,2}[=:]\s{0,2}['\"]?(?!root\b)|\bHOME=(?:~|(?:/[\w.-]{1,32}){1,4})/(?=[\w.-]{1,32}(?![\w./-]))"
+        r"|\bHOME=(?:~|(?:/[\w.-]{1,32}){1,4})/(?=[\w.-]{1,32}(?![\w./-]))"
         r"|\b[ug]id=\d{1,9}\(|\blogged in as:?\s|\bsudo: {1,4}(?=[\w.-]{1,32} :)|(?:wandb\.ai"
         r"|git@[\w.-]{1,64}:)/?(?!<))"
-        r"(?!<|none\b|null\b|assistant\b|user\b|system\b)[\w.-]{1,64}",
+        r"(?!<|none\b|null\b|assistant\b|user\b|system\b|root\b)[\w.-]{1,64}",
         r"\1<user>",
         needs="user owner logname home= uid= gid= logged sudo: wandb.ai git@",
     ),
@@ -481,16 +472,20 @@ _IDENTITY: tuple[Rule, ...] = (
         "<host>",
         needs="\\\\ :/",
     ),
-    _rule(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )", "<host>", needs="nccl"),
     _rule(
         r"(--(?:master|head|node|server)[_-](?:addr(?:ess)?|host|ip)[ =]|--rdzv[_-]endpoint[ =]|--host[ =]"
         r"|NODELIST=|NODENAME=|\bLinux (?!kernel|version)(?=[\w.-]{1,64} \d{1,2}\.\d{1,3}\.)"
-        r"|\b(?:resolve|added) '|connect to host |\bconnect to \[|(?i:\brank \d{1,6} on |\bnode['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?=[a-z]{2}[\w.-]{0,62}\d)(?!cuda|gpu:)|\b(?:srun|mpirun|prun): (?:error: )?"
+        r"|\b(?:resolve|added) '|connect to host |\bconnect to \[|\b(?:srun|mpirun|prun): (?:error: )?"
+        r"|(?i:\brank \d{1,6} on |\bnode['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?=[a-z]{2}[\w.-]{0,62}\d)(?!cuda|gpu:)"
         rf"|\bSTEP [\d.]{{1,24}} ON |Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}",
         r"\1<host>",
         needs="addr host ip endpoint nodelist= nodename= linux resolve added connect run: step login: rank node",
     ),
-    _rule(r"(?<=\[)[A-Za-z][\w.-]{0,63}(?=:\d{1,8}\] \*{3} )", "<host>", needs="***"),
+    _rule(
+        r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}(?::\d{1,8} \[\d{1,3}\] NCCL |\] \*{3} ))",
+        "<host>",
+        needs="nccl ***",
+    ),
     _rule(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", r"\1<host>", re.MULTILINE),
     *_FOLDERS,
     _rule(
@@ -520,25 +515,18 @@ _IDENTITY: tuple[Rule, ...] = (
         needs="ip- ec2- domu- node- host- i-0 gke- aks-",
     ),
     _rule(
-        r"(?:(?<![\w:-])|(?<=\\[nrt])|(?<=[^\W\d_]:)(?<![0-9a-f]{2}:))[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4,18}[0-9a-f]{2}"
-        r"(?![\w-]|:\w)",
-        "<address>",
-        re.IGNORECASE,
-        ": -",
-    ),
-    _rule(
-        r"(?<![\w:.-])(?=[0-9a-f]{4}:)(?=[0-9:]{0,19}[a-f])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:-])"
+        r"(?i:(?:(?<![\w:-])|(?<=\\[nrt])|(?<=[^\W\d_]:)(?<![0-9a-f]{2}:))[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4,18}[0-9a-f]{2}"
+        r"(?![\w-]|:\w))|(?<![\w:.-])(?=[0-9a-f]{4}:)(?=[0-9:]{0,19}[a-f])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:-])"
         r"|(?:(?<![\w.])|(?<=\\[nrt]))(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}(?!\w|\.\w)"
         r"|(?i:(?<=serial number: )|(?<=machine-id: ))\w{6,40}",
         "<address>",
-        needs=": .",
+        needs=": - .",
     ),
     _rule(
-        r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)",
+        r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm)|(?<=[^=]=))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)",
         _address,
         needs=".",
     ),
-    _rule(r"(?<=[^=]=)(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)", "<address>", needs="."),
     _rule(
         r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[a-z]:))[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,}+(?:%[\w.-]{1,15})?\w?",
         _address6,

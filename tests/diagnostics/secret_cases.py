@@ -200,22 +200,26 @@ https%3A%2F%2Fada%3A{w}%40h|%3Ftoken%3D{w}|\u0026token={w}|&amp;token={w}|\u0026
 """
 # Labels and programs that a review found to leak; the last braces contain the secret.
 REVIEWED = r'''
-pw: {w}|pw={w}|credentials=bob:{w}|--litellm-key {w}|--wandb-key {w}|wandb-key={w}|wandb.key: {w}|htpasswd -b FILE bob {w}
-htpasswd -bc /etc/f bob {w}|htpasswd -nb bob {w} && echo done|ipmitool -H h -U bob -P {w} power status
+pw: {w}|pw={w}|credentials=bob:{w}|--litellm-key {w}|--wandb-key {w}|wandb-key={w}|wandb.key: {w}
+htpasswd -b FILE bob {w}|htpasswd -bc /etc/f bob {w}|htpasswd -nb bob {w} && echo done
+ipmitool -H h -U bob -P {w} power status
 snmpget -v2c -c {w} h sysDescr|xfreerdp /v:h /u:bob /p:{w}|ldapmodify -D cn=a -w "{w}"|ldappasswd -w {w} x
 gpg --passphrase "correct horse {w}"|passphrase: "correct horse {w}"|passphrase = 'correct horse {w}'
 echo "correct horse {w}" \| docker login --password-stdin|ssh-keygen -N "correct horse {w}"
   api_key ......................... {w}|wandb_api_key ... {w}|password:              {w}|password         = {w}
 db_password            {w}|│ db_password │ {w} │|\| db_password \| {w} \||api_key: str \| None = '{w}'
 password: Optional[str] = "{w}"|password = """{w}"""|passwords:#  - {w}|passwords:#  - a1#  - {w}
-password: ["abcd", "{w}"]|passwords: ['a]b', '{w}']|&quot;password&quot;: &quot;{w}&quot;|password: true-{w}|token=none-{w}
+password: ["abcd", "{w}"]|passwords: ['a]b', '{w}']|&quot;password&quot;: &quot;{w}&quot;
+password: true-{w}|token=none-{w}
 password=null-{w}|"password": "None-{w}"|\x1b[34mpassword\x1b[0m=\x1b[33m{w}\x1b[0m
 '''
 # Texts in which an unquoted password runs to the next blank or the end of the quotes; `%` is the password.
 UNQUOTED = r"""
-DB_PASSWORD=%|password: %|--password %|export PGPASSWORD=%|password = %|--password=%|passwd: %|REDIS_PASSWORD=% redis-cli
+DB_PASSWORD=%|password: %|--password %|export PGPASSWORD=%|password = %|--password=%|passwd: %
+REDIS_PASSWORD=% redis-cli
   db_password: %  ; comment|"DB_PASSWORD=%"|MYSQL_PWD=% mysql|docker run -e DB_PASSWORD=% image|pw: %|client_secret: %
-\| password \| % \||password ........ %|SECRET_KEY=%|passphrase: %|mysql -u root -p%|password:        %|api_key=%|--token %
+\| password \| % \||password ........ %|SECRET_KEY=%|passphrase: %|mysql -u root -p%|password:        %
+api_key=%|--token %
 """
 LOGINS = """
 %|connect %/db failed|proxy=%|'%'|{"proxy": "%"}|http_proxy=%|redis://%|postgresql+psycopg2://%/x|mongodb+srv://%/?w=1
