@@ -229,13 +229,15 @@ def shadows(
         entries.insert(0, (working, "the working folder", "variable"))
     stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"} - _BUILT_IN
     stdlib -= frozenset() if search.release in _NOT_FROZEN else _FROZEN
+    installed = homes.keys() - _COMMON_NAMES
     last_places = {os.path.realpath(folder): place for place, (folder, _, _) in enumerate(entries)}
     for place, (folder, source, kind) in enumerate(entries):
         names = list_folder(folder)
         if not names or (kind == "variable" and (folder / "os.py").exists()):
             continue
         # The standard library comes after PYTHONPATH and before all packages.
-        for module in sorted((homes.keys() - _COMMON_NAMES) | (stdlib if kind == "variable" else set())):
+        found = {name.removesuffix(".py") for name in names}
+        for module in sorted((found & installed) | (found & stdlib if kind == "variable" else set())):
             # An import finds a folder without `__init__.py` last.
             if module in names and (folder / module / "__init__.py").is_file():
                 found_at = folder / module

@@ -20,7 +20,7 @@ from diagnostics import safe_io
 _MAX_ENTRIES, _MAX_LINES = 200, 1000
 # Of all editable installs together.
 _MAX_EDITABLE = 1000
-_MAX_PATH = 4096
+_MAX_FOLDERS, _MAX_PATH = 1000, 4096
 _RELEASE = re.compile(r"python(3\.\d{1,3})t?")
 _VERSION = re.compile(r"3\.\d{1,3}\b")
 _EDITABLE = re.compile(r"import\s+(__editable___\w+_finder)\b")
@@ -92,6 +92,9 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
             entries.setdefault(os.path.realpath(folder), SearchEntry(str(folder), source, kind, state))
         if kind != "variable" and not state:
             for entry in _pth_entries(folder, editable, unread):
+                if len(entries) >= _MAX_FOLDERS:
+                    unread.append((entry.source, f"more than {_MAX_FOLDERS} folders"))
+                    break
                 entries.setdefault(os.path.realpath(entry.path), entry)
     unread += [(item.path, item.state) for item in entries.values() if item.state not in {"", "not there"}]
     home = settings.get("home", "")

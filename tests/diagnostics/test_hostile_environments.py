@@ -211,6 +211,19 @@ def test_finder_named_on_many_lines_is_parsed_once(tmp_path, monkeypatch):
     assert len(parsed) == 1
 
 
+def test_folders_of_pth_files_are_limited(tmp_path):
+    """At most 1000 folders are searched; the rest is not checked."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
+    for number in range(1100):
+        (maker.site / f"d{number}").mkdir()
+    for part in (0, 1):
+        lines = "".join(f"d{number}\n" for number in range(part * 550, part * 550 + 550))
+        (maker.site / f"x{part}.pth").write_text(lines)
+    search = search_path.collect(maker.prefix, {})
+    assert len(search.entries) == 1000
+    assert search.unread == ((f"{maker.site}/x1.pth:450", "more than 1000 folders"),)
+
+
 def _trl_environment(prefix, source):
     maker = EnvironmentBuilder(prefix).add("trl", "1.9.2")
     (maker.site / "trl" / "trainer").mkdir(parents=True)
