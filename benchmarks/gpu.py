@@ -2,9 +2,9 @@
 
 `python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]`. The model has the
 layer sizes of a 0.5B Llama and random weights. Without a GPU, or with --toy, the model is tiny: this only checks that
-the benchmark runs. --trl is an interpreter with TRL installed; without it, only our trainer is measured. --vllm adds a
-run of TRL with vLLM. The trainers take steps alternately. Times are wall time, because CPU time does not include the
-work of the GPU. Results are medians with 95 % bootstrap intervals.
+the benchmark runs. --trl is an interpreter with TRL installed; without it, only our trainer is measured. With
+--trl, --vllm adds a run of TRL with vLLM. The trainers take steps alternately. Times are wall time, because CPU time
+does not include the work of the GPU. Results are medians with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations

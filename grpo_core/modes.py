@@ -15,7 +15,7 @@ from grpo_core.publish import SyncError
 from grpo_core.rollout.build import build_engine
 from grpo_core.rollout.engine import Engine, EngineError
 from grpo_core.rollout.remote import ProcessEngine, engine_for
-from grpo_core.rollout.server.process import given_token
+from grpo_core.rollout.server.process import token_from_environment
 from grpo_core.tasks.dataset import rollout
 from grpo_core.trainer import Trainer
 from grpo_core.types import Completion, Rollout
@@ -181,7 +181,7 @@ def server_engine(trainer: Trainer) -> Iterator[Engine]:
         if trainer.world.first and options.port == 0:
             client = ProcessEngine(trainer.config, trainer.model_dir)
         elif trainer.world.first:
-            folder, token = trainer.folder / "weights", given_token()
+            folder, token = trainer.folder / "weights", token_from_environment()
             client = engine_for(options, options.host, options.port, folder, token=token)
         with closing(trainer.share_engine(client)) as engine:
             yield engine

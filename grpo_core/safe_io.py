@@ -8,7 +8,7 @@ from pathlib import Path
 
 # A step of a thousand long completions takes some hundred megabytes.
 LARGEST = 4 << 30
-# Exceptions that parsing raises if the data has another structure.
+# Exceptions that reading and parsing raise if a file cannot be read or its data has another structure.
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -21,7 +21,7 @@ def read_bytes(path: Path, *, inside: Path | None = None) -> bytes:
 
     Raises:
         OSError: The file does not exist, or can't be read.
-        ValueError: The file is not regular, too large, or outside of the folder.
+        ValueError: The file is not regular, too large, outside of the folder, or grows while it is read.
     """
     target = resolve_file(path, inside=inside)
     with os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -1,4 +1,4 @@
-"""Import everything that the trainer and its server need, in the process that tests fork to run one.
+"""Import all modules of the trainer and its server, in the process that tests fork to run a trainer or a server.
 
 Some libraries import more at their first use, so an engine samples once.
 """

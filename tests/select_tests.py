@@ -1,7 +1,7 @@
-"""Select the tests that depend on a file, by their imports and the modules and files that they name.
+"""Select the tests that depend on a file, by imports and by the module and file names in their strings.
 
 usage: python -m tests.select_tests FILE...
-The noxfile calls it before anything is installed, so it reads sources with the standard library and imports none.
+The noxfile calls it before anything is installed, so it parses the sources and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def select_tests(paths: Sequence[Path], *, near: bool = False) -> list[Path]:
     almost every test depends on them indirectly.
 
     Args:
-        paths: Sources, data or folders; a test is selected itself.
-        near: Only tests of the same package that import the module directly; for data, tests that import a module
-            of the package that reads it.
+        paths: Sources, data files or folders; a test file selects itself.
+        near: Whether to select only tests of the same package that import the module directly. For data, they must
+            import a module of the data's package other than its `__init__`.
     """
     selected = set()
     for path in map(Path.resolve, paths):
@@ -105,13 +105,17 @@ def _owners(file: Path) -> set[Path]:
     if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _references(package)[2]:
         owners.add(package)
     if not file.name.startswith("__"):
-        owners |= _naming(file.name)
+        owners |= _sources_with_string(file.name)
     if _top(file) == "tests":
-        return owners.union(*(_naming(folder) for folder in file.relative_to(ROOT).parts[2:-1]))
-    return owners if any(_top(owner) != "tests" for owner in owners) else owners | _naming(file.parent.name)
+        return owners.union(*(_sources_with_string(folder) for folder in file.relative_to(ROOT).parts[2:-1]))
+    return (
+        owners
+        if any(_top(owner) != "tests" for owner in owners)
+        else owners | _sources_with_string(file.parent.name)
+    )
 
 
-def _naming(name: str) -> set[Path]:
+def _sources_with_string(name: str) -> set[Path]:
     """Return the sources that contain this file or folder name as a string."""
     return {source for source in _sources() if name in _references(source)[2]}
 

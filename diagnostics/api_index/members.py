@@ -13,17 +13,19 @@ from diagnostics.api_index.uses import Use
 def find_member(
     kind: str, owner: str, path: tuple[str, ...], providers: Collection[str], caller: str = ""
 ) -> tuple[Use, str] | None:
-    """Return a member or a call as a use, and the package that defines it; None unless one package can be meant.
+    """Return a member or a call as a use, with the one package that fits; None if no package fits, or several do.
 
-    A package can be meant if each of its releases has at most one class or function of that name, apart from
-    subclasses. Some of its releases must satisfy the use and others not; or all give the same answer, the use is a
-    call, and the package exports the class at its top level or is itself the caller.
+    A package fits if each of its releases has at most one class or function of that name, apart from subclasses, and
+    one of these conditions holds:
+
+    - Some of its releases satisfy the use, and others do not.
+    - All give the same answer, the use is a call, and the package is the caller or exports the class at top level.
 
     Args:
         kind: Kind of the use, as in Use.
         owner: Name of the class or function.
         path: The attribute; or the method, if any, and the argument.
-        providers: Packages that others build on; of several packages with such a class, one of these is meant.
+        providers: Packages that others build on; if several packages fit, only these are considered.
         caller: The package whose code raised the error; '' if unknown.
     """
     found = []
@@ -83,7 +85,7 @@ def _releases_with_class(index: store.Package, module: str, owner: str) -> Itera
 
 
 def _is_decided(package: str, use: Use, *, is_caller: bool) -> bool:
-    """Return whether the releases give different answers, or all the same on a call of a name that users import."""
+    """Return whether one of the two conditions of `find_member` holds."""
     found, missing, undecided = query.releases_with(package, use)
     if undecided or (found and missing) or use.kind == "attribute":
         return bool(found and missing and not undecided)

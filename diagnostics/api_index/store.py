@@ -87,7 +87,7 @@ def write_package(
 
     Args:
         path: The file to write.
-        about: The package's name and the list of its releases.
+        about: The document `about` without `modules`: the package's name, its releases, their requirements.
         modules: By module name: the spans of the releases that have it, and its packed names.
         members: Further documents of the file, by name.
     """

@@ -142,7 +142,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of a function or of a constructor; `takes_others` is true if it has `**kwargs`.
+    """The parameters of a function or of a constructor; `takes_others`: it has `**kwargs`, or a base is unknown.
 
     Attributes:
         positional: Number of parameters that a call may pass by position, with `self`; None if not limited or unknown.
@@ -248,8 +248,8 @@ class Surface:
 
         Args:
             definition: The class.
-            depth: Number of classes between this class and the first.
-            seen: For each class so far, whether its bases are being read: such a class is its own base, by two names.
+            depth: Number of inheritance steps from the first class to this one.
+            seen: For each class so far, whether its bases are being read; meeting such a class again means a cycle.
         """
         seen = {} if seen is None else seen
         if not definition.is_class or depth > _DEPTH or definition.entry.endswith("@outline"):

@@ -1,4 +1,4 @@
-"""Run one of our programs on every node of a Ray cluster, as one task per node; it never starts a cluster."""
+"""Run one of our programs on every live node of a Ray cluster, as one task per node; never start a cluster."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class _Line(msgspec.Struct):
 
 
 def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
-    """Query every node of a Ray cluster, also dead ones.
+    """Query every live node of a Ray cluster; return a member for each node, also for dead ones.
 
     Args:
         python: The interpreter that has Ray, of the cluster's release.
@@ -151,7 +151,7 @@ def _run_ray_program(python: str, address: str, limit_s: float, text: str) -> li
 
 
 def parse_line(text: str) -> _Line | None:
-    """Parse a line of the Ray program; None for any other line, because nodes print on it too."""
+    """Parse a line of the Ray program; None for other output on the same stream."""
     if not text.startswith(_RAY_MARK):
         return None
     try:

@@ -24,12 +24,12 @@ from diagnostics.hang.collect import discovery, proc
 Diagnose = Callable[[int, float], bool]
 
 IDLE_SHARE = 0.02
-"""Share of the elapsed time; processes that use less processor time only poll."""
+"""Processor time as a share of the elapsed time; a smaller share is only polling, and is no progress."""
 
 
 @dataclass
 class StallClock:
-    """Progress counters of a command's processes, and the time since none has changed. Pure: time is an argument.
+    """Progress counters of a command's processes, and the time of the last progress; the caller passes the time.
 
     Attributes:
         since: Time of the last progress.

@@ -184,7 +184,7 @@ class Store:
         """Cut off a torn last line, so that the next event starts a new line."""
         if self.path.exists():
             with _open_no_link(self.path, 0) as file:
-                file.truncate(file.buffer.read().rfind(b"\n") + 1)
+                file.truncate(bytes(file.buffer.read()).rfind(b"\n") + 1)
 
 
 def _open_no_link(path: Path, flags: int) -> TextIOWrapper:

@@ -1,6 +1,6 @@
 """Mask secrets, escape control characters and redact identities in every text of a report before it is rendered.
 
-Every command and every output format uses these functions.
+All report formats use these functions, and so do `audit`, `doctor`, `hang` and `triage` for other output.
 """
 
 from __future__ import annotations

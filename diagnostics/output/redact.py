@@ -4,8 +4,8 @@ Secrets are recognised by their shape and by their key's name. `mask` is for the
 `redact` for shared output. Mask a text before truncating it (`mask_and_cut`), because half of a secret is not
 recognised.
 
-Every repetition in a pattern is bounded, so no text takes time quadratic in its length. Standard library only, and
-Python 3.10, because it runs on remote hosts.
+No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
+Standard library only, and Python 3.10, because it runs on remote hosts.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ _SECRETS: tuple[Rule, ...] = (
 _NAME = r"[^/\\\s:`'\",;()\[\]<>%]++"
 _PATH_EDGE = EDGE.replace("A-Za-z0-9", r"\w.-")
 # Folders with one folder per user, and names in them that are no user.
-_USUAL = (
+_NOT_A_USER = (
     rf"(?:{'|'.join(FRAMEWORKS)}|models?|datasets?|checkpoints?|ckpts?|data|cache|\.cache|huggingface|hub|logs?|runs?"
     r"|outputs?|results?|shared|tmp|users?|home|src|code|train|test|eval|envs?|\.?venv|projects?|repos?|scripts?"
     r"|configs?|examples?|grpo|rlhf|conda|miniconda3?|lib|bin|opt|mnt|fsx|nfs|efs|nvme\d*|ssd\d*|disks?\d*"
@@ -374,7 +374,7 @@ _FOLDERS: tuple[Rule, ...] = (
     ),
     _rule(
         rf"{_PATH_EDGE}(/(?:u|media|fsx|workspace|data|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"
-        rf"|jfs|dfs|mnt(?:/(?:data|fsx|nfs|efs))?)/)(?!{_USUAL})"
+        rf"|jfs|dfs|mnt(?:/(?:data|fsx|nfs|efs))?)/)(?!{_NOT_A_USER})"
         rf"(?:{_NAME}(?=/)|[^/\\\s:`'\",;()\[\].]++(?!\w|\.\w))",
         r"\1<user>",
         needs="/",
@@ -388,10 +388,10 @@ _MACHINES = (
     ".onion", ".runpod.net", ".vast.ai", ".lambdalabs.com", ".coreweave.cloud", ".cluster",
     ".run.app", ".ngrok.io", ".ngrok-free.app", ".modal.run", ".novalocal", ".home.arpa", ".ts.net",
 )  # fmt: skip
-_OFFICES = (
+_COMPANY_DOMAINS = (
     ".com", ".edu", ".net", ".org", ".gov", ".cn", ".de", ".fr", ".jp", ".uk", ".ch", ".kr", ".in", ".au", ".ca",
 )  # fmt: skip
-_KNOWN = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
+_PUBLIC_SITES = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
 _RELEASE = re.compile(
     r"(?i)(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
     r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z",
@@ -413,7 +413,11 @@ def _address(match: Match) -> str:
 
 def _machine(match: Match) -> str:
     name = match[0].removesuffix(".").lower()
-    office = name.endswith(_OFFICES) and name.count(".") > 1 and not any(map(name.__contains__, _KNOWN))
+    office = (
+        name.endswith(_COMPANY_DOMAINS)
+        and name.count(".") > 1
+        and not any(map(name.__contains__, _PUBLIC_SITES))
+    )
     return "<host>" if office or name.endswith(_MACHINES) else match[0]
 
 
@@ -563,7 +567,7 @@ def mask(text: str) -> str:
 
 
 def mask_and_cut(text: str, length: int) -> str:
-    """Replace secrets, then truncate; a text that is not longer than `length` is returned as it is.
+    """Replace secrets and truncate, if the text is longer than `length`; a shorter text is returned with its secrets.
 
     >>> mask_and_cut("key " + "0a1b2c3d" * 5, 24)
     'key <secret>'

@@ -1,4 +1,4 @@
-"""Explain requirements that pip or uv reports as not met or not solvable, and the releases that satisfy them."""
+"""Explain requirements that pip or uv reports as unmet or unsolvable, and find releases that satisfy them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StatedRequirement:
 
     @property
     def is_unmet(self) -> bool:
-        """Whether an installation does not satisfy it."""
+        """Whether the log reports that the installed packages do not satisfy it."""
         return bool(self.found) or " requires " in self.evidence.text
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ def _solve(requirements: list[StatedRequirement]) -> str:
 
 
 def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
-    """Yield the requirements in the lines of a log that are kept."""
+    """Yield the requirements in the first lines of a log, as far as LogFacts stores them."""
     lines = log.lines_from(1, _MAX_LINES)
     for number, raw in enumerate(lines, 1):
         if any(words in raw for words in ("require", "depends on", "user requested", "you have")):

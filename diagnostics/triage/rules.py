@@ -24,7 +24,7 @@ from diagnostics.triage.model import Hits
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 # The beginning of a frame, also with a quotation mark escaped for JSON or HTML.
 FRAME_PATTERN = r'  File ["\\&]'
-# After this number of lines an anchor is no longer searched, so counts of its patterns are lower bounds.
+# After this number of matches an anchor is no longer searched, so counts of its patterns are lower bounds.
 MAX_HITS = 400
 _FACTS = "facts"
 
@@ -40,12 +40,12 @@ class Rule:
 
 @dataclass
 class Rules:
-    """All patterns of the catalog: as one set that is matched against a line, and as anchors searched in a block.
+    """All patterns of the catalog, as one set for matching a line, and as anchors for searching a block of the log.
 
     Attributes:
         issues: The known issues by code.
         rules: One rule for each pattern.
-        warned: Codes of issues that have a matching sample in a warning.
+        warned: Codes of issues with a matching sample that contains a warning line.
         by_anchor: For each literal text, the indexes of the rules that may match a line with this text.
         anchors: RE2 patterns without groups; a line without any of them needs no further check.
         texts: The anchors that are plain texts.
@@ -85,10 +85,9 @@ class Rules:
 
 
 class AnchorSearch:
-    """Searches blocks for anchors; an anchor that occurs in 400 lines is dropped.
+    """Searches blocks for anchors; an anchor is dropped at its 400th match.
 
-    It is then replaced by its patterns that did not match most of those lines, so that a noisy log does not hide a
-    failure at its end.
+    Its patterns with fewer than 100 matches then replace it, so that a noisy log does not hide a failure at its end.
     """
 
     def __init__(self, rules: Rules) -> None:

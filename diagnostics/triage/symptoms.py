@@ -1,7 +1,7 @@
 """Find symptoms in the metrics of a log, each with its possible causes, likeliest first.
 
 A metric shows that something is wrong, but not why. The causes in symptoms.toml are hypotheses, each with the test that
-would confirm it. The bounds are those of the frameworks' own documentation and checks.
+would confirm it. The bounds follow the frameworks' documentation and checks, some with a margin.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Symptom:
     """A symptom in the metrics.
 
     Attributes:
-        what: Name of the symptom.
-        means: Meaning for the run.
+        name: Name of the symptom.
+        meaning: Meaning for the run.
         hits: Lines that show the symptom.
         causes: Possible causes, likeliest first.
     """
@@ -149,7 +149,7 @@ def _rows_without_gradient(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_without_entropy(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows without entropy, if the last row has none."""
+    """Return rows with an entropy near 0, if the last row with this metric is one of them."""
     matches = _rows_where("entropy", lambda value: 0 <= value < _MIN_ENTROPY)(rows)
     return matches if matches and matches[-1][0] is list(_rows_with(rows, "entropy"))[-1] else []
 

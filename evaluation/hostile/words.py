@@ -32,7 +32,7 @@ class Words:
         halves: Whether the texts may have lone surrogates; documents with one are refused as a whole.
         marks: The mark in the text of each input.
         secrets: Texts that no format may contain.
-        persons: Personal data that only the terminal format may contain.
+        persons: Personal data of each draw, used or not; only the terminal format may contain it.
     """
 
     numbers: random.Random
@@ -85,7 +85,7 @@ class Words:
 
 
 class PlainWords(Words):
-    """Draw the word `letters` for each input: the page of this run shows the elements that a page may have."""
+    """Draw the word `letters` for each input; its HTML page shows which elements are normal."""
 
     def __call__(self, name: str, **_limits: Any) -> str:
         """Return the word `letters`."""

@@ -2,7 +2,7 @@
 
     python -m evaluation.lint.against_parsers CASES.json... [--show 5]
 
-CASES come from `parser_cases.py`, which runs where the framework is. A case counts as refused by lint if lint reports
+CASES come from `parser_cases.py`, which needs the framework. A case counts as refused by lint if lint reports
 CFG113 or CFG121 as an error. `against_frameworks.py` measures the rules about relations between options.
 """
 

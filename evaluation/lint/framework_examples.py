@@ -1,4 +1,4 @@
-"""Lint shipped examples of frameworks that only a TOML file describes; compare the run plans with a person's labels.
+"""Lint shipped examples of frameworks that have only a TOML file in lint; compare the run plans with manual labels.
 
     python -m evaluation.lint.framework_examples FOLDER
 
@@ -20,7 +20,7 @@ from diagnostics.lint.versions import Versions
 
 
 def check_example(framework: str, path: Path, label: dict[str, Any]) -> list[str]:
-    """Return what is wrong with lint's answer to one example."""
+    """Return the problems of lint's result for one example."""
     plans = plans_of(read_file(path), Versions())
     if [plan.framework for plan in plans] != [framework]:
         return [f"read as {[plan.framework for plan in plans]}"]

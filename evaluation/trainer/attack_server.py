@@ -1,9 +1,9 @@
-"""Attack a real server as hostile clients and web pages do, and print the cost for the server.
+"""Attack grpo_core's rollout server as hostile clients and web pages do, and print the cost of each attack.
 
-Usage: attack_server.py [--python PYTHON] [--tree FOLDER] [--options OPTION ...]. `--tree` runs the server of another
-checkout, for comparison; `--options` are options of the server, such as `--allow-unauthenticated`. During each attack a
-thread requests `/health` on new connections; the longest wait is in the row of the attack. Runs on Linux only, because
-memory is read from /proc.
+Usage: attack_server.py [--python PYTHON] [--tree FOLDER] [--only TEXT] [--options OPTION ...]. `--tree` runs the
+server of another checkout, for comparison; `--only` runs only attacks whose name contains TEXT; `--options` are options
+of the server, such as `--allow-unauthenticated`. During each attack a thread requests `/health` on new connections; the
+longest wait is in the row of the attack. Runs on Linux only, because memory is read from /proc.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Server:
                 return 0, type(error).__name__.encode()
 
 
-class Clock:
-    """Thread that requests /health continuously, and records the longest wait, failures and the peak memory."""
+class HealthProbe:
+    """Request /health continuously in a thread; record the longest wait, failures and the peak memory."""
 
     def __init__(self, server: Server) -> None:
         self.server, self.worst, self.count, self.failed = server, 0.0, 0, 0
@@ -241,7 +241,7 @@ def main() -> int:
         server.call("POST", "/generate", PARAMS + b"1]}]}")
         for attack in ATTACKS:
             if options.only in attack.__name__:
-                with Clock(server) as clock:
+                with HealthProbe(server) as clock:
                     answer = attack(server)
                 memory = f"{clock.before:.0f} -> {server.peak_mib:.0f}"
                 row = f"{attack.__name__:22} {clock.worst:14.3f} s {clock.count:6} {clock.failed:6} {memory:>14}"

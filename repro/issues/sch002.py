@@ -41,7 +41,7 @@ def _new_engine(mitigation: str | None, *, chunked: bool) -> v0.V0Engine:
 
 
 def _prepare(requests: Sequence[SchedulerRequest], mitigation: str | None) -> list[SchedulerRequest]:
-    """Return the requests as a mitigation that prepares the data changes them."""
+    """Return the requests, changed if the mitigation changes the data."""
     if mitigation == "filter_overlong":
         return [request for request in requests if request.prompt <= LIMIT]
     if mitigation == "truncate_overlong":

@@ -1,4 +1,4 @@
-"""`lint`'s readers turn YAML, JSON, TOML and Python into values with lines, and survive mangled and hostile input."""
+"""`lint`'s readers keep lines and types of YAML, JSON and Python, and survive mangled or hostile input."""
 
 import json
 import random
@@ -115,7 +115,7 @@ def test_hostile_input_is_read_or_refused(name):
 
 
 TRL_RUN = "trl grpo --use_vllm true --vllm_mode server --num_generations 8 --per_device_train_batch_size 3\n"
-# Text whose lines refer to all lines before them, by its number of lines, which is the last value.
+# For each case: syntax, function that makes a text of n lines, and n. Later lines refer to all earlier ones.
 GROWING = {
     "shell programs": ("shell", lambda n: "-m x -c y a.py " * n, 300),
     "shell runs": ("shell", lambda n: TRL_RUN * n, 50),

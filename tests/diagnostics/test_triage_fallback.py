@@ -1,4 +1,4 @@
-"""`triage` calls a log without a root cause clean only with the end of the run, and otherwise gives hypotheses."""
+"""A log without a root cause is clean only if it shows the end of the run; waits and metrics may give hypotheses."""
 
 import pytest
 

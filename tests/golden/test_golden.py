@@ -48,8 +48,8 @@ def test_missing_facts_are_differences_and_added_keys_are_not(entry):
     assert golden_commands.differences(entry, answer) == []
     for change in ({"exit": 130}, {"stderr": "a word"}, {"stdout": {"lines": []}}):
         assert len(golden_commands.differences(entry, answer | change)) == 1
-    without_stderr = copy.deepcopy(entry)
-    without_stderr["stdout"]["json"]["keys"] = without_stderr["stdout"]["json"]["keys"][1:]
-    assert len(golden_commands.differences(entry, without_stderr)) == 1
-    without_stderr["stdout"]["json"]["findings"] = ["error XXX000"]
-    assert len(golden_commands.differences(entry, without_stderr)) == 2
+    without_key = copy.deepcopy(entry)
+    without_key["stdout"]["json"]["keys"] = without_key["stdout"]["json"]["keys"][1:]
+    assert len(golden_commands.differences(entry, without_key)) == 1
+    without_key["stdout"]["json"]["findings"] = ["error XXX000"]
+    assert len(golden_commands.differences(entry, without_key)) == 2

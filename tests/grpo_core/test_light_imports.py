@@ -1,4 +1,4 @@
-"""Calling a rollout server does not import torch."""
+"""Importing the HTTP client of the rollout server imports neither torch nor trainer modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAVY = ("torch", "grpo_core.rollout.vllm_server", "grpo_core.records.", "grpo_c
 
 
 def test_http_client_does_not_import_torch():
-    """A probe of the matrix begins with it, in environments where importing torch takes seconds."""
+    """The matrix imports the client in environments where importing torch takes seconds."""
     program = (
         "import sys, grpo_core.rollout.http_client; "
         f"print(sorted(name for name in sys.modules if name.startswith({HEAVY!r})))"

@@ -1,4 +1,4 @@
-"""The division of devices between trainer and engine is checked before a run starts."""
+"""Devices of trainer and engine are checked; automatic devices, dtype and sync tolerance are filled in."""
 
 import pytest
 

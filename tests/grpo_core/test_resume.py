@@ -1,4 +1,4 @@
-"""A killed and resumed run has exactly the same numbers as an uninterrupted one; unusable runs are refused."""
+"""A killed and resumed run gives exactly the numbers of an uninterrupted run; changed settings are refused."""
 
 from __future__ import annotations
 

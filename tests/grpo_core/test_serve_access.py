@@ -95,8 +95,8 @@ def test_no_page_with_third_party_scripts(server, path):
     assert status(server, "GET", "/openapi.json") == 200
 
 
-def test_forwarding_headers_do_not_make_a_caller_local(server):
-    """Shared memory is only for clients connected from this machine."""
+def test_forwarding_headers_do_not_make_a_local_caller_remote(server):
+    """The server decides by the connection whether a caller is local, not by X-Forwarded-For."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     body = json.dumps({"name": "/proc/1/fd/9", "version": 9}).encode()
     with closing(connection):
@@ -143,7 +143,7 @@ def test_health_is_refused_to_web_pages(path):
 
 
 def test_token_decides_beyond_loopback():
-    """Unknown host names are accepted there; a page without the token learns only /health."""
+    """Beyond loopback, unknown host names are accepted with the token; without it only /health is answered."""
     service = access_control(host="0.0.0.0")
     assert refusal_status(service, host="rollouts.cluster:8000", **BEARER) == 0
     assert refusal_status(service, host="rollouts.cluster:8000") == 401
@@ -153,7 +153,7 @@ def test_token_decides_beyond_loopback():
 
 @given(st.text(st.characters(max_codepoint=255), max_size=40))
 def test_random_host_names_are_refused(text):
-    """Only the few local names are accepted, in small letters and before a port."""
+    """Only the local names are accepted, in any case, with or without a port."""
     names = {"localhost", "127.0.0.1", "[::1]"}
     if refusal_status(access_control(None), host=text) == 0:
         name = text.lower()
@@ -238,7 +238,7 @@ def send_raw(guarded, sent):
 
 
 def test_request_smuggling_is_refused(guarded):
-    """With chunks and a length, a proxy sees the next call as body: both are refused."""
+    """Malformed or ambiguous requests are refused, and none of their bytes are read as a second call."""
     for name, sent in REFUSED.items():
         calls = send_raw(guarded, sent)
         assert all(400 <= status < 500 for status in calls), name
@@ -316,8 +316,8 @@ WRONG = ["x"] * 5000
         (GenerateBody, {"params": PARAMS, "requests": [{"prompt_ids": WRONG}] * 100}),
     ],
 )  # fmt: skip
-def test_validation_error_is_reported_once(model, body):
-    """It does not list each of a million entries, at a gigabyte for a megabyte."""
+def test_validation_error_stays_short(model, body):
+    """The error does not list each wrong id: a megabyte of ids would give a gigabyte of errors."""
     with pytest.raises(ValidationError) as error:
         model.model_validate(body)
     assert error.value.error_count() <= 8

@@ -14,7 +14,7 @@ from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.rollout.server import process as server_process
-from grpo_core.rollout.server.process import ServerProcess, given_token
+from grpo_core.rollout.server.process import ServerProcess, token_from_environment
 from grpo_core.settings import load
 from tests.grpo_core.conftest import engine_config
 from tests.grpo_core.test_serve import call
@@ -74,9 +74,9 @@ def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys,
 
 def test_token_comes_from_the_environment(monkeypatch):
     """Without one there is none; a server removes it from the environment of its children."""
-    assert given_token() is None
+    assert token_from_environment() is None
     monkeypatch.setenv("GRPO_CORE_TOKEN", "of the environment")
-    assert given_token() == "of the environment"
+    assert token_from_environment() == "of the environment"
     config = load(None, ["--model.path=/nowhere", "--rollout.host=0.0.0.0"])
     assert server_process._required_token(config, allow_unauthenticated=False) == "of the environment"
     assert "GRPO_CORE_TOKEN" not in os.environ
@@ -87,4 +87,4 @@ def test_invalid_token_is_refused_without_being_shown(monkeypatch, text):
     """The error names the variable."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", text)
     with pytest.raises(ConfigError, match=r"^GRPO_CORE_TOKEN: a token is a line of 1 to 4096 printable"):
-        given_token()
+        token_from_environment()

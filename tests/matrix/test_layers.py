@@ -38,12 +38,12 @@ def workplace(tmp_path, kit):
 def run_layer(workplace, monkeypatch):
     """Return a function that runs the scheduler layer on a program with this output and exit code."""
 
-    def ask_scheduler(output, code=0, *, timed_out=False):
+    def run_scheduler_layer(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
         monkeypatch.setattr(in_cell, "run", lambda *_, **__: Completed(code, output, "", 1.0, timed_out))
         return BY_NAME["scheduler"].check(workplace, workplace.matrix.cells[0])
 
-    return ask_scheduler
+    return run_scheduler_layer
 
 
 def document(kit, *attempts, modified=()):
@@ -235,7 +235,7 @@ def test_layers_are_ordered_by_requirements():
         assert set(layer.needs) <= set(names[:position]), layer.name
 
 
-def test_loss_comparison_of_another_release_is_not_run(workplace, monkeypatch):
+def test_loss_layer_passes_fails_or_is_not_run(workplace, monkeypatch):
     """A trainer's loss passes within the bound, fails beyond it, and is not compared if the program cannot run."""
     cell = workplace.matrix.cells[0]
     verl = msgspec.structs.replace(cell, id="vllm-1.0+verl-1.0", trainer="verl")
@@ -263,7 +263,7 @@ def test_loss_comparison_of_another_release_is_not_run(workplace, monkeypatch):
 
 
 def test_contract_of_another_trainer_comes_from_the_index(workplace):
-    """Names missing at import fail; names that only functions need are not checked."""
+    """A name missing at import fails the layer; names that only functions use give `not checked`."""
     cell = workplace.matrix.cells[0]
     outcomes = {}
     for version, vllm in (("0.5.0", "0.8.5"), ("0.9.1", "0.24.0"), ("0.7.1", "0.8.5"), ("99.0", "0.8.5")):

@@ -1,4 +1,4 @@
-"""The engine probe compares log-probs before and after a weight update, and finds an engine that ignores one."""
+"""The engine probe compares engine and trainer before and after a weight update, and detects an ignored update."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.processes import run_python
 
 
 def test_probe_compares_before_and_after_an_update():
-    """Log-probs agree before and after an update that changes them."""
+    """Engine and trainer log-probs agree before and after an update, and the update changes them."""
     document = probe(Config())
     assert (document["schema"], document["outcome"]) == ("grpo-doctor.engine.v1", "ok")
     assert document["max_logprob_difference_before"] < 1e-5
@@ -22,7 +22,7 @@ def test_probe_compares_before_and_after_an_update():
 
 
 def test_probe_detects_an_ignored_update(monkeypatch):
-    """An engine that keeps its weights answers as before."""
+    """An engine that ignores the update is reported as failed."""
     monkeypatch.setattr(TransformersEngine, "update_weights", lambda self, tensors, version: None)
     document = probe(Config())
     assert (document["outcome"], document["change_seen"]) == ("failed", False)

@@ -1,4 +1,4 @@
-"""On the V1 scheduler of a released vLLM, saved stories (sequences of engine calls) replay, and the search runs."""
+"""In a cell with vLLM's V1 scheduler, the fuzzer replays saved stories and detects broken drivers."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ STORIES = HERE / "stories"
 V1_CELL = "vllm-0.31.0+trl-1.16.0"
 
 
-def replayed(cell, name):
+def replay_story(cell, name):
     """Replay a saved story in a cell; return the exit code and the printed document."""
     done = run_in_cell(cell, "-m", "repro", "fuzz", "--replay", str(STORIES / name), "--json")
     assert done.returncode in {0, 1}, done.stderr[-3000:]
@@ -23,8 +23,8 @@ def replayed(cell, name):
 
 
 @pytest.fixture
-def searched(tmp_path):
-    """Return a function that searches in a cell, with this environment's Hypothesis on the path."""
+def run_fuzzer(tmp_path):
+    """Return a function that runs the fuzzer in a cell, with this environment's Hypothesis on the path."""
     site = Path(importlib.util.find_spec("hypothesis").origin).parent.parent
     for name in ("hypothesis", "sortedcontainers", *(path.name for path in site.glob("_hypothesis_*.py"))):
         (tmp_path / name).symlink_to(site / name)
@@ -43,7 +43,7 @@ def searched(tmp_path):
 
 def test_waiting_pause_leaves_a_preempted_request():
     """In V1, a pause in mode `wait` while a request is preempted stops the engine with this request unfinished."""
-    status, document = replayed(V1_CELL, "v1-pause-wait.json")
+    status, document = replay_story(V1_CELL, "v1-pause-wait.json")
     assert (status, document["as_saved"]) == (0, True)
     assert document["lines"][-1].startswith("=> broken invariant: a pause in mode 'wait' lets what runs end")
 
@@ -52,7 +52,7 @@ def test_story_with_another_end_is_reported(tmp_path):
     """A story that is cut before the pause ends without a failure, so the exit code is 1."""
     story = json.loads((STORIES / "v1-pause-wait.json").read_text())
     (tmp_path / "short.json").write_text(json.dumps({**story, "steps": story["steps"][:2]}))
-    status, document = replayed(V1_CELL, tmp_path / "short.json")
+    status, document = replay_story(V1_CELL, tmp_path / "short.json")
     assert (status, document["as_saved"]) == (1, False)
     assert document["lines"][-1] == "=> nothing is wrong"
 
@@ -68,7 +68,7 @@ def findings():
 # The check that detects each broken driver, with plain and with asynchronous scheduling.
 FLIGHT, TEXT = "tokens in flight are counted", "a completion is whole and in order"
 READS = "a step reads what was computed for it"
-NOTICED = {
+DETECTED_BY = {
     "V1Engine": ("nothing", "nothing"),
     "SkipsAnUpdate": (FLIGHT, FLIGHT),
     "AppliesAnOutputTwice": (FLIGHT, FLIGHT),
@@ -86,16 +86,16 @@ NOTICED = {
 }
 
 
-@pytest.mark.parametrize("engine", NOTICED)
+@pytest.mark.parametrize("engine", DETECTED_BY)
 def test_every_check_detects_its_fault(findings, engine):
     """Each broken driver is detected by its check, and the correct driver passes."""
-    for result, expected in zip(findings[engine].values(), NOTICED[engine], strict=True):
+    for result, expected in zip(findings[engine].values(), DETECTED_BY[engine], strict=True):
         assert (result or "nothing").removeprefix("broken invariant: ").startswith(expected)
 
 
 @pytest.mark.slow
-def test_v1_search_covers_preemptions_and_resets(searched):
-    document = searched(V1_CELL, "--engine", "v1", "--seconds", "20")
+def test_v1_search_covers_preemptions_and_resets(run_fuzzer):
+    document = run_fuzzer(V1_CELL, "--engine", "v1", "--seconds", "20")
     assert document["upstream"]["modified"] == []
     [result] = document["seeds"]
     assert result["steps"] > 1000

@@ -15,7 +15,7 @@ from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean, fault, masked, note
 
-# Log-probs of two ids that rounding may exchange.
+# Rounding may exchange two ids whose log-probs differ by at most this.
 _TIE = 0.2
 # Number of standard errors between sampled ids and reported distribution that counts as a fault.
 _SURE = 5.0
@@ -78,10 +78,10 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
     return fault("sampling/seed", message, "", values, probe="P6", count=len(completions))
 
 
-def separate_raw(
+def replace_refuted_results(
     observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
 ) -> tuple[list[Result], list[Result]]:
-    """Decide by the sampled ids whether log-probs of temperature 1 are raw or the sampling is at temperature 1.
+    """Decide by the sampled ids whether log-probs that fit temperature 1 are raw, or the engine samples at 1.
 
     Returns:
         The results about the parameters and those about the ids, with the refuted ones replaced or removed.

@@ -86,7 +86,7 @@ def check_sampling(
     results += fitted
     observed, fit, faulty = samples.exact, samples.fit, any(result.is_fault for result in results)
     by_ids = sampled_ids.check_ids(samples.completions, observed, fit.sampling, expected, mode, faulty=faulty)
-    results, by_ids = sampled_ids.separate_raw(observed, fit, expected, mode, results, by_ids)
+    results, by_ids = sampled_ids.replace_refuted_results(observed, fit, expected, mode, results, by_ids)
     if {"sampling/law", "logprobs/raw"} <= {result.family for result in (*results, *by_ids)}:
         by_ids = [masked("logprobs", "sampling/law")]  # other weights sampled these ids
     if not by_ids or by_ids[0].is_clean:

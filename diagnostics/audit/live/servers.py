@@ -38,7 +38,7 @@ def _explain_odd_answers(method: Callable[..., _Answer]) -> Callable[..., _Answe
 
 
 class Server:
-    """A `vllm serve` of vLLM 0.10 or newer."""
+    """Client of a `vllm serve` of vLLM 0.10 or newer, for one of its models."""
 
     def __init__(self, client: Client, model: str = "") -> None:
         """Choose the named model, or the first served model for an empty name.
@@ -162,7 +162,7 @@ class Server:
 
 
 def _bounded(value: object) -> str:
-    """Return a text of the server, which may be of any length; masking takes seconds for each megabyte."""
+    """Return a server's text, or only its length if it is long, because masking takes seconds for each megabyte."""
     text = str(value)
     return text if len(text) <= _LONGEST_TEXT else f"a text of {len(text)} characters"
 

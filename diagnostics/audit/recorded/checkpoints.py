@@ -36,7 +36,7 @@ class Comparison:
         after: Step of the later checkpoint.
         shares: Fraction of compared elements that changed, by tensor.
         unchanged: Tensors whose bytes are all equal.
-        invalid: Tensors with NaN or infinity in the later checkpoint.
+        invalid: Tensors with NaN or infinity among the compared elements of the later checkpoint.
         compared: Number of compared bfloat16 elements, by exponent of the earlier value.
         changed: Number of changed bfloat16 elements, by exponent of the earlier value.
     """
@@ -50,7 +50,7 @@ class Comparison:
     changed: Counter[int] = field(default_factory=Counter)
 
     def add(self, old: Tensor, new: Tensor, budget: list[int]) -> None:
-        """Compare a tensor; `budget` has the number of bytes that may still be compared completely, and is reduced."""
+        """Add the comparison of one tensor; reduce `budget[0]`, the number of bytes left for complete comparisons."""
         step = max(1, old.size // _ELEMENTS)
         shift, ones, width = _EXPONENTS[new.kind]
         a, b = (list(tensor.data.cast(width)[::step]) for tensor in (old, new))  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""Check that the machine can run training: shared memory, limits, disks, memory, processors, default config files."""
+"""Check that the machine can run training: shared memory, limits, disks, hub cache, memory, processors, configs."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
 
 @check("memory")
 def memory(case: Examined) -> Iterator[Finding]:
-    """Report a host or control group with little free memory (ENV905)."""
+    """Report little free memory of the host or the control group, in environments with vLLM (ENV905)."""
     size = case.machine.memory
     evidence = []
     limit, used = size.limit_gb, size.used_gb

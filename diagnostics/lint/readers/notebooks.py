@@ -1,4 +1,8 @@
-"""Split a notebook's code cells into Python code and shell commands, both on the lines of the notebook's file."""
+"""Split a notebook's code cells into Python code and shell commands with the line numbers of the notebook's file.
+
+A cell whose source is one JSON string has no line of its own for each source line; its lines are counted on from the
+first. Magics (`%...`) are dropped.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ def split_cells(text: str, file: str) -> tuple[str, list[tuple[int, str]]]:
     """Return the Python code of all cells, and each shell command with its first line.
 
     Raises:
-        UnreadableError: The text is no JSON, or has too many shell commands.
+        UnreadableError: The text is not JSON, or has too many shell commands.
     """
     python: list[str] = []
     commands: list[tuple[int, str]] = []

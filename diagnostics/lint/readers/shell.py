@@ -1,7 +1,8 @@
-"""Read a shell script: the commands that it would run, with every word whose value is known. Nothing is run.
+"""Read the commands of a shell script without running it; a word whose value is unknown is marked.
 
 tree-sitter parses the script. This module follows its variables through assignments, defaults, arithmetic, functions
 and sourced files. A value that depends on a branch, a loop, a command's output or the environment is unknown.
+Commands in branches and in functions that are never called are returned, too.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Command:
 
 
 def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
-    """Return the commands that a script would run.
+    """Return the commands that a script may run.
 
     Args:
         text: The script.
@@ -67,7 +68,7 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
         first_line: The line of the file on which the script begins.
 
     Raises:
-        UnreadableError: The script is too large, or its variables expand without end.
+        UnreadableError: The script is too large, or reading it takes too much work.
     """
     reader = _ScriptReader(file, first_line)
     for name, number, line in slurm_variables(text, first_line):
@@ -133,7 +134,7 @@ class _ScriptReader:
         return parse(text, file)
 
     def _count(self, steps: int) -> None:
-        """Count the work, to refuse scripts that need much more than their size."""
+        """Count the work, and refuse a script that needs far more work than its size explains."""
         self.visited += steps
         if self.visited > _MAX_NODES:
             raise UnreadableError(
@@ -244,7 +245,7 @@ class _ScriptReader:
         self._walk_in_file(body, file, first_line)
 
     def _walk_in_file(self, node: Node, file: str, first_line: int = 1) -> None:
-        """Walk a node of another file."""
+        """Walk a node of the given file, and restore the current file afterwards."""
         before = self.expander.file, self.expander.first_line
         self.expander.file, self.expander.first_line = file, first_line
         self._walk(node)

@@ -1,7 +1,7 @@
 """Transform logs as launchers, log collectors, terminals and web pages do.
 
-A transformation takes lines and random numbers, and returns lines with the same meaning. The verdict of triage must be
-the same before and after a transformation.
+A transformation takes lines and a random generator, and returns lines with the same meaning. Triage must give the
+same verdict before and after those in PLAIN. After those in BROKEN it may miss the cause.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def serve(
     """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
 
     Args:
-        config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
-            `timeout_s`, `train.threads` and `train.seed` count.
+        config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `dtype`,
+            `max_batch`, `timeout_s`, `memory_share`, `train.threads` and `train.seed` count.
         announce: Called with one line of JSON, with the address, when the server is ready.
         exit_with_stdin: Whether the server ends when its stdin is closed, as a trainer's own server must.
         allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.
@@ -81,8 +81,8 @@ def serve(
 
 
 def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
-    """Return the token from the environment or the token file; refuse to serve other machines without a token."""
-    host, token = config.rollout.host, given_token()
+    """Return the token from the environment; refuse to serve without one, except on loopback if this is allowed."""
+    host, token = config.rollout.host, token_from_environment()
     os.environ.pop(TOKEN_VARIABLE, None)  # not for children of the engine
     if not config.model.path:
         raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
@@ -98,7 +98,7 @@ def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | Non
     return token
 
 
-def given_token() -> str | None:
+def token_from_environment() -> str | None:
     """Return the token in the environment, if there is one; others can read command lines and settings.
 
     Raises:

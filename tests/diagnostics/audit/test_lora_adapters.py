@@ -1,4 +1,4 @@
-"""A live audit of a LoRA checkpoint reports how often and from which step the engine merged the adapter."""
+"""A live audit of a LoRA checkpoint reports the adapter's merge factor and step; unsupported adapters are refused."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def adapters(trained, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def serve_merged(adapters, trained, tmp_path_factory):
+def save_merged(adapters, trained, tmp_path_factory):
     """Return a function that saves the base with a step's adapter merged `times` times by peft."""
 
     def save(step, times):
@@ -49,8 +49,8 @@ def serve_merged(adapters, trained, tmp_path_factory):
     ],
     ids=["once", "twice after a resume", "half, another alpha", "not added: the base", "older step"],
 )
-def test_adapter_merge_factor_and_step_are_identified(adapters, serve_merged, step, times, faults):
-    with serving(Engine(serve_merged(step, times), "bfloat16")) as url:
+def test_adapter_merge_factor_and_step_are_identified(adapters, save_merged, step, times, faults):
+    with serving(Engine(save_merged(step, times), "bfloat16")) as url:
         audit = audit_server(url, adapters / "checkpoint-20", timeout_s=500)
     assert {item.family: item.estimates[0].value for item in audit.select(FAULT)} == faults
 

@@ -16,7 +16,9 @@ def findings_for(temperature, mode=""):
     ids = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
     observed = observe(logits, ids)
     fit, results = Fit(Sampling(), 0.0, ("temperature",)), [Result("sampling/temperature", FAULT, "P5")]
-    results, by_ids = sampled_ids.separate_raw(observed, fit, Sampling(temperature=0.8), mode, results, [])
+    results, by_ids = sampled_ids.replace_refuted_results(
+        observed, fit, Sampling(temperature=0.8), mode, results, []
+    )
     return {item.family: item.outcome for item in (*results, *by_ids)}
 
 

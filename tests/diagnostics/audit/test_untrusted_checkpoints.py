@@ -1,4 +1,4 @@
-"""Untrusted checkpoint folders start no download, build no oversized model and run no chat template without limits."""
+"""Loading an untrusted checkpoint starts no download, builds no oversized model and limits its chat template."""
 
 import json
 import resource
@@ -143,7 +143,7 @@ TEMPLATES = {
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_chat_template_is_sandboxed_with_time_and_memory_limits(template, tiny, tmp_path, monkeypatch):
-    """Templates that loop, allocate gigabytes or reach for the interpreter leave the check open, and the limits end."""
+    """Templates that loop, allocate gigabytes or reach the interpreter leave the check undecided; limits are reset."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(folders, "_TEMPLATE_S", 0.3)
     tokenizer = folders.load_tokenizer(tiny)

@@ -1,4 +1,4 @@
-"""Record runs of grpo_core's trainer, and write their samples in the formats of verl, ms-swift and TRL.
+"""Record runs of grpo_core's trainer, and write their samples in its own format or that of verl, ms-swift or TRL.
 
 verl and ms-swift do not run here, so their files are written in the format that their source code defines.
 """
@@ -80,7 +80,7 @@ def steps_of(rows):
     return steps
 
 
-def as_rollouts(rows, folder):
+def write_rollouts(rows, folder):
     """Write the rows in grpo_core's rollout format, with token ids, masks and both log-probs."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     with (folder / "rollouts.jsonl").open("w") as file:
@@ -179,5 +179,5 @@ def as_parquet(rows, folder):
     return folder
 
 
-WRITERS = {"rollouts": as_rollouts, "verl": as_verl, "swift": as_swift, "parquet": as_parquet}
+WRITERS = {"rollouts": write_rollouts, "verl": as_verl, "swift": as_swift, "parquet": as_parquet}
 TOKENS = ("rollouts",)

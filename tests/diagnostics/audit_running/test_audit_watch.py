@@ -1,4 +1,4 @@
-"""`audit --watch` prints faults as they appear in growing metric files, and a document with exit code at the end."""
+"""`audit --watch` prints faults as they appear in growing metric files, and a summary at the end."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_fault_is_printed_at_once_and_again_in_the_document(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "code", "message"), [("", 2, "expected a file"), ("none", 3, "no line of metrics")]
 )
-def test_missing_or_empty_input_is_refused(tmp_path, capsys, name, code, message):
+def test_folder_or_missing_file_is_refused(tmp_path, capsys, name, code, message):
     assert main(["audit", "--watch", str(tmp_path / name), "--idle", "0"]) == code
     assert message in capsys.readouterr().err
 

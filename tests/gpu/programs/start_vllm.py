@@ -6,8 +6,8 @@ Keys, all optional:
 - `share`: fraction of the device's memory for vLLM
 - `kv_bytes`: size of the KV cache, instead of what `share` leaves
 - `length`: `max_model_len`
-- `held`: fraction of the device's memory that this process allocates before the engine, as a trainer does
-- `wanted`: fraction of the device's memory that this process allocates afterwards
+- `trainer_share`: fraction of the device's memory that this process allocates before the engine, as a trainer does
+- `later_share`: fraction of the device's memory that this process allocates afterwards
 - `sleep`: let the engine sleep and wake once
 """
 

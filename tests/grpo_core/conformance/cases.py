@@ -1,6 +1,6 @@
 """Provide the inputs of the conformance suite: a model folder, an engine on it, and log-probs of transformers.
 
-The module needs only the standard library, torch, transformers and pytest. As a program it writes the model folder for
+Besides grpo_core, it imports only torch, transformers and pytest. As a program it writes the model folder for
 a server: `python -m tests.grpo_core.conformance.cases FOLDER`.
 """
 

@@ -1,7 +1,7 @@
 """Compare ms-swift's loss and `compute_advantages` with grpo_core's on the same tensors.
 
-The loss is `GRPOTrainer._compute_loss_and_metrics`. The trainer is created without `__init__` and gets log-probs.
-ms-swift's code is unchanged.
+The loss is ms-swift's unchanged `GRPOTrainer._compute_loss_and_metrics`. The trainer is created without `__init__`, and
+its forward pass is replaced by prepared log-probs.
 """
 
 from __future__ import annotations
