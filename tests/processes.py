@@ -1,7 +1,8 @@
-"""Run a program with its output captured as text."""
+"""Run a program with its output captured as text, and choose a port for it."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,3 +20,10 @@ def run_text(
 def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run this Python with its output captured as text."""
     return run_text([sys.executable, *arguments], **options)
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]

@@ -79,13 +79,6 @@ def write_vllm_metadata(stage: Path, version: str) -> Path:
     return stage
 
 
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 @contextlib.contextmanager
 def serving(
     command: Sequence[str],

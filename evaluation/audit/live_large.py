@@ -23,7 +23,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from tests.diagnostics.audit import tiny_model
-from tests.servers import ROOT, free_port, serving, vllm_command
+from tests.processes import free_port
+from tests.servers import ROOT, serving, vllm_command
 
 # Sizes of Qwen2.5-0.5B's config.json, and tiny ones that only check that the program runs.
 SHAPE = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,

@@ -251,7 +251,7 @@ def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
     process.kill()
     process.wait()
     if not reached.exists():
-        raise StepError("no checkpoint of step 3 was written before the run ended")
+        raise StepError(f"no checkpoint of step 3 within {timeout_s / 3:.0f} s, or before the run ended")
     run([*command, *options, "--resume"], timeout_s=timeout_s / 3, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     summary = json.loads((folder / "killed" / "summary.json").read_text(encoding="utf-8"))
     if summary["parameters"] != uninterrupted["parameters"]:

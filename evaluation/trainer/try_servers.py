@@ -25,11 +25,11 @@ from grpo_core.config import ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.remote import engine_for
 from grpo_core.tasks import model
+from tests.processes import free_port
 from tests.servers import (
     MAX_MODEL_LEN,
     ROOT,
     NotStartedError,
-    free_port,
     measure_engine,
     serving,
     trl_command,

@@ -34,8 +34,7 @@ from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import prepare
 from tests.diagnostics.fake_environments import EnvironmentBuilder
-from tests.processes import run_python, run_text
-from tests.servers import free_port
+from tests.processes import free_port, run_python, run_text
 
 ISSUES = catalog.load()
 NAMES = "abcdefgh"

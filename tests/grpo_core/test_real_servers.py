@@ -20,11 +20,11 @@ from grpo_core.tasks.model import load_model
 from grpo_core.types import Request
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model
+from tests.processes import free_port
 from tests.servers import (
     PARAMS,
     REQUESTS,
     ROOT,
-    free_port,
     measure_engine,
     serving,
     trl_command,

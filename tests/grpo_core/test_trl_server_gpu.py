@@ -14,11 +14,11 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.tasks import model
 from grpo_core.tasks.model import load_model
+from tests.processes import free_port
 from tests.servers import (
     PARAMS,
     REQUESTS,
     add_noise,
-    free_port,
     largest_difference,
     measure_engine,
     serving,

@@ -9,7 +9,8 @@ from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.cells import cell_python
 from tests.diagnostics.audit.standin import ServerFaults
-from tests.servers import MAX_MODEL_LEN, free_port, serving
+from tests.processes import free_port
+from tests.servers import MAX_MODEL_LEN, serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
