@@ -138,8 +138,12 @@ GROWING = {
         "A+=(x)\n" * 20_000,
         "".join(f"export A{i}=1\n" for i in range(2_000)) + TRL_RUN,
         TRL_RUN * 501,
+        ")" * 30_000,
+        "a@" * 20_000,
+        "<" * 40_000,
+        "a > b\n" * 10_000,
     ],
-    ids=["commands", "assignments", "arrays", "exports", "runs"],
+    ids=["commands", "assignments", "arrays", "exports", "runs", "brackets", "at signs", "inputs", "outputs"],
 )
 def test_script_that_needs_much_more_work_than_its_size_is_refused(text):
     with pytest.raises(UnreadableError, match="more than"):

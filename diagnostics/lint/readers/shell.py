@@ -35,8 +35,8 @@ _MAX_CALLS, _MAX_NESTED = 200, 4
 # Number of folders above the script in which a sourced file is looked for.
 _MAX_PARENTS = 3
 _MAX_UNREAD = 20
-# tree-sitter takes quadratic time on one long pipeline, and little on any other text of this size.
-_MAX_PIPES = 3000
+# tree-sitter takes quadratic time on thousands of operators that make no sense together.
+_MAX_OPERATORS = 3000
 _MAX_SCRIPT = 200_000
 _POSITIONS = tuple(map(str, range(1, 10)))
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
@@ -96,8 +96,9 @@ def _parse(text: str, file: str) -> Node:
     source = text.replace("\r\n", "\n").encode("utf-8", "replace")
     if len(source) > _MAX_SCRIPT:
         raise UnreadableError(f"{file}: larger than {_MAX_SCRIPT // 1000} kB, so it is no script")
-    if source.count(b"|") > _MAX_PIPES:
-        raise UnreadableError(f"{file}: more than {_MAX_PIPES} pipes: no script has so many")
+    for operator in "|<>()@":
+        if source.count(operator.encode()) > _MAX_OPERATORS:
+            raise UnreadableError(f"{file}: more than {_MAX_OPERATORS} of {operator}: no script has so many")
     return tree_sitter.Parser(_LANGUAGE).parse(source).root_node
 
 
