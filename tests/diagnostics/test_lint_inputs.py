@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from diagnostics.__main__ import main
 from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint import option_index
 from diagnostics.lint.readers import hydra
@@ -396,3 +397,16 @@ def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expec
     path = tmp_path / ("run.sh" if text.startswith("trl ") else "run.yaml")
     path.write_text(text)
     assert expected in {f"{f.severity.word} {f.code}" for f in lint(path, trl=trl).findings}
+
+
+def test_config_linked_from_another_folder_is_not_read(tmp_path, capsys):
+    """A value of a file outside the repository is not printed under another key."""
+    (tmp_path / "app.yaml").write_text("database: {pw: correct-horse}\n")
+    (tmp_path / "repo" / "conf").mkdir(parents=True)
+    (tmp_path / "repo" / "conf" / "job.yaml").symlink_to(tmp_path / "app.yaml")
+    (tmp_path / "repo" / "run.sh").write_text(
+        "python -m verl.trainer.main_ppo --config-path=conf --config-name=job algorithm.adv_estimator=grpo "
+        "trainer.nnodes='${database.pw}'\n"
+    )
+    main(["lint", str(tmp_path / "repo"), "--format", "json"])
+    assert "correct-horse" not in capsys.readouterr().out

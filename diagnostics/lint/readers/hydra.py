@@ -91,7 +91,7 @@ class ComposedConfig:
         self._file_count += 1
         try:
             is_readable = path.stat().st_size <= MAX_BYTES and self._file_count <= _MAX_FILES
-            text = safe_io.read_text(path, MAX_BYTES) if is_readable else ""
+            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder) if is_readable else ""
             trees = parse_yaml(text, str(path))
         except (OSError, UnreadableError):
             is_readable = False
