@@ -19,7 +19,7 @@ import msgspec
 
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
-from diagnostics.audit.results import Note, Result, clean, fault, note, skipped, undecided
+from diagnostics.audit.results import CLEAN, NOT_ASKED, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.frameworks import FRAMEWORKS, SHOWN
 from diagnostics.logs.metric_names import MAX_STEPS_PER_S, is_zero
 
@@ -199,7 +199,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
             if result:
                 faults.setdefault(result.family, result)
     results = list(faults.values())
-    topics = {result.topic for result in results if not result.is_clean}
+    topics = {result.topic for result in results if result.outcome not in {CLEAN, NOT_ASKED}}
     if "metrics" not in topics:
         results.append(clean("metrics", count=sum(len(entry.rows) for entry in series)))
     if "curves" not in topics and longest < MIN_STEPS:
@@ -285,7 +285,11 @@ def _flat_rewards(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
     """Find steps in which all rewards of each group are equal; also return the metrics that show it."""
     rewards = curves.column("reward")
     if curves.select("reward", "reward_std"):
-        name, holds = "reward_std", lambda _reward, spread: is_zero(spread)
+        # A constant reward shows that a spread printed as 0.000 is 0.
+        name, holds = (
+            "reward_std",
+            lambda reward, spread: is_zero(spread) or (spread == 0 and reward == rewards[0]),
+        )
     elif curves.select("reward", "all_alike"):
         name, holds = "all_alike", lambda _reward, share: share == 1
     else:
@@ -335,9 +339,13 @@ def _no_gradient(curves: Curves) -> Result | None:
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
+    """Find a learning rate that is 0 in all steps; one that was printed as 0.000 cannot be checked."""
     rows, message = curves.select("lr"), "the learning rate is 0 in all {count} logged steps"
-    if len(rows) < 3 or not all(map(is_zero, curves.column("lr"))):
+    if len(rows) < 3 or any(curves.column("lr")):
         return None
+    if not all(map(is_zero, curves.column("lr"))):
+        need = "a learning rate with more digits: it is printed as {printed}"
+        return skipped("metrics/rate_zero", "want_digits", need, printed="0.000")
     return curves.report(Episode(rows), "metrics/rate_zero", message, "lr", code="CFG128")
 
 

@@ -237,3 +237,19 @@ def test_causes_come_before_a_bad_reward_which_has_no_advice_of_its_own():
     assert [result.family for result in found] == ["metrics/rate_zero", "curves/flat_reward"]
     assert "cause" not in {fact.name for fact in found[1].evidence}
     assert "the learning rate is 0" in found[1].evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "code"),
+    [
+        ("{'loss': 0.000, 'grad_norm': 0.000, 'reward': 0.000, 'reward_std': 0.000}", "the reward is 0 for every", 1),
+        ("step:%d - critic/score/mean:0.%d - actor/lr:0.000 - actor/grad_norm:0.3", "a learning rate with more", 0),
+    ],
+    ids=["dead reward", "learning rate"],
+)  # fmt: skip
+def test_numbers_rounded_to_zero_are_neither_a_fault_nor_passed(tmp_path, capsys, line, expected, code):
+    """A constant reward is dead whatever its digits; a learning rate printed as 0.000 is not checked."""
+    lines = [line % (step, 30 + step) if "%" in line else line for step in range(40)]
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    assert main(["audit", str(tmp_path)]) == code
+    assert expected in capsys.readouterr().out
