@@ -10,11 +10,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, permutations
 
 from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.job_index import JobIndex, merge_overlapping
-from diagnostics.hang.snapshot import Collective, Process
+from diagnostics.hang.snapshot import LONG_SLEEP_S, Collective, Process
 from diagnostics.hang.verdict import Edge
 
 IN_COLLECTIVE = ("collective", "rendezvous")
@@ -23,6 +23,7 @@ _ENGINES = ("engine worker", "engine core", "engine")
 _MAX_RANKS = 1024
 # With few absent ranks, each waiting rank has an edge to each of them; in a dump half of all may be absent.
 MAX_EDGES = 16 * _MAX_RANKS
+_MAX_RECEIVERS = 8
 _LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
 _IDLE_SIBLING = ("idle", "loop", "supervise", "listen")
 _LAUNCHER = ("child", "start")
@@ -110,6 +111,10 @@ def _edges_between_collectives(
     """Yield edges to ranks outside the majority's collective; without a majority, edges in all directions."""
     counts = Counter(names.values()).most_common(2)
     if len(counts) < 2:
+        receivers = [process for process in inside if _only_receives(index.states[process.key])]
+        if index.snapshot.live and len(inside) > 1 and receivers == inside:
+            for process, other in permutations(inside[:_MAX_RECEIVERS], 2):
+                yield replace(_edge(index, process, other, "sends nothing"), kind="receive", certain=False)
         return
     (majority, first), (_, second) = counts
     records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}
@@ -122,6 +127,11 @@ def _edges_between_collectives(
         targets = (p for name, group in by_name.items() if name != names[process.key] for p in group)
         for target in islice(targets, max(1, MAX_EDGES // len(inside))):
             yield _edge_between(index, process, target, records)
+
+
+def _only_receives(state: BlockedState) -> bool:
+    """Return whether a rank has waited for a while for a message of another rank."""
+    return normalized_operation(state.call.operation) == "recv" and (state.asleep_s or 0.0) > LONG_SLEEP_S
 
 
 def _edge_between(

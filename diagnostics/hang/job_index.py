@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from diagnostics.hang.blocking_calls import BlockedState, BlockingCall, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
+from diagnostics.hang.snapshot import TRANSFER_RATE, Descriptor, Process, Snapshot, Socket
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
 T = TypeVar("T")
@@ -183,8 +183,9 @@ class JobIndex:
             return False
         for item in process.fds:
             socket = self.socket(process, item.fd)
-            # A poll moves data in both directions.
-            if socket and self._is_recent(socket.sent_s) and not self._is_recent(socket.received_s):
+            # A poll moves data in both directions, a heartbeat little.
+            is_fast = socket is not None and socket.moved > TRANSFER_RATE * self.snapshot.seconds
+            if socket and is_fast and not self._is_recent(socket.received_s):
                 others |= {peer.key for peer in self.peers(process, socket)}
             elif (
                 process.io_moved and item.kind == "pipe" and "r" in item.mode

@@ -74,7 +74,7 @@ class RootSearch:
             if key.startswith("rank "):
                 return RootBlocker("gone", "missing", (key,), path, patient=False)
             return RootBlocker("stuck", "elsewhere", (key,), path)
-        if state.kind == "collective" and self._all_in_collectives(edges):
+        if state.kind == "collective" and self._all_in_collectives(edges) and edges[0].kind != "receive":
             return self._in_another_collective(key, path)
         if not edges or len(path) > _MAX_DEPTH:
             return _end_of_chain(self._index, state, path)

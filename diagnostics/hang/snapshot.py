@@ -18,6 +18,8 @@ MAX_TEXT = 1000
 """Maximum length of a path, a function or any other text from a dump."""
 BUSY_SHARE = 0.3
 """A thread that was runnable for at least this share of the time computes."""
+TRANSFER_RATE = 1024
+"""Bytes per second; a connection with more than this transfers data, and is no heartbeat."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
 
@@ -168,6 +170,7 @@ class Socket:
         received_s: Seconds since anything was received; None if unknown.
         bytes_sent: Bytes sent since the connection began; None if unknown.
         bytes_received: Bytes received since the connection began; None if unknown.
+        moved: Bytes sent and received during the observation.
     """
 
     inode: int
@@ -182,7 +185,13 @@ class Socket:
     received_s: float | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
+    moved: int = 0
     host: str = ""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes sent and received since the connection began, as far as known."""
+        return (self.bytes_sent or 0) + (self.bytes_received or 0)
 
     @property
     def quiet_s(self) -> float | None:

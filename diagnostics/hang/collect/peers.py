@@ -23,6 +23,16 @@ class Host:
         self.descriptors = {pid: proc.descriptors(pid) for pid in self.processes}
         self.sockets = sockets.all_sockets()
 
+    def update_sockets(self) -> None:
+        """Read all sockets again, with the bytes that each has moved since the last reading."""
+        before, latest = self.sockets, sockets.all_sockets()
+        self.sockets = {
+            inode: replace(item, moved=item.total_bytes - before[inode].total_bytes)
+            if inode in before
+            else item
+            for inode, item in latest.items()
+        }
+
     def owners(self) -> dict[int, set[int]]:
         """Return the processes that have each socket or pipe open, by inode."""
         owners: dict[int, set[int]] = {}

@@ -166,7 +166,7 @@ class _Observer:
         if samples == 1:
             self.sleep(seconds)
         self.seconds = time.monotonic() - began
-        self.host.sockets = sockets.all_sockets()
+        self.host.update_sockets()
         for pid, observation in observations.items():
             observation.after = _Counters.read(pid)
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]

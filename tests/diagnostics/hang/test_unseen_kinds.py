@@ -35,17 +35,22 @@ def test_writer_to_a_slow_reader_makes_progress_while_bytes_move(moves, outcome)
 
 
 @pytest.mark.parametrize(
-    ("sent_s", "age_s", "outcome"),
-    [(450.0, 0.2, "progress"), (0.3, 0.2, "waiting"), (450.0, 400.0, "hang")],
-    ids=["download", "poll", "nothing moves"],
+    ("sent_s", "age_s", "moved", "outcome"),
+    [
+        (450.0, 0.2, 150_000, "progress"),
+        (0.3, 0.2, 150_000, "waiting"),
+        (450.0, 0.2, 300, "waiting"),
+        (450.0, 400.0, 0, "hang"),
+    ],
+    ids=["download", "poll", "heartbeat", "nothing moves"],
 )
-def test_download_makes_progress_while_data_arrives(sent_s, age_s, outcome):
-    """A server that sleeps between parts of a download makes progress; one that is polled may wait for ever."""
+def test_download_makes_progress_while_data_arrives(sent_s, age_s, moved, outcome):
+    """A server that sleeps between parts of a download makes progress; polls and heartbeats may go on for ever."""
     fds = (Descriptor(3, "tcp", 30),)
     client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds)
     sends = {"syscall": "clock_nanosleep", "asleep_s": age_s}
     server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 40),))
-    connection = connection_of(sent_s, age_s)
+    connection = connection_of(sent_s, age_s, moved=moved)
     assert verdict_of(client, server, sockets=connection).outcome == outcome
 
 
@@ -155,6 +160,11 @@ def test_event_loop_that_nothing_can_wake_is_a_hang():
     assert verdict_of(with_timer, sockets=sockets).outcome == "idle"
     child = sleeping(8, 7, MAIN, thread=COMPUTES)
     assert verdict_of(process, child, sockets=sockets).outcome != "hang"
+
+
+def test_ranks_that_all_receive_wait_for_each_other():
+    verdict = verdict_of(*(rank(n, StackFrame(C10D, "recv", 1), MAIN, world=2) for n in range(2)))
+    assert (verdict.outcome, verdict.cause, set(verdict.culprits)) == ("hang", "deadlock", {"/100", "/101"})
 
 
 def test_same_collective_at_different_lines_names_the_lines():
