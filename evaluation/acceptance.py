@@ -79,7 +79,7 @@ ROWS = (
         "conformance of engines, with broken engines",
         "tests/grpo_core/conformance",
         "tests/grpo_core/test_faults.py",
-        at_least=152,
+        at_least=189,
     ),
     Row(
         "audit, faults named and healthy clean (stand-in server)",

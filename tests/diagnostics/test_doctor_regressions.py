@@ -139,3 +139,21 @@ def test_remote_collection_ignores_modules_in_the_working_directory(tmp_path, mo
     (member,) = remote.query_hosts([remote.Host("here")], lambda _: program, template=template, limit_s=120)
     assert member.answer.text or member.answer.problem
     assert not (tmp_path / "was_run").exists()
+
+
+def test_ray_option_starts_one_program_of_ours_in_an_empty_folder(hostile, tmp_path):
+    """The examined interpreter gets the path of the program and no folder of the user to import from."""
+    prefix, mark = hostile
+    python = prefix / "bin" / "python"
+    python.write_text(f'#!/bin/sh\n(echo "$#" "$@"; ls; echo "path:$PYTHONPATH") >> {mark}\n')
+    done = doctor(tmp_path, "--ray", "auto", "--prefix", prefix, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    arguments, *listed, path = mark.read_text().splitlines()
+    count, program = arguments.split()
+    assert (count, Path(program).name, sorted(listed), path) == (
+        "1",
+        "start.py",
+        ["ray.log", "start.py"],
+        "path:",
+    )
+    assert not Path(program).is_relative_to(tmp_path)

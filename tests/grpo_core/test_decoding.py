@@ -7,6 +7,7 @@ from grpo_core.config import ModelConfig
 from grpo_core.learn.policy import inject, merged
 from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.rollout.engine import EngineError
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.test_prompt_sharing import PROMPTS, build_model
 
@@ -96,3 +97,16 @@ def test_merged_lora_updates_fused_weights(folder):
         plain.load_state_dict(dict(merged(trained)))
         assert torch.equal(decode_logits(engine._model), decode_logits(plain))
         assert not torch.equal(decode_logits(plain), decode_logits(build_model("qwen2")))
+
+
+def test_partial_sync_changes_nothing(folder):
+    """A sync without the keys' weight, or with another shape, leaves the samples as they were."""
+    engine = TransformersEngine(folder, max_model_len=32)
+    sent = dict(other_weights(engine._model))
+    engine.update_weights(sent.items(), 0)
+    expected, key = engine.generate(REQUESTS, PARAMS), "model.layers.0.self_attn.k_proj.weight"
+    for wrong in ({key: None}, {key: sent[key][:1]}):
+        changed = {name: wrong.get(name, value * 2) for name, value in sent.items()}
+        with pytest.raises(EngineError, match="k_proj"):
+            engine.update_weights([(name, value) for name, value in changed.items() if value is not None], 1)
+        assert engine.generate(REQUESTS, PARAMS) == expected

@@ -142,6 +142,14 @@ def test_health_is_refused_to_web_pages(path):
         assert refusal_status(access_control(), path, **{**headers, "origin": "http://evil"}) == 403
 
 
+def test_only_health_is_open_without_a_token():
+    """A wrong token counts as none."""
+    assert refusal_status(access_control()) == 401
+    assert refusal_status(access_control(), authorization="Bearer wrong") == 401
+    assert refusal_status(access_control(), "/health") == 0
+    assert refusal_status(access_control(), **BEARER) == 0
+
+
 def test_token_decides_beyond_loopback():
     """Beyond loopback, unknown host names are accepted with the token; without it only /health is answered."""
     service = access_control(host="0.0.0.0")
@@ -321,3 +329,10 @@ def test_validation_error_stays_short(model, body):
     with pytest.raises(ValidationError) as error:
         model.model_validate(body)
     assert error.value.error_count() <= 8
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=60))
+def test_random_authorization_headers_are_refused(text):
+    """Any header text gives a refusal, not an exception."""
+    expected = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
+    assert refusal_status(access_control(), authorization=text) == expected

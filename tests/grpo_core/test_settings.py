@@ -4,6 +4,7 @@ import pytest
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.settings import describe_settings, load
+from tests.processes import run_python
 
 
 def test_command_line_overrides_the_file(tmp_path):
@@ -153,3 +154,10 @@ def test_dialect_sets_defaults_only(tmp_path):
         ConfigError, match=r"command line: loss.dialect: no dialect 'verl'; the nearest: verl-0"
     ):
         load(None, ["--loss.dialect=verl"])
+
+
+def test_settings_load_without_torch():
+    """A wrong key is reported before any heavy import."""
+    program = "import sys, grpo_core.__main__, grpo_core.settings; print('torch' in sys.modules)"
+    done = run_python("-c", program, check=True)
+    assert done.stdout == "False\n"

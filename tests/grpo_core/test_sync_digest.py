@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -56,6 +57,35 @@ def test_flipped_bit_is_detected_where_the_digest_reads(where, bit, version):
     assert differs == is_read(SIZES[where[0]], where[1], version)
 
 
+@settings(max_examples=15, deadline=None)
+@given(where=byte_positions(), bit=st.integers(0, 7), start=versions)
+def test_persistent_flipped_bit_is_detected_within_128_versions(where, bit, start):
+    """Any 128 consecutive versions read every byte."""
+    wrong = flipped(*where, bit)
+    assert any(
+        spot_digest(wrong.items(), version) != spot_digest(HELD.items(), version)
+        for version in range(start, start + EVERY)
+    )
+
+
+@bits
+@given(where=byte_positions(), bit=st.integers(0, 7), version=versions)
+def test_full_digest_detects_every_flipped_bit(where, bit, version):
+    """`every = 1` reads all blocks."""
+    wrong = flipped(*where, bit)
+    assert spot_digest(wrong.items(), version, 1) != spot_digest(HELD.items(), version, 1)
+
+
+@bits
+@given(start=st.integers(1, 200), length=st.integers(1, 160), version=st.integers(0, EVERY - 1))
+def test_longer_damage_is_detected_more_often(start, length, version):
+    """n of 128 versions detect n blocks inside of a large tensor; each detects 512 KiB."""
+    changed = HELD["layer"].clone()
+    changed[start * BLOCK : (start + length) * BLOCK] ^= 255
+    differs = spot_digest({**HELD, "layer": changed}.items(), version) != DIGESTS[version]
+    assert differs == any(block % EVERY == version for block in range(start, start + length))
+
+
 @bits
 @given(name=st.sampled_from(sorted(SIZES)), version=st.integers(0, EVERY - 1))
 def test_stale_tensor_is_detected(name, version):
@@ -77,6 +107,20 @@ def test_partly_loaded_update_is_detected(cut, version, front):
         mixed[name], rest = torch.cat(parts), rest - count
     same = all(torch.equal(mixed[name], HELD[name]) for name in SIZES)
     assert (spot_digest(mixed.items(), version) == DIGESTS[version]) == same
+
+
+@bits
+@given(version=versions, first=st.integers(0, 3), second=st.integers(0, 3))
+def test_swapped_tensors_are_detected(version, first, second):
+    """Two tensors of one shape have each other's names."""
+    stored = {f"layers.{i}": torch.full((200, 400), float(i)) for i in range(4)}
+    swapped = {
+        **stored,
+        f"layers.{first}": stored[f"layers.{second}"],
+        f"layers.{second}": stored[f"layers.{first}"],
+    }
+    same = spot_digest(stored.items(), version) == spot_digest(swapped.items(), version)
+    assert same == (first == second)
 
 
 def test_digest_depends_on_names_dtypes_shapes_and_version():
@@ -112,6 +156,16 @@ def test_digest_value_is_stable():
     """The value is part of the interface because trainer and server may run different releases of PyTorch."""
     tensors = {"a": torch.arange(200_000, dtype=torch.float32), "b": torch.arange(5, dtype=torch.float64)}
     assert spot_digest(tensors.items(), 7) == "spot128-v7-e1c9887765e3c3078f57144f998afd12"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("every", [1, EVERY])
+def test_digest_is_the_same_on_a_gpu(every):
+    """Integers overflow alike on both devices."""
+    tensors = {**HELD, "double": torch.arange(70_000, dtype=torch.float64)}
+    on_gpu = {name: value.cuda() for name, value in tensors.items()}
+    assert spot_digest(tensors.items(), 7, every) == spot_digest(on_gpu.items(), 7, every)
 
 
 def test_documented_misses():

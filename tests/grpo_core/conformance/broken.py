@@ -63,6 +63,17 @@ class StaleWeights(Broken):
         ]
 
 
+class HalfUpdate(StaleWeights):
+    """An engine that loads all parameters except one, which keeps its first value."""
+
+    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        received = dict(tensors)
+        if self.policy_version == -1:
+            self._head = received["lm_head.weight"].detach().clone()
+        self._inner.update_weights({**received, "lm_head.weight": self._head}.items(), version)
+        self.policy_version = version
+
+
 class StalePrefixCache(Broken):
     """An engine that keeps the cached keys and values of the first 128 tokens after a weight update."""
 
@@ -148,6 +159,15 @@ class SamplesAtModelTemperature(RawLogProbs):
     sampled_at = staticmethod(lambda params: replace(params, temperature=0.3 * params.temperature))
 
 
+class UsesModelLengthLimit(Broken):
+    """An engine that stops after the five tokens of generation_config.json."""
+
+    caught_by = ("test_generation_config_is_ignored",)
+
+    def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
+        return self._inner.generate(requests, replace(params, max_tokens=min(5, params.max_tokens)))
+
+
 class SwapsCompletions(Broken):
     """An engine that exchanges the completions of the first two requests."""
 
@@ -158,6 +178,24 @@ class SwapsCompletions(Broken):
         if two is None:
             return [] if entry is None else [entry]
         return [replace(two, request_id=entry.request_id), replace(entry, request_id=two.request_id), *rest]
+
+
+class CompletionOrder(Broken):
+    """An engine that returns completions in the order in which they finished."""
+
+    caught_by = ("test_completions_match_their_requests_in_order",)
+
+    def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
+        return sorted(self._inner.generate(requests, params), key=lambda one: (len(one.ids), one.ids))
+
+
+class DropsRequests(Broken):
+    """An engine that answers at most 256 requests."""
+
+    caught_by = ("test_completions_match_their_requests_in_order",)
+
+    def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
+        return self._inner.generate(requests[:256], params)
 
 
 class Reseeded(Broken):
@@ -171,6 +209,15 @@ class Reseeded(Broken):
         return self._inner.generate(batch, params)
 
 
+class SeedDependsOnBatchSize(Reseeded):
+    """An engine whose samples depend on the number of requests in the batch."""
+
+    caught_by = ("test_sample_depends_only_on_the_seed",)
+
+    def seed(self, place: int, requests: list[Request]) -> int:
+        return requests[place].seed + len(requests)
+
+
 class SeedDependsOnPosition(Reseeded):
     """An engine whose samples depend on a request's position in the batch."""
 
@@ -178,6 +225,15 @@ class SeedDependsOnPosition(Reseeded):
 
     def seed(self, place: int, requests: list[Request]) -> int:
         return requests[0].seed + place
+
+
+class SameSeedForAll(Reseeded):
+    """An engine that samples all requests with the same seed."""
+
+    caught_by = ("test_different_seeds_give_different_samples",)
+
+    def seed(self, place: int, requests: list[Request]) -> int:
+        return 0
 
 
 class TruncatesSeeds(Reseeded):
@@ -233,6 +289,25 @@ class TruncatesPrompts(RoundTripsText):
 
     def ids(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         return prompt[-280:]
+
+
+class ClampsIds(RoundTripsText):
+    """An engine that replaces ids beyond the vocabulary by its last id."""
+
+    caught_by = ("test_invalid_request_is_refused_and_engine_continues outside of the vocabulary",)
+
+    def ids(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(min(token, 28) for token in prompt)
+
+
+class NoReasonForMissingCapability(Broken):
+    """An engine that lacks a capability without giving a reason."""
+
+    caught_by = ("test_missing_capabilities_are_reported_and_refused",)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self._inner.capabilities, why_not={})
 
 
 class DeniesItsCapability(Broken):
