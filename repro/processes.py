@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,29 +48,30 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def kill_descendants() -> None:
-    """Kill all descendants of this process, and wait until they are gone.
+def kill_descendants(spared: Collection[int] = ()) -> None:
+    """Kill all descendants of this process except those in `spared` and their children; wait until they are gone.
 
     After `adopt_orphans` no descendant can escape, because an orphaned descendant becomes a child of this process.
     """
-    while True:
-        for pid in descendants(os.getpid()):
+    while remaining := descendants(os.getpid(), spared):
+        for pid in remaining:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+        for pid in remaining:
+            with contextlib.suppress(ChildProcessError):  # a grandchild: it becomes our child, or has another parent
+                os.waitpid(pid, 0)
 
 
-def descendants(ancestor: int) -> list[int]:
-    """Return the ids of all descendants of a process, from /proc."""
+def descendants(ancestor: int, without: Collection[int] = ()) -> list[int]:
+    """Return the ids of all descendants of a process, from /proc, except those in `without` and their descendants."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # The program's name is in brackets and may contain brackets; state and parent follow the name.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
+            pid = int(stat.parent.name)
+            if pid not in without:
+                children.setdefault(parent, []).append(pid)
     result = list(children.get(ancestor, []))
     for pid in result:  # the list grows during the loop
         result += children.get(pid, [])
@@ -143,7 +144,7 @@ def isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Resu
         ChildProcessError: The process ended without an answer.
     """
     reader, writer = Pipe(duplex=False)
-    parent, folder = os.getpid(), tempfile.mkdtemp(prefix="repro-")
+    parent, folder, others = os.getpid(), tempfile.mkdtemp(prefix="repro-"), descendants(os.getpid())
     child = os.fork()
     if child == 0:
         _run_and_answer(work, parent, writer, folder, limit_s)
@@ -154,7 +155,7 @@ def isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Resu
     def end_child() -> int:
         kill_group(child)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        kill_descendants()
+        kill_descendants(others)
         shutil.rmtree(folder, ignore_errors=True)
         return code
 
@@ -162,12 +163,12 @@ def isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Resu
         end_child()
         os._exit(143)
 
-    signal.signal(signal.SIGTERM, end_with_parent)
+    handler_before = signal.signal(signal.SIGTERM, end_with_parent)
     try:
         answer: _Result | None = receive(reader, limit_s)
     finally:
         code = end_child()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, handler_before)
         reader.close()
     if answer is None:
         raise ChildProcessError(f"its process ended with {how_it_ended(code)}, without an answer")

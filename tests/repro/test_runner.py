@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro import runner
+from repro import processes, runner
 from repro.base import AttemptOutcome
 
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
@@ -153,3 +153,11 @@ def test_missing_requirement_is_reported_without_a_worker(toys):
     assert [(sample.outcome, sample.detail, sample.simulated) for sample in result[1:]] == [
         (AttemptOutcome.INAPPLICABLE, "no engine here", ("its moment",))
     ] * 2
+
+
+def test_isolated_work_leaves_other_child_processes_alone():
+    handler, pipe = signal.getsignal(signal.SIGTERM), subprocess.PIPE
+    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe) as other:
+        assert processes.isolated(lambda: "result") == "result"
+        assert other.communicate(b"alive") == (b"alive", None)
+    assert signal.getsignal(signal.SIGTERM) == handler
