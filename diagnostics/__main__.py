@@ -9,28 +9,26 @@ from collections.abc import Sequence
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     sys.path[:1] = [folder for folder in sys.path[:1] if __file__.startswith(f"{folder}/diagnostics/")]
 
-_OLDEST = (3, 11)
+_OLDEST_PYTHON = (3, 11)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; with an old Python, print one line that says so."""
-    if sys.version_info[:2] < _OLDEST:
-        running = ".".join(map(str, sys.version_info[:2]))
-        print(
-            f"grpo-doctor: needs Python 3.11 or newer; this is {running}, {sys.executable}", file=sys.stderr
-        )
+    """Run the command line and return its exit code; an old Python or a missing package is reported in one line."""
+    if sys.version_info[:2] < _OLDEST_PYTHON:
+        release = ".".join(map(str, sys.version_info[:2]))
+        problem = f"needs Python 3.11 or newer; this is {release}, {sys.executable}"
+        print(f"grpo-doctor: {problem}", file=sys.stderr)
         return 2
+    from diagnostics.missing_packages import install_hint
+
     try:
         from diagnostics import cli
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if name in ("", "diagnostics"):
+        if not (hint := install_hint(error)):
             raise
-        # The table of distributions is in `cli`, which cannot be imported here.
-        package = {"re2": "google-re2", "yaml": "pyyaml"}.get(name, name)
-        print(f"grpo-doctor: {package} is not installed here: pip install {package}", file=sys.stderr)
+        print(f"grpo-doctor: {hint}", file=sys.stderr)
         return 2
     return cli.main(arguments)
 

@@ -1,7 +1,7 @@
-"""Run the command line `grpo-doctor`, also `python -m diagnostics`; each command is imported when it is used.
+"""Run the command line `grpo-doctor`, also `python -m diagnostics`; a command is imported when it is used.
 
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted.
-Bad input ends in one line on standard error, never in a traceback; GRPO_DOCTOR_DEBUG=1 also prints the traceback.
+An error is reported on standard error without a traceback; GRPO_DOCTOR_DEBUG=1 prints the traceback, too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 import click
 
 from diagnostics import UserError, version
-from diagnostics.collect.names import NoEnvironmentError
 from diagnostics.findings import INTERRUPTED, USAGE
+from diagnostics.missing_packages import install_hint
 from diagnostics.output import sanitize
-from diagnostics.output.filters import BaselineError
 from diagnostics.output.redact import mask, mask_and_cut
 
 PROGRAM = "grpo-doctor"
+_HELP_OPTIONS = ["-h", "--help"]
 DEBUG = "GRPO_DOCTOR_DEBUG"
 EXIT_CODES = {
     0: "nothing to report", 1: "findings", 2: "wrong usage, or a fault of the tool",
     3: "incomplete: some input could not be checked",
 }  # fmt: skip
-# The command, the module with its `command`, and one line of help.
+# Commands of this package: the module that defines the `command`, one line of help.
 COMMANDS = {
     "doctor": ("diagnostics.doctor.command", "Check an environment and its machine by reading files."),
     "lint": ("diagnostics.lint.command", "Check a config, script or command before it starts."),
@@ -47,7 +47,7 @@ COMMANDS = {
     "catalog": ("diagnostics.commands.catalog", "List all codes, or check the entries behind them."),
 }
 ALIASES = {"catalogue": "catalog"}
-# Commands that run another module: the module, arguments before the user's, one line of help.
+# Commands that run another program: its module, arguments before the user's, one line of help.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "repro": ("repro", (), "Reproduce known issues on the installed packages."),
     "matrix": ("diagnostics.matrix", (), "Run the compatibility matrix (needs a checkout)."),
@@ -62,13 +62,6 @@ SITUATIONS = (
     ("versions to choose", "versions"),
     ("a code or an error message", "explain SCH001"),
 )
-# Modules that an extra installs, and distributions with another name than their module.
-_EXTRAS = {
-    "hang": ("py_spy",), "matrix": ("uv",), "ray": ("ray",),
-    "train": ("fastapi", "safetensors", "torch", "transformers", "uvicorn"),
-}  # fmt: skip
-_DISTRIBUTIONS = {"re2": "google-re2", "yaml": "pyyaml"}
-_OURS = ("diagnostics", "grpo_core", "repro")
 
 
 class Command(click.Command):
@@ -100,7 +93,7 @@ class Command(click.Command):
 
 
 class _Application(click.Group):
-    """The group of all commands; the module of a command is imported when it is used."""
+    """The group of all commands; it imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -116,11 +109,9 @@ class _Application(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their help, without importing them."""
         del ctx
-        rows = {name: text for name, (_, text) in COMMANDS.items()} | {
-            n: t for n, (_, _, t) in PROGRAMS.items()
-        }
+        helps = [(name, text) for name, (_, text) in COMMANDS.items()]
         with formatter.section("Commands"):
-            formatter.write_dl(list(rows.items()))
+            formatter.write_dl(helps + [(name, text) for name, (_, _, text) in PROGRAMS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command; without arguments `matrix` shows the published table."""
@@ -128,13 +119,13 @@ class _Application(click.Group):
 
 
 def load_command(name: str) -> click.Command:
-    """Import a command."""
+    """Import a command's module and return the command."""
     command: click.Command = importlib.import_module(COMMANDS[name][0]).command
     return command
 
 
 class _ProgramCommand(click.Command):
-    """A command that parses its own arguments, also `--help`; it runs in this process like `python -m`."""
+    """A command of another program, which parses the arguments itself, also `--help`; it runs in this process."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, add_help_option=False, **options)
@@ -161,8 +152,8 @@ class _ProgramCommand(click.Command):
         return 0
 
 
-@click.command(
-    cls=_Application, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+@click.group(
+    cls=_Application, invoke_without_command=True, context_settings={"help_option_names": _HELP_OPTIONS}
 )
 @click.version_option(version(), prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
@@ -177,7 +168,7 @@ def app(ctx: click.Context) -> int | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+    """Run the command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal without UTF-8 shows ✔ as \\u2714.
         if isinstance(stream, io.TextIOWrapper):
@@ -186,12 +177,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None, program: str) -> int:
-    """Run a command with sanitized output, and return its exit code; an error is reported in one line."""
+    """Run a command with sanitized output, and return its exit code; an error is reported without a traceback."""
+    words = None if arguments is None else list(arguments)
     with sanitize.sanitize_stdio(mask):
         try:
-            code = command.main(
-                None if arguments is None else list(arguments), prog_name=program, standalone_mode=False
-            )
+            code = command.main(words, prog_name=program, standalone_mode=False)
         except (KeyboardInterrupt, click.Abort):
             return INTERRUPTED
         except click.ClickException as error:
@@ -208,12 +198,12 @@ def called_as() -> str:
 
 
 def report_error(error: Exception, program: str = "grpo-doctor") -> int:
-    """Print an error in one line and return exit code 2."""
+    """Print an error that is no usage error in one line, and return exit code 2."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
-    if isinstance(error, (UserError, BaselineError, NoEnvironmentError)):
+    if isinstance(error, UserError):
         line = sanitize.escape(str(error))
-    elif isinstance(error, ModuleNotFoundError) and (hint := missing_module(error)):
+    elif isinstance(error, ModuleNotFoundError) and (hint := install_hint(error)):
         line = hint
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
         line = f"{error.strerror}: the output is incomplete"
@@ -222,17 +212,3 @@ def report_error(error: Exception, program: str = "grpo-doctor") -> int:
         line = f"internal error, please report it: {text} ({DEBUG}=1 shows where)"
     print(f"{program}: {line}", file=sys.stderr)
     return USAGE
-
-
-def missing_module(error: ModuleNotFoundError) -> str:
-    """Return the line that says which package to install for a missing module; empty for our own modules.
-
-    >>> missing_module(ModuleNotFoundError(name="re2"))
-    'google-re2 is not installed here: pip install google-re2'
-    """
-    module = (error.name or "").partition(".")[0]
-    if not module or module in _OURS:
-        return ""
-    extra = next((name for name, modules in _EXTRAS.items() if module in modules), "")
-    distribution = f"'{PROGRAM}[{extra}]'" if extra else _DISTRIBUTIONS.get(module, module)
-    return f"{_DISTRIBUTIONS.get(module, module)} is not installed here: pip install {distribution}"

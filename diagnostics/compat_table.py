@@ -1,4 +1,4 @@
-"""Load the compatibility table (data/compat.json): published matrix results for pairs of vLLM and TRL releases."""
+"""Load the compatibility table (data/compat.json): published matrix results of vLLM with TRL and other trainers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = Path(__file__).parent / "data" / "compat.json"
 
 
 class _Layer(msgspec.Struct):
-    """Result of one layer in compat.json."""
+    """Result of one layer in compat.json; the structs here are only used to check the file."""
 
     verdict: str
     codes: list[str]
@@ -55,7 +55,7 @@ class _TrainerCell(msgspec.Struct):
 
 
 class _Breadth(msgspec.Struct):
-    """Static results in compat.json, by TRL release."""
+    """Static results in compat.json: by TRL release `declares`, and by layer {outcome: "vllm-release …"}."""
 
     trl: dict[str, dict[str, str | dict[str, str]]]
 
@@ -73,14 +73,15 @@ class _Document(msgspec.Struct):
 
 @dataclass(frozen=True)
 class StaticResult:
-    """Result for a pair of vLLM and TRL from package metadata and source, without running it.
+    """Result for a pair of vLLM and TRL from package metadata and source, which was not run.
 
     Attributes:
         declares: The range of vLLM that this TRL declares; empty for any.
         allowed: Whether this vLLM is in the declared range.
-        contract: Whether this vLLM has each name that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
-        missing: The first name that this vLLM lacks, or that could not be checked.
-        resolve: Whether the requirements have a solution at the pair's date: `pass`, `unresolvable`; None if unknown.
+        contract: Whether this vLLM has the names that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
+        missing: The first name that this vLLM lacks, or that could not be checked; empty if there is none.
+        resolve: Whether the requirements of both have a solution with the packages available at the pair's date:
+            `pass`, `unresolvable`; None if unknown.
         today: Like `resolve`, with the packages available on the day of publishing.
     """
 
@@ -93,12 +94,12 @@ class StaticResult:
 
     @property
     def broken(self) -> bool:
-        """Whether the pair cannot work."""
+        """Whether a name is missing, or the requirements have no solution."""
         return self.contract == "fail" or self.resolve == "unresolvable"
 
     @property
     def promising(self) -> bool:
-        """Whether the declared range allows the pair, vLLM has every name that TRL uses, and no failure is known."""
+        """Whether nothing speaks against the pair: vLLM is in the declared range and has the names that TRL uses."""
         return self.allowed and self.contract == "pass" and not self.broken
 
 
@@ -110,7 +111,8 @@ class Compat:
         cells: Published results of the cells, as in the file.
         generated: The day of publishing.
         problem: Why the table cannot be used; empty if it can.
-        breadth: Static results by TRL release: the vLLM range it declares, and vLLM releases by layer and outcome.
+        breadth: Static results by TRL release: the vLLM range that it declares, and for each layer the vLLM releases by
+            outcome.
         trainer_cells: Published results of the cells of other trainers than TRL, as in the file.
     """
 
@@ -120,39 +122,36 @@ class Compat:
     breadth: dict[str, dict[str, Any]] = field(default_factory=dict)
     trainer_cells: tuple[dict[str, Any], ...] = ()
 
-    def read(self, vllm: str, trl: str) -> StaticResult | None:
+    def static_result(self, vllm: str, trl: str) -> StaticResult | None:
         """Return the static result of a pair; None if the table has none."""
-        known = self.breadth.get(trl)
-        if known is None:
+        known = self.breadth.get(trl, {})
+        layers = ("contract", "resolve", "resolve:today")
+        outcomes = {layer: _outcome(known.get(layer, {}), vllm) for layer in layers}
+        if not any(outcomes.values()):
             return None
-        layers = {
-            name: _outcome(known.get(name, {}), vllm) for name in ("contract", "resolve", "resolve:today")
-        }
-        if not any(layers.values()):
-            return None
-        contract, _, missing = (layers["contract"] or "").partition(" ")
+        contract, _, missing = (outcomes["contract"] or "").partition(" ")
         return StaticResult(
             declares=known["declares"],
             allowed=in_range(vllm, known["declares"]),
             contract=contract or None,
             missing=missing,
-            resolve=layers["resolve"],
-            today=layers["resolve:today"],
+            resolve=outcomes["resolve"],
+            today=outcomes["resolve:today"],
         )
 
     def contract_holds(self, vllm: str, trl: str) -> bool:
-        """Return whether it was checked that vLLM has every name that TRL's source uses."""
+        """Return whether vLLM was found to have the names that TRL's source uses, and no result contradicts."""
         results = [
             cell["layers"]["contract"]["verdict"]
             for cell in self.cells
             if (cell["vllm"], cell["trl"]) == (vllm, trl) and "contract" in cell["layers"]
         ]
-        known = self.read(vllm, trl)
+        known = self.static_result(vllm, trl)
         results += [known.contract] if known and known.contract else []
         return bool(results) and set(results) <= {"pass", "unexpected_pass"}
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the pairs, as (vllm, trl), whose metadata or source is known."""
+        """Return the pairs (vllm, trl) with a static result."""
         return [
             (vllm, trl)
             for trl, known in self.breadth.items()
@@ -167,7 +166,7 @@ class Compat:
 
 
 def _outcome(layer: dict[str, str], vllm: str) -> str | None:
-    """Return the outcome that lists a vLLM release, from {outcome: "release release …"}; None if none does."""
+    """Return the outcome under which a layer lists a vLLM release; None if it does not list it."""
     return next((result for result, names in layer.items() if vllm in names.split()), None)
 
 
@@ -191,7 +190,7 @@ def problem_of(document: Any) -> str:
 def load(path: Path = PATH) -> Compat:
     """Read the table; for a missing or broken file, the result has the `problem` instead of cells."""
     try:
-        document = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT))
+        document = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT_LIMIT))
         if wrong := problem_of(document):
             return Compat(problem=f"{path.name}: {wrong}")
         breadth = (document.get("breadth") or {}).get("trl", {})

@@ -1,7 +1,7 @@
-"""Define the results of every command: findings with evidence and fix, unchecked inputs, and the report.
+"""Define the result of a check and of a whole command: findings with evidence and fix, unchecked inputs, the report.
 
-The names of the fields are those of the published JSON document `grpo-doctor.report.v1`. A rule writes its own
-message; the values in it are also stored as evidence. No renderer parses a message.
+A field has the same name in the published JSON document `grpo-doctor.report.v1`, if it is in it. A rule writes its own
+message and stores the values in it as evidence, so that no renderer has to parse a message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Severity(IntEnum):
 
 
 class Certainty:
-    """Certainty that a finding applies to the user's case; TEXT has the printed words."""
+    """The values of `Finding.certainty`; TEXT has the printed words."""
 
     HYPOTHESIS, SUPPORTED, ESTABLISHED = "hypothesis", "supported", "established"
     TEXT = {HYPOTHESIS: "possible", SUPPORTED: "likely", ESTABLISHED: "certain"}  # noqa: RUF012 - never changed
@@ -92,6 +92,7 @@ class Finding:
         certainty: Certainty that the finding applies to the user's case: one of Certainty.
         known_by: Evidence level of the claim: declared, static or executed.
         remedy: The recommended fix.
+        references: Threads and pages about the known issue.
     """
 
     code: str
@@ -151,6 +152,7 @@ class CheckResult:
     Attributes:
         outcome: `ok`, `findings`, `not_judged` (no finding, and some input could not be checked), `ignored` (all
             findings filtered out), `skipped` (not applicable), `crashed`.
+        reason: Why the check was skipped or crashed; a note on the result for other outcomes.
         reads: Whether the check only reads the input; a crash then means that a file is unreadable.
         not_judged: Inputs that could not be checked.
     """
@@ -164,16 +166,21 @@ class CheckResult:
 
     @classmethod
     def of(cls, check: str, found: Iterable[Finding], not_checked: Iterable[NotChecked] = ()) -> CheckResult:
-        """Build the result of a check that finished."""
-        found, missing = tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked))
-        outcome = "findings" if found else "not_judged" if missing else "ok"
-        return cls(check, outcome, "", found, not_judged=missing)
+        """Build the result of a check that finished; duplicates are removed."""
+        found, not_judged = tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked))
+        outcome = "findings" if found else "not_judged" if not_judged else "ok"
+        return cls(check, outcome, "", found, not_judged=not_judged)
 
     @property
-    def unseen(self) -> tuple[str, ...]:
+    def printed_outcome(self) -> str:
+        """The outcome, but `unread` for an input that could not be read."""
+        return "unread" if self.reads and self.outcome == "crashed" else self.outcome
+
+    @property
+    def not_checked_lines(self) -> tuple[str, ...]:
         """One line for each input that was not checked, and one if the check crashed or was skipped."""
-        ended = (f"{self.outcome}: {self.reason}",) if self.outcome in {"crashed", "skipped"} else ()
-        return (*ended, *(f"not checked: {entry.text}" for entry in self.not_judged))
+        not_run = (f"{self.outcome}: {self.reason}",) if self.outcome in {"crashed", "skipped"} else ()
+        return (*not_run, *(f"not checked: {entry.text}" for entry in self.not_judged))
 
     @property
     def incomplete(self) -> bool:
@@ -182,13 +189,13 @@ class CheckResult:
 
 
 class Extra:
-    """Results specific to one command, such as a wait graph; each command's package has its own subclass."""
+    """Results specific to one command, such as a wait graph; a command that has some defines a subclass."""
 
     template = "report.md.j2"
     """Name of the Jinja template for Markdown, in `diagnostics/output/templates`."""
 
     def document(self) -> dict[str, Any]:
-        """Return the published JSON document; empty if it is `grpo-doctor.report.v1`."""
+        """Return the command's own JSON document; empty if it publishes `grpo-doctor.report.v1`."""
         return {}
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:
@@ -198,13 +205,13 @@ class Extra:
 
 @dataclass(frozen=True)
 class Report:
-    """The complete result of a command.
+    """The complete result of one of the commands that check something.
 
     Attributes:
         tool: Name of the command.
         subject: The examined environment, files or run, as in the JSON document.
         notes: Remarks for the reader.
-        how: A remark on how the subject was examined, printed before the notes; empty if none.
+        method_note: A remark on how the subject was examined, printed before the notes; empty if none.
         unresolved: Reason why a report without findings does not mean healthy, such as "the log shows a failure of
             unknown cause"; empty if none.
         extra: Results specific to the command; None if it has only checks and findings.
@@ -214,7 +221,7 @@ class Report:
     subject: dict[str, Any]
     checks: tuple[CheckResult, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    how: str = ""
+    method_note: str = ""
     unresolved: str = ""
     extra: Extra | None = None
 
@@ -235,19 +242,17 @@ class Report:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """Number of checks by outcome; `unread` counts input that could not be read."""
-        return Counter(
-            "unread" if entry.outcome == "crashed" and entry.reads else entry.outcome for entry in self.checks
-        )
+        """Number of checks by printed outcome."""
+        return Counter(check.printed_outcome for check in self.checks)
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """The remark on how the subject was examined, if any, followed by the notes."""
-        return (self.how, *self.notes) if self.how else self.notes
+        return (self.method_note, *self.notes) if self.method_note else self.notes
 
     @property
     def not_judged(self) -> str:
-        """Summarise the incomplete checks: "3 of 11 checks incomplete: no process count"; empty if none."""
+        """A summary of the incomplete checks: "3 of 11 checks incomplete: process count: not set"; empty if none."""
         incomplete = [check for check in self.checks if check.not_judged]
         if not incomplete:
             return ""
@@ -269,16 +274,15 @@ class Report:
             "schema": SCHEMA,
             "tool": self.tool,
             "subject": self.subject,
-            "checks": [_check_json(check) for check in self.checks],
+            "checks": [
+                {
+                    "check": check.check,
+                    "outcome": check.outcome,
+                    "reason": check.reason,
+                    "not_judged": [asdict(entry) for entry in check.not_judged],
+                }
+                for check in self.checks
+            ],
             "findings": [finding.to_json() for finding in self.findings],
             "notes": list(self.remarks),
         }
-
-
-def _check_json(check: CheckResult) -> dict[str, Any]:
-    return {
-        "check": check.check,
-        "outcome": check.outcome,
-        "reason": check.reason,
-        "not_judged": [asdict(entry) for entry in check.not_judged],
-    }

@@ -1,7 +1,7 @@
-"""Define the actions of a fix and tested mitigations, and turn them into text and shell commands.
+"""Define fixes, their actions and ranked mitigations, and turn them into sentences, shell commands and JSON.
 
-An action is data. `command_of`, `sentence_of` and `edit_without_framework` turn an action into text, and
-`quote_command` is the only function that quotes a command for a shell.
+An action is data. `command_of`, `sentence_of`, `edit_text` and `edit_without_framework` turn an action into text;
+`quote_command` quotes a command that is printed. `one_line` and `count_of` are for all printed text.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from typing import Any
 
 from diagnostics import frameworks
 
-Words = tuple[str, ...]
-"""A command as separate words, not quoted."""
-
-# Result of testing a mitigation against the triggers of the case at hand; the values are those of the JSON document.
+# Result of testing a mitigation against the triggers of the user's case; the values are those of the JSON document.
 VERIFIED, NOT_TESTED, DOES_NOT_HELP = "shown", "untried", "fails"
 
 
@@ -33,14 +30,14 @@ class Install:
         framework: Framework of an edit from the catalog; empty for any.
     """
 
-    requirements: Words
-    by: Words = ("pip", "install")
-    options: Words = ()
+    requirements: tuple[str, ...]
+    by: tuple[str, ...] = ("pip", "install")
+    options: tuple[str, ...] = ()
     note: str = ""
     framework: str = ""
 
     @property
-    def words(self) -> Words:
+    def words(self) -> tuple[str, ...]:
         """The command."""
         return (*self.by, *self.options, *self.requirements)
 
@@ -49,11 +46,11 @@ class Install:
 class Uninstall:
     """Remove packages."""
 
-    names: Words
-    by: Words = ("pip", "uninstall")
+    names: tuple[str, ...]
+    by: tuple[str, ...] = ("pip", "uninstall")
 
     @property
-    def words(self) -> Words:
+    def words(self) -> tuple[str, ...]:
         """The command."""
         return (*self.by, *self.names)
 
@@ -62,10 +59,10 @@ class Uninstall:
 class Unset:
     """Unset environment variables."""
 
-    names: Words
+    names: tuple[str, ...]
 
     @property
-    def words(self) -> Words:
+    def words(self) -> tuple[str, ...]:
         """The command."""
         return ("unset", *self.names)
 
@@ -77,7 +74,7 @@ class SetVariables:
     values: tuple[tuple[str, str], ...]
 
     @property
-    def words(self) -> Words:
+    def words(self) -> tuple[str, ...]:
         """The command."""
         return ("export", *(f"{name}={value}" for name, value in self.values))
 
@@ -112,25 +109,25 @@ class Explain:
     code: str
 
     @property
-    def words(self) -> Words:
+    def words(self) -> tuple[str, ...]:
         """The command."""
         return ("python", "-m", "diagnostics", "explain", self.code)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Any other command. It is printed, never run.
+    """Any other command. Like the other actions it is printed, never run.
 
     Attributes:
-        words: The command.
+        words: The words of the command, not quoted.
         piped: Commands that the output is piped through.
         into: File that receives the output.
         then: Command to run after success.
         note: A remark printed after the command.
     """
 
-    words: Words
-    piped: tuple[Words, ...] = ()
+    words: tuple[str, ...]
+    piped: tuple[tuple[str, ...], ...] = ()
     into: str = ""
     then: Run | None = None
     note: str = ""
@@ -180,7 +177,7 @@ class Fix:
     """The recommended change for a finding.
 
     Attributes:
-        actions: Actions in the order in which to do them.
+        actions: Commands, options and advice, in the order in which to follow them.
         offers: Mitigations that may help, best first.
         does_not_help: Mitigations that a recorded run showed not to help in this case.
     """
@@ -205,7 +202,7 @@ class Fix:
         }
 
 
-def quote_command(words: Words) -> str:
+def quote_command(words: tuple[str, ...]) -> str:
     """Quote a command for a shell.
 
     >>> quote_command(("pip", "install", "numpy<2"))
@@ -279,27 +276,19 @@ def mitigation_line(ranked: RankedMitigation) -> str:
     return line + (f" Does not help against: {', '.join(ranked.fails)}." if ranked.fails else "")
 
 
-def mitigation_lines(ranked: RankedMitigation) -> list[str]:
-    """Return a mitigation; if it has several edits, a heading and one line for each edit."""
-    if len(ranked.edits) < 2:
-        return [mitigation_line(ranked)]
-    heading = f"{ranked.about.rstrip('.')} ({ranked.mitigation}: {_test_result(ranked)}):"
-    return [heading, *(f"- {edit_text(edit)}" for edit in ranked.edits)]
-
-
 def _test_result(ranked: RankedMitigation) -> str:
     """Describe what was tested; a run against one trigger proves nothing about the others."""
     if ranked.evidence != "executed":
         origin = "read in source" if ranked.evidence == "static" else "reported"
         return f"not tested, {origin}"
     word = "verified" if ranked.as_run else "verified with another framework's options"
-    elsewhere = f"{word} against {', '.join(ranked.helps)}"
+    with_triggers = f"{word} against {', '.join(ranked.helps)}"
     if ranked.standing == NOT_TESTED:
-        return f"not tested against this; {elsewhere}"
+        return f"not tested against this; {with_triggers}"
     if ranked.untried:
-        return f"{elsewhere}; not tested against {', '.join(ranked.untried)}"
-    known = set(ranked.triggers) <= set(ranked.helps) if ranked.triggers else not ranked.fails
-    return word if known else elsewhere
+        return f"{with_triggers}; not tested against {', '.join(ranked.untried)}"
+    helps_always = set(ranked.triggers) <= set(ranked.helps) if ranked.triggers else not ranked.fails
+    return word if helps_always else with_triggers
 
 
 def failed_mitigation_line(ranked: RankedMitigation) -> str:
@@ -317,20 +306,22 @@ def fix_lines(fix: Fix) -> list[str]:
 
 
 def fix_text(fix: Fix) -> str:
-    """Return the sentences of a fix as one text."""
+    """Return the sentences of a fix and its mitigations as one text."""
     return "\n".join(fix_lines(fix))
 
 
 def first_lines(fix: Fix | None) -> list[str]:
-    """Return the first sentence of a fix, or its best mitigation with one line for each edit."""
+    """Return the first sentence of a fix; if this is a mitigation with several edits, a heading and a line for each."""
     sentence, _ = first_step(fix)
-    if fix and fix.offers and sentence == mitigation_line(fix.offers[0]):
-        return mitigation_lines(fix.offers[0])
-    return [sentence] if sentence else []
+    best = fix.offers[0] if fix and fix.offers else None
+    if best is None or len(best.edits) < 2 or sentence != mitigation_line(best):
+        return [sentence] if sentence else []
+    heading = f"{best.about.rstrip('.')} ({best.mitigation}: {_test_result(best)}):"
+    return [heading, *(f"- {edit_text(edit)}" for edit in best.edits)]
 
 
 def first_step(fix: Fix | None) -> tuple[str, str]:
-    """Return the first sentence of a fix, and its first command other than `explain`."""
+    """Return the first sentence of a fix, and its first command other than `explain`; empty if there is none."""
     if fix is None:
         return "", ""
     commands = commands_of(action for action in fix.actions if not isinstance(action, Explain))

@@ -1,6 +1,7 @@
-"""Start child processes in their own session with a time limit, and leave no process behind.
+"""Start child processes in their own session, wait for them with a time limit, and end their process groups.
 
-`run` waits for a program, `start` returns while it runs, and `end_group` ends it.
+`run` waits for a program, `start` returns while it runs, and `end_group` ends it. Other functions forward signals to a
+child process, kill the process group of an interrupted run, and read the end of a log.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from diagnostics import safe_io
 
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a process group."""
@@ -46,24 +49,20 @@ def start(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    own_session: bool = True,
     **streams: Any,
 ) -> subprocess.Popen[bytes]:
-    """Start a program and return the running process; end it with `end_group`.
+    """Start a program in its own session and return the running process; end it with `end_group`.
+
+    A signal to its process group does not reach this process.
 
     Args:
         command: Program and arguments; no shell interprets them.
         env: The program's whole environment; None to inherit ours.
         cwd: Working folder.
-        own_session: Whether the program gets its own session, so that a signal to its process group reaches all its
-            descendants and not this process.
-        streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is closed by default.
+        streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is empty by default.
     """
     streams.setdefault("stdin", subprocess.DEVNULL)
-    arguments = [os.fspath(part) for part in command]
-    return subprocess.Popen(
-        arguments, env=None if env is None else dict(env), cwd=cwd, start_new_session=own_session, **streams
-    )
+    return subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
 
 
 def run(
@@ -78,17 +77,17 @@ def run(
     max_output: int = MAX_OUTPUT_BYTES,
     running: set[subprocess.Popen[Any]] | None = None,
 ) -> Completed:
-    """Run a program to its end and kill its remaining processes.
+    """Run a program to its end or its time limit, and end what remains of its process group.
 
     Args:
         command: Program and arguments.
         timeout_s: Seconds after which the program's process group is ended.
         env: The program's whole environment; None to inherit ours.
         cwd: Working folder.
-        stdin: Text for the program's standard input; None to close it.
+        stdin: Text for the program's standard input; None for an empty one.
         log: File for standard error, overwritten; None to return it.
-        ledger: File that records the running process group, so that the next run can kill what an interrupted run left.
-        max_output: Bytes of each stream that are kept; the rest is read and dropped.
+        ledger: File that records the process group while it runs; `end_recorded_group` reads it after an interrupt.
+        max_output: Maximum number of bytes to return of each stream; the rest is read and dropped.
         running: Set that contains the process while it runs, so that another thread can end it.
     """
     began = time.monotonic()
@@ -108,7 +107,7 @@ def run(
         stack.callback(end_group, process)
         record_group(ledger, process.pid)
         readers = [_Reader(stream, max_output) for stream in (process.stdout, process.stderr) if stream]
-        _feed(process, stdin)
+        _write_stdin(process, stdin)
         timed_out = not _ends_within(process, timeout_s)
     for reader in readers:
         reader.join(GRACE_S)
@@ -119,7 +118,7 @@ def run(
 
 
 class _Reader(threading.Thread):
-    """Read a pipe to its end and keep at most `limit` bytes."""
+    """Read a pipe to its end and store at most `limit` bytes."""
 
     def __init__(self, stream: IO[bytes], limit: int) -> None:
         super().__init__(daemon=True)
@@ -137,7 +136,7 @@ class _Reader(threading.Thread):
         return bytes(self._data).decode("utf-8", "replace")
 
 
-def _feed(process: subprocess.Popen[bytes], text: str | None) -> None:
+def _write_stdin(process: subprocess.Popen[bytes], text: str | None) -> None:
     """Write standard input in a thread, because a program may never read it."""
     if text is None or process.stdin is None:
         return
@@ -159,7 +158,7 @@ def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """End a program started by `start` and all its descendants: SIGTERM, then SIGKILL after GRACE_S."""
+    """End the process group of a program started by `start`: SIGTERM, then SIGKILL when it ended or after GRACE_S."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
         _ends_within(process, GRACE_S)
@@ -173,13 +172,13 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def forward_signals(process: subprocess.Popen[Any]) -> AbstractContextManager[None]:
-    """Forward signals that end us to a program in its own session, including SIGHUP."""
+    """Forward the signals in FORWARDED, which would end this process, to a program in its own session."""
     return handle_signals(FORWARDED, lambda number: _signal_group(process.pid, number))
 
 
 @contextlib.contextmanager
 def handle_signals(numbers: Iterable[int], handler: Callable[[int], object]) -> Iterator[None]:
-    """Handle signals by a function of their number until the end of the block."""
+    """Until the end of the block, call a function with the number of each of these signals that arrives."""
     before = {number: signal.signal(number, lambda received, _: handler(received)) for number in numbers}
     try:
         yield
@@ -189,7 +188,7 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int], object]) -> 
 
 
 def record_group(ledger: Path | None, pid: int) -> None:
-    """Record a running process group in a file."""
+    """Record a running process group in a file, if there is one."""
     if ledger is not None:
         ledger.write_text(json.dumps({"group": pid, "started": _start_time(pid)}), encoding="utf-8")
 
@@ -197,7 +196,7 @@ def record_group(ledger: Path | None, pid: int) -> None:
 def end_recorded_group(ledger: Path) -> int | None:
     """Kill the process group that an interrupted run left; return its id, or None if there is none.
 
-    The recorded start time shows whether a new process has the same id.
+    If the recorded start time differs, the id belongs to a new process, which is not killed.
     """
     try:
         recorded = json.loads(ledger.read_text(encoding="utf-8"))
@@ -220,11 +219,9 @@ def _start_time(pid: int) -> str | None:
 
 
 def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:
-    """Return the last lines of a log, each cut to `width` characters."""
+    """Return the last lines of a log, each cut to `width` characters; empty if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - (64 << 10)))
-            text = file.read().decode("utf-8", errors="replace")
+        text = safe_io.read_tail(path, 64 << 10).decode("utf-8", errors="replace")
     except OSError:
         return ""
     return "\n".join(line[:width] for line in text.splitlines()[-lines:])

@@ -1,7 +1,8 @@
-"""Read untrusted files safely (regular files only, with a size limit), and write files atomically.
+"""Read untrusted files safely, parse JSON, TOML and Python with limits, and write files atomically.
 
-FIFOs, devices and kernel file systems are refused, because reading them can wait for ever or never end. Every refusal
-is an OSError, so a caller treats a refused file like a missing one. Standard library only: it runs on remote hosts.
+The read functions accept regular files up to a size. They refuse FIFOs, devices and kernel file systems, which may
+block or have no end; only `read_kernel_file` reads /proc and /sys. A refused file raises an OSError, so a caller treats
+it like a missing file. The parse functions raise a ValueError. Standard library only: it runs on remote hosts.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-# Size limits by kind of file; the largest file known of each kind has a tenth of it or less.
-SMALL = 64 * KIB
-METADATA = 4 * MIB
-SOURCE = 8 * MIB
-DOCUMENT = 64 * MIB
-ARTIFACT = GIB
-# Bytes that a JSON value takes in memory, for each character that introduces one.
-_VALUE_BYTES = {"{": 240, "[": 72, ",": 64, ":": 64}
+# Size limits in bytes by kind of file; the largest known file of a kind has at most a tenth of its limit.
+CONFIG_LIMIT = 64 * KIB
+METADATA_LIMIT = 4 * MIB
+SOURCE_LIMIT = 8 * MIB
+DOCUMENT_LIMIT = 64 * MIB
+ARTIFACT_LIMIT = GIB
+# Memory in bytes of a JSON value, by the character that introduces it.
+_VALUE_BYTES = {b"{": 240, b"[": 72, b",": 64, b":": 64}
 MAX_VALUE_BYTES = GIB // 2
 # tomllib needs time quadratic in the number of parts of a dotted key.
 _LONG_TOML_KEY = re.compile(r"(?:\.[ \t]*[A-Za-z0-9_\"'-]{1,60}[ \t]*){64}")
@@ -106,14 +107,8 @@ def read_bytes(path: Path, limit: int, *, inside: Path | None = None, pipes: boo
         too_large = os.fstat(file.fileno()).st_size > limit
         data = b"" if too_large else file.read(limit + 1)
     if too_large or len(data) > limit:
-        size = (
-            f"{limit // MIB} MiB"
-            if limit >= MIB
-            else f"{limit // KIB} KiB"
-            if limit >= KIB
-            else f"{limit} bytes"
-        )
-        raise UnsafeFileError(f"larger than {size}", path)
+        unit, name = (MIB, "MiB") if limit >= MIB else (KIB, "KiB") if limit >= KIB else (1, "bytes")
+        raise UnsafeFileError(f"larger than {limit // unit} {name}", path)
     return data
 
 
@@ -131,15 +126,15 @@ def read_tail(path: Path, size: int) -> bytes:
 
 
 def read_text(path: Path, limit: int, *, inside: Path | None = None, pipes: bool = False) -> str:
-    """Read a whole file as UTF-8 with invalid bytes replaced and line ends normalised."""
+    """Read a whole file like `read_bytes`, as UTF-8 with invalid bytes replaced and line ends normalised."""
     data = read_bytes(path, limit, inside=inside, pipes=pipes).decode("utf-8", "replace")
     return data.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_installed(path: Path, limit: int) -> str:
-    """Read a text file of an environment; a link to a file of another name is refused.
+    """Read a text file of an environment; a link to a file with another name is refused.
 
-    Installers that link files keep their names. For a `.pth` file the same suffix is enough.
+    Installers may link files, but do not rename them. For a `.pth` file the same suffix is enough.
     """
     real = Path(os.path.realpath(path))
     same = real.suffix == path.suffix if path.suffix == ".pth" else real.name == path.name
@@ -149,34 +144,32 @@ def read_installed(path: Path, limit: int) -> str:
 
 
 def read_kernel_file(path: str | Path) -> str:
-    """Read the beginning of a file of /proc or /sys, at most METADATA bytes; empty if it cannot be read."""
+    """Read the beginning of a file of /proc or /sys, about METADATA_LIMIT bytes; empty if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of thousands, `Path` took half the time
             data = b""
-            while len(data) < METADATA and (part := file.read(1 << 16)):
+            while len(data) < METADATA_LIMIT and (part := file.read(1 << 16)):
                 data += part
             return data.decode("utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def check_json_size(document: bytes | str, start: int = 0) -> None:
-    """Refuse a JSON text whose values would take more than MAX_VALUE_BYTES of memory.
+def check_json_size(document: bytes | str) -> None:
+    """Raise TooLargeError for a JSON text whose values would take more than MAX_VALUE_BYTES of memory.
 
     Three bytes of JSON can become a list of seventy bytes, so a size limit on the file is not enough.
     """
-    if len(document) - start <= MAX_VALUE_BYTES // max(_VALUE_BYTES.values()):
+    if len(document) <= MAX_VALUE_BYTES // max(_VALUE_BYTES.values()):
         return
     if isinstance(document, str):
-        total = sum(size * document.count(sign, start) for sign, size in _VALUE_BYTES.items())
-    else:
-        total = sum(size * document.count(sign.encode(), start) for sign, size in _VALUE_BYTES.items())
-    if total > MAX_VALUE_BYTES:
+        document = document.encode(errors="replace")
+    if sum(size * document.count(sign) for sign, size in _VALUE_BYTES.items()) > MAX_VALUE_BYTES:
         raise TooLargeError("more values than any real document")
 
 
 def parse_json(document: bytes | str) -> Any:
-    """Parse JSON; raises ValueError if it is invalid, nested too deep or too large."""
+    """Parse JSON; raise ValueError if it is invalid, nested too deep or too large."""
     check_json_size(document)
     try:
         return json.loads(document)
@@ -185,7 +178,7 @@ def parse_json(document: bytes | str) -> Any:
 
 
 def parse_toml(document: str) -> dict[str, Any]:
-    """Parse TOML; raises ValueError if it is invalid, nested too deep or has a key of more than 64 parts."""
+    """Parse TOML; raise ValueError if it is invalid, nested too deep or has a key of more than 64 parts."""
     import tomllib  # not in Python 3.10, which remote hosts may have and which reads no TOML
 
     if _LONG_TOML_KEY.search(document):
@@ -197,7 +190,7 @@ def parse_toml(document: str) -> dict[str, Any]:
 
 
 def parse_python(source: str) -> ast.Module:
-    """Parse Python; raises ValueError if it is invalid, nested too deep or has a name of more than 64 parts."""
+    """Parse Python; raise ValueError if it is invalid, nested too deep or has a name of more than 64 parts."""
     if _LONG_PYTHON_NAME.search(source):
         raise TooLargeError("a name with more than 64 parts")
     try:

@@ -1,4 +1,4 @@
-"""Find the line of each key in a TOML file, so that an error message names file, line, key and value."""
+"""Find the line of a key in a TOML file, and build error messages that name file, line, key and value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from diagnostics import UserError
 
 _BARE_KEYS = re.compile(r"\[([\w.-]+)\][ \t]*|[ \t]*([\w.-]+)[ \t]*= 0", re.ASCII)
-# Names of tables and keys; a number is the index of a table in an array of tables.
+# Path of a key: names of tables and keys; a number is the index of a table in an array of tables.
 Keys = tuple[str | int, ...]
 
 
@@ -31,14 +31,17 @@ class TomlSource:
     path: Path
     text: str
 
-    def refuse(self, keys: Keys, value: Any, expected: str) -> TomlError:
+    def error_at(self, keys: Keys, value: Any, expected: str) -> TomlError:
         """Return the error for the value at `keys`: file, line, key, value and the expected value."""
         actual = "" if value is None else f" is {_printable(value)}"
         name = f"{'.'.join(map(_key, keys))}{actual}: " if keys else ""
-        return TomlError(f"{self.place(keys)}: {name}expected {expected}")
+        return TomlError(f"{self.location(keys)}: {name}expected {expected}")
 
-    def place(self, keys: Keys, text: str = "") -> str:
-        """Return file and line of `keys`, or of the nearest table above; with `text`, of the next line that has it."""
+    def location(self, keys: Keys, text: str = "") -> str:
+        """Return `file:line` of `keys`, or of the innermost table above that has a line; with an unknown key, line 1.
+
+        If a line from there on contains `text`, as it is or as in a TOML string, that line is returned instead.
+        """
         prefixes = (keys[:length] for length in range(len(keys), 0, -1))
         first = next((self._lines[prefix] for prefix in prefixes if prefix in self._lines), 1)
         variants = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
@@ -52,7 +55,7 @@ class TomlSource:
 
 
 def close_matches(word: str, known: Iterable[str]) -> str:
-    """Return ' (did you mean …?)' if a known word is similar, else an empty text."""
+    """Return ' (did you mean …?)' with up to three similar known words, or an empty text."""
     result = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     return f" (did you mean {' or '.join(result)}?)" if result else ""
 
@@ -69,7 +72,7 @@ def _printable(value: Any) -> str:
 
 
 def key_lines(text: str) -> dict[Keys, int]:
-    r"""Return the first line of each table and key of a TOML text; keys in an array of tables include the index.
+    r"""Return the first line of each table and key of a TOML text; the path of a key in an array has the table's index.
 
     >>> key_lines('a = 1\n[b."c.d"]\ne = 2\n[[f]]\ng = 3')[("b", "c.d", "e")]
     3

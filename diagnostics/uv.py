@@ -1,7 +1,7 @@
-"""Find uv, translate pip's settings to uv's environment variables, and shorten uv's error messages.
+"""Find uv, give it pip's settings, choose its arguments for PyTorch's CPU build, and shorten its error messages.
 
-This module uses only the standard library, because the noxfile imports it before anything is installed. Users configure
-pip (index, certificates, a folder of wheels); uv does not read these settings, so they are copied to uv's variables.
+Users configure pip by variables (index, certificates, a folder of wheels). uv does not read them, so they are copied to
+uv's variables. Standard library only, because the noxfile imports this module before anything is installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from diagnostics import UserError
 
-# (pip's variable, uv's variable, separator of several values).
+# (pip's variable, uv's variable, separator that uv expects between several values).
 _SETTINGS = (
     ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", " "),
     ("PIP_EXTRA_INDEX_URL", "UV_INDEX", " "),
@@ -33,28 +33,20 @@ class UvMissingError(UserError):
 
 
 def find_uv() -> Path:
-    """Return the uv executable: next to this Python, from the `uv` package, or on PATH.
+    """Return the uv executable: next to this Python, where the `uv` package installs it, or else on PATH.
 
     Raises:
         UvMissingError: There is none.
     """
-    neighbour = Path(sys.executable).parent / ("uv.exe" if os.name == "nt" else "uv")
-    if neighbour.is_file():
-        return neighbour
-    try:
-        from uv import find_uv_bin
-
-        return Path(find_uv_bin())
-    except (ImportError, FileNotFoundError):
-        pass
-    executable = shutil.which("uv")
+    folders = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+    executable = shutil.which("uv", path=os.pathsep.join(folders))
     if executable is None:
         raise UvMissingError("no uv executable: install it with `python -m pip install uv`")
     return Path(executable)
 
 
 def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to add so that uv follows pip's settings; existing uv variables win.
+    """Return the variables to add so that uv follows pip's settings; variables of uv that are set are not changed.
 
     >>> uv_environment({"PIP_FIND_LINKS": "/a /b", "PIP_CERT": "ca.pem", "SSL_CERT_FILE": "mine.pem"})
     {'UV_FIND_LINKS': '/a,/b'}
@@ -70,10 +62,10 @@ def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return added
 
 
-def explain_error(text: str) -> str:
+def error_line(text: str) -> str:
     r"""Return uv's error message on one line, without box-drawing characters and markers.
 
-    >>> explain_error("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
+    >>> error_line("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
     'No solution found: Because a==1 is gone'
     """
     joined = re.sub(r"\s*[\u00d7╰─▶│├]+\s*", " ", " ".join(text.split())).strip()
@@ -82,7 +74,7 @@ def explain_error(text: str) -> str:
 
 
 def find_links(environ: Mapping[str, str]) -> list[Path]:
-    """Return the machine's local folders of wheels."""
+    """Return the local folders of wheels that uv's or pip's variables name, as far as they exist."""
     value = environ.get("UV_FIND_LINKS") or environ.get("PIP_FIND_LINKS") or ""
     folders = (Path(part.removeprefix("file://")) for part in re.split(r"[,\s]+", value) if part)
     return [folder for folder in folders if folder.is_dir()]

@@ -1,7 +1,7 @@
-"""Parse and compare releases and version ranges, and decide whether a known issue affects a release.
+"""Parse and compare releases and version ranges, and decide whether a known issue affects installed releases.
 
-A release or a range can be any text that a package, a lock or a user declares. So every function accepts text that is
-no version: such text is in no range.
+A release or a range can be any text that a package, a lock or a user declares. Text that is no version raises no error:
+it is in no range.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def in_range(release: str | Version, versions: str | SpecifierSet, *, prerelease
     (True, False, False)
     """
     version = parse_version(release) if isinstance(release, str) else release
-    expected = parse_specifier(versions) if isinstance(versions, str) else versions
-    return (
-        version is not None and expected is not None and expected.contains(version, prereleases=prereleases)
-    )
+    allowed = parse_specifier(versions) if isinstance(versions, str) else versions
+    if version is None or allowed is None:
+        return False
+    return allowed.contains(version, prereleases=prereleases)
 
 
 def newest(releases: Iterable[str]) -> str:
-    """Return the newest of some readable releases; empty if there is none."""
+    """Return the newest of the texts that are releases; empty if none is."""
     return max(filter(is_release, releases), key=Version, default="")
 
 
@@ -70,7 +70,11 @@ def minor_line(release: str) -> tuple[int, int] | None:
 AFFECTED, NOT_AFFECTED, NOT_EXAMINED, UNREADABLE, UNKNOWN = (
     "affected", "not affected", "not examined", "unreadable", "unknown",
 )  # fmt: skip
-"""The five answers: affected; not affected; newer than what was examined; release not readable; release unknown."""
+"""Answers of `affects`.
+
+NOT_EXAMINED: no claim covers the release, or it is newer than the newest examined one. UNREADABLE: the text is no
+release. UNKNOWN: the package is not installed.
+"""
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,10 @@ class Applicability:
 
 
 def affects(issue: Issue, releases: Mapping[str, str], framework: str = "") -> Applicability:
-    """Return whether a known issue affects these releases (by package); the release of an absent package is unknown.
+    """Return whether a known issue affects the installed releases, given by package.
 
-    The package of the issue (`issue_package`) decides. If the issue also needs affected releases of other installed
-    packages, these must be affected too.
+    The package of the issue (`issue_package`) decides. If the issue also needs certain releases of other packages,
+    those of them that are installed must be affected, too.
     """
     package = issue_package(issue, framework)
     answer, examined_to = check_claims(claims_of(issue, package), releases.get(package))
@@ -130,7 +134,7 @@ def affects(issue: Issue, releases: Mapping[str, str], framework: str = "") -> A
 
 
 def issue_package(issue: Issue, framework: str = "") -> str:
-    """Return the package of an issue: the running framework, else the first component, that has a claim."""
+    """Return the package that an issue is about: the framework, or else its first component, if a claim is about it."""
     claimed = [claim.package for claim in issue.affected if not claim.needed]
     if framework in claimed:
         return framework
@@ -143,9 +147,9 @@ def claims_of(issue: Issue, package: str) -> list[Affected]:
 
 
 def check_claims(claims: Iterable[Affected], release: str | None) -> tuple[str, str]:
-    """Check claims about one package; return the answer, and the newest examined release if this one is newer.
+    """Check claims about one package; return the answer, and the newest examined release if the given one is newer.
 
-    A list of single releases that were run says nothing about other releases.
+    A claim may list single releases that were run; it says nothing about other releases.
     """
     claims = list(claims)
     if release is None:

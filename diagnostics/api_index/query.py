@@ -362,7 +362,7 @@ def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...
         return trainer_run(table, user, provider), ()
     pair = tried.get((provider.version, user.version))
     if pair is None:
-        static = table.read(provider.version, user.version)
+        static = table.static_result(provider.version, user.version)
         return ("fails" if static and static.broken else ""), ()
     words = " ".join(answer for answer in pair.answers if answer.startswith("✘")).split()
     return pair.state, tuple(dict.fromkeys(word for word in words if word != "✘"))

@@ -36,7 +36,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        config = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA))
+        config = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA_LIMIT))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads") from error
     except (OSError, ValueError) as error:

@@ -91,7 +91,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
             entry[key] = entry[key].strip()
     issue = _convert(source, (), entry, model.Issue)
     for keys, expected in _issue_problems(issue):
-        raise source.refuse(keys, _value_at(document, keys), expected)
+        raise source.error_at(keys, _value_at(document, keys), expected)
     return issue
 
 
@@ -103,19 +103,19 @@ def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode
         entry["about"] = " ".join(entry["about"].split())
     check = _convert(source, (), entry, model.CheckCode)
     for keys, expected in _phrase_problems(check):
-        raise source.refuse(keys, _value_at(document, keys), expected)
+        raise source.error_at(keys, _value_at(document, keys), expected)
     return check
 
 
 def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> None:
     if document.get("schema") != schema:
-        raise source.refuse(("schema",), document.get("schema"), repr(schema))
+        raise source.error_at(("schema",), document.get("schema"), repr(schema))
     code = document.get("code")
     match = model.CODE.fullmatch(code) if isinstance(code, str) else None
     if match is None or match[1] not in model.FAMILIES:
-        raise source.refuse(("code",), code, f"a family ({', '.join(model.FAMILIES)}) and three digits")
+        raise source.error_at(("code",), code, f"a family ({', '.join(model.FAMILIES)}) and three digits")
     if source.path.stem != code:
-        raise source.refuse(("code",), code, f"the file's name, {source.path.stem!r}")
+        raise source.error_at(("code",), code, f"the file's name, {source.path.stem!r}")
 
 
 def _named_tables(
@@ -125,7 +125,7 @@ def _named_tables(
     tables = entry.get(key, {})
     for name, table in tables.items() if isinstance(tables, dict) else [("", tables)]:
         if not isinstance(table, dict):
-            raise source.refuse((key, name) if name else (key,), table, "a table")
+            raise source.error_at((key, name) if name else (key,), table, "a table")
         yield name, table
 
 
@@ -135,7 +135,7 @@ def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.
     for framework, value in table.get("edits", {}).items():
         place: Keys = (*keys, "edits", framework)
         if framework not in model.FRAMEWORKS:
-            raise source.refuse(place, value, f"one of {', '.join(model.FRAMEWORKS)}")
+            raise source.error_at(place, value, f"one of {', '.join(model.FRAMEWORKS)}")
         for number, variant in enumerate(value if isinstance(value, list) else [value]):
             location = (*place, number) if isinstance(value, list) else place
             values = {"set": variant} if isinstance(variant, str) else variant
@@ -143,10 +143,10 @@ def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.
             kinds = [key for key in ("set", "install", "advice") if getattr(edit, key)]
             if len(kinds) != 1 or (edit.note and not edit.install):
                 expected = "`set`, `install` or `advice`, with `versions`, `ran` or `note`"
-                raise source.refuse(location, None, expected)
+                raise source.error_at(location, None, expected)
             if isinstance(value, list) and not edit.versions:
                 expected = "the releases that each of several edits is for"
-                raise source.refuse((*location, "versions"), None, expected)
+                raise source.error_at((*location, "versions"), None, expected)
             edits.append((framework, edit))
     values = {
         **table,
@@ -198,11 +198,11 @@ def _convert(source: TomlSource, keys: Keys, values: Any, kind: type[Record]) ->
     if unknown := _UNKNOWN_KEY.match(message):
         known = _TABLES[names[-1]].__struct_fields__ if names else kind.__struct_fields__
         expected = f"one of {', '.join(known)}{close_matches(unknown[1], known)}"
-        raise source.refuse((*keys, *inner, unknown[1]), None, expected)
+        raise source.error_at((*keys, *inner, unknown[1]), None, expected)
     if missing := _MISSING_KEY.match(message):
-        raise source.refuse((*keys, *inner), None, f"the key {missing[1]!r}")
+        raise source.error_at((*keys, *inner), None, f"the key {missing[1]!r}")
     value = _value_at(values, tuple(inner))
-    raise source.refuse(
+    raise source.error_at(
         (*keys, *inner), value, _describe_expected(message, names[-1] if names else "", value)
     )
 

@@ -88,13 +88,13 @@ def _samples(issue: Issue, source: TomlSource) -> Iterator[tuple[str, str, str, 
     counts = {"positive": 0, "negative": 0}
     for sample in issue.signature.samples if issue.signature else ():
         kind = "positive" if sample.matches else "negative"
-        yield source.place(("signature", kind, counts[kind])), kind, sample.about, sample.text
+        yield source.location(("signature", kind, counts[kind])), kind, sample.about, sample.text
         counts[kind] += 1
 
 
 def _pattern_place(signature: Signature, key: str, pattern: str, source: TomlSource) -> str:
     listed = "broad" if pattern in signature.broad else "late" if pattern in signature.late else key
-    return source.place(("signature", listed if key == "any" else key), pattern)
+    return source.location(("signature", listed if key == "any" else key), pattern)
 
 
 def _source(issue: Issue, folder: Path) -> TomlSource:

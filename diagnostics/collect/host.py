@@ -337,7 +337,7 @@ def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
 
 def _accelerate_config(path: Path) -> ConfigFile:
     try:
-        text = safe_io.read_head(path, safe_io.SMALL).decode("utf-8", "replace")
+        text = safe_io.read_head(path, safe_io.CONFIG_LIMIT).decode("utf-8", "replace")
     except OSError as error:
         return ConfigFile("accelerate", str(path), problem=f"cannot be read: {error.strerror or error}")
     values, lines = {}, {}

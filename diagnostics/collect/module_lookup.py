@@ -140,7 +140,7 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
         if file is None or name in read:
             continue
         try:
-            tree = safe_io.parse_python(safe_io.read_installed(file, safe_io.SOURCE))
+            tree = safe_io.parse_python(safe_io.read_installed(file, safe_io.SOURCE_LIMIT))
         except (OSError, ValueError) as error:
             return EntryPoint(framework, module, len(read), problem=f"{file}: {error}")
         read.add(name)

@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnostics.collect import facts
 from diagnostics.collect.elf import system_folders
-from diagnostics.collect.names import NoEnvironmentError
+from diagnostics.collect.metadata_validation import NoEnvironmentError
 
 MAX_MODELS = 200
 _NCCL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")

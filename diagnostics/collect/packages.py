@@ -16,9 +16,14 @@ from pathlib import Path
 from diagnostics import frameworks, safe_io
 from diagnostics.collect import elf, env_vars, module_lookup, search_path
 from diagnostics.collect.elf import Extension
+from diagnostics.collect.installed_files import ModuleListings, RecordedFiles, read_record
+from diagnostics.collect.metadata_validation import (
+    NoEnvironmentError,
+    is_package_version,
+    may_be_parsed,
+    working_folder,
+)
 from diagnostics.collect.module_lookup import EntryPoint, Shadow
-from diagnostics.collect.names import NoEnvironmentError, is_package_version, may_be_parsed, working_folder
-from diagnostics.collect.record import ModuleListings, RecordedFiles, read_record
 from diagnostics.collect.search_path import SearchPath
 
 _MAX_PACKAGES = 20_000
@@ -226,7 +231,7 @@ def _metadata_head(place: str) -> tuple[str, str]:
     single_file = [] if os.path.isdir(place) else [place]  # noqa: PTH112 - as text
     for file in (f"{place}/METADATA", f"{place}/PKG-INFO", *single_file):
         try:
-            text = safe_io.read_installed(Path(file), safe_io.METADATA)
+            text = safe_io.read_installed(Path(file), safe_io.METADATA_LIMIT)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -262,7 +267,7 @@ def _package(name: str, version: str, place: str, head: str) -> Package:
 def _read_optional(path: str) -> str:
     """Read a small file of a package; empty if it is missing or unreadable."""
     with contextlib.suppress(OSError):
-        return safe_io.read_installed(Path(path), safe_io.METADATA)
+        return safe_io.read_installed(Path(path), safe_io.METADATA_LIMIT)
     return ""
 
 
@@ -327,7 +332,7 @@ def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
     """Return every name of a vLLM variable in its `envs.py`."""
     for folder in folders:
         with contextlib.suppress(OSError):
-            text = safe_io.read_installed(folder / "vllm" / "envs.py", safe_io.SOURCE)
+            text = safe_io.read_installed(folder / "vllm" / "envs.py", safe_io.SOURCE_LIMIT)
             return tuple(sorted(set(re.findall(r"\bVLLM_[A-Z0-9_]+\b", text))))
     return None
 

@@ -82,6 +82,6 @@ def _running_clusters() -> tuple[str, ...] | None:
 def _read_file(folder: Path, name: str) -> str:
     """Read a file in Ray's folder; links out of it are not followed, because everybody may write there."""
     try:
-        return safe_io.read_text(folder / name, safe_io.SMALL, inside=folder)
+        return safe_io.read_text(folder / name, safe_io.CONFIG_LIMIT, inside=folder)
     except OSError:
         return ""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diagnostics import process, safe_io
+from diagnostics import UserError, process, safe_io
 from diagnostics.output.redact import mask_and_cut
 
 MARK = "grpo-doctor-node:"
@@ -32,7 +32,8 @@ MAX_HOSTS, MAX_PARALLEL = 4096, 32
 MAX_ANSWER_BYTES = 8 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
 COLLECT_SOURCES = (
-    "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "safe_io.py", "output/redact.py",
+    "__init__.py", "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "output/redact.py",
+    "safe_io.py",
 )  # fmt: skip
 """Our sources that collect needs on a host."""
 # A name that starts with a dash would be an option of ssh.
@@ -78,7 +79,7 @@ else:
 """
 
 
-class RemoteError(ValueError):
+class RemoteError(UserError, ValueError):
     """Raised if a list of hosts, a command or a cluster cannot be used; the message is one line."""
 
 

@@ -105,7 +105,7 @@ def venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return the settings in `pyvenv.cfg` (empty if the prefix is no venv) and (place, reason) if it is unreadable."""
     place = prefix / "pyvenv.cfg"
     try:
-        lines = safe_io.read_installed(place, safe_io.SMALL).splitlines()
+        lines = safe_io.read_installed(place, safe_io.CONFIG_LIMIT).splitlines()
     except FileNotFoundError:
         return {}, []
     except OSError as error:
@@ -183,7 +183,7 @@ def _pth_entries(
         if file.name.startswith("."):
             continue
         try:
-            lines = safe_io.read_installed(file, safe_io.METADATA).splitlines()[:_MAX_LINES]
+            lines = safe_io.read_installed(file, safe_io.METADATA_LIMIT).splitlines()[:_MAX_LINES]
         except OSError as error:
             unread.append((str(file), error_text(error)))
             continue
@@ -211,7 +211,7 @@ def _read_editable(finder: Path, editable: list[SearchEntry], unread: list[tuple
     try:
         if not remaining:
             raise safe_io.UnsafeFileError(f"more than {_MAX_EDITABLE} modules of editable installs")
-        for node in safe_io.parse_python(safe_io.read_installed(finder, safe_io.METADATA)).body:
+        for node in safe_io.parse_python(safe_io.read_installed(finder, safe_io.METADATA_LIMIT)).body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets):

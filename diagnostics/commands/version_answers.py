@@ -233,7 +233,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
             True,
             f"{len(done.output.splitlines())} packages, Python {'.'.join(map(str, sys.version_info[:2]))}",
         )
-    message = mask_and_cut(uv.explain_error(done.errors), 300)
+    message = mask_and_cut(uv.error_line(done.errors), 300)
     return Resolution(False if "No solution found" in done.errors else None, message)
 
 

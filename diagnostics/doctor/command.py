@@ -29,7 +29,7 @@ from diagnostics.output.report_output import (
 )
 
 _PATH = click.Path(path_type=Path)
-PLAN_FORMATS = ("terminal", "json", "markdown")
+FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
 
 
 @click.command(
@@ -74,8 +74,8 @@ def command(
     """Check an environment and its machine by reading files."""
     if python and prefix:
         raise click.UsageError("--python and --prefix exclude each other")
-    if fix_plan and output.format not in PLAN_FORMATS:
-        raise click.UsageError(f"--format {output.format}: --fix-plan has {', '.join(PLAN_FORMATS)}")
+    if fix_plan and output.format not in FIX_PLAN_FORMATS:
+        raise click.UsageError(f"--format {output.format}: --fix-plan has {', '.join(FIX_PLAN_FORMATS)}")
     if fix_plan and nodes:
         raise UserError("--fix-plan: one environment at a time: run it on the node, without --hosts or --ray")
     with progress.running("doctor"):
@@ -127,7 +127,7 @@ def examine_nodes(
     from diagnostics.doctor import fleet, nodes  # threads, msgspec
 
     environment = str(prefix or (python.absolute().parent.parent if python else ""))
-    members, note = nodes.query_nodes(options, environment)
+    members, note = nodes.collect_nodes(options, environment)
     issues, compat = catalog.load(), compat_table.load()
 
     def report_of(members: list[nodes.Node]) -> Report:

@@ -16,7 +16,7 @@ from diagnostics.catalog.model import Issue
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import NotApplicableError, finding
-from diagnostics.doctor.nodes import ABSENT, KINDS, Key, Node, node_names, node_values
+from diagnostics.doctor.nodes import ABSENT, VALUE_KINDS, Key, Node, node_names, node_values
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Fix
 from diagnostics.frameworks import PACKAGES
@@ -140,8 +140,8 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
     values = {node.position: dict(node_values(node)) for node in answered}
     by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
     keys = {key for item in values.values() for key in item}
-    for key in sorted(keys, key=lambda key: (list(KINDS).index(key[0]), key[1])):
-        kind = KINDS[key[0]]
+    for key in sorted(keys, key=lambda key: (list(VALUE_KINDS).index(key[0]), key[1])):
+        kind = VALUE_KINDS[key[0]]
         groups: Groups = defaultdict(list)
         for node in answered:
             # Nodes whose value is unknown are in no group.
@@ -155,7 +155,7 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
 
 
 def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
-    kind = KINDS[items[0][0][0]]
+    kind = VALUE_KINDS[items[0][0][0]]
     # One other lock shows in fifty packages and is one difference: keys with the same groups are joined.
     joined: dict[tuple[tuple[int, ...], ...], list[Difference]] = defaultdict(list)
     for key, groups in items:
@@ -178,7 +178,7 @@ def _sentence(part: list[Difference], total: int, among: str) -> str:
     phrases = []
     groups = list(part[0][1].values())
     for place, members in enumerate(groups):
-        verb = "has" if len(members) == 1 and members[0].word != "ranks" else "have"
+        verb = "has" if len(members) == 1 and members[0].noun != "ranks" else "have"
         who = f"{len(members)} of {among}" if place == 0 and len(members) > 1 else node_names(members)
         phrases.append(f"{who} {verb} {_values_text(part, place)}")
     known = sum(map(len, groups))
@@ -205,16 +205,18 @@ def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> s
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
     """Return the report with numbers instead of host names in every text."""
-    names: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     for node in nodes:
-        for word in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
-            if len(word) > 1 and word != "localhost" and not word.startswith("127."):
-                names.setdefault(word, f"<{node.word} {node.number}>")
-    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])")
+        for name in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
+            if len(name) > 1 and name != "localhost" and not name.startswith("127."):
+                numbers.setdefault(name, f"<{node.noun} {node.number}>")
     report = report_of([replace(node, name="") for node in nodes])
-    if not names:
+    if not numbers:
         return report
-    return prepare.change_texts(
-        report, lambda text: pattern.sub(lambda match: names[match[0]], text), skip=_FIXED_WORDS
-    )
+    alternatives = "|".join(map(re.escape, sorted(numbers, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<![\w.-])(?:{alternatives})(?![\w-])")
+
+    def hide_names(text: str) -> str:
+        return pattern.sub(lambda match: numbers[match[0]], text)
+
+    return prepare.change_texts(report, hide_names, skip=_FIXED_WORDS)

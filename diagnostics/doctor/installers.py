@@ -10,7 +10,7 @@ from pathlib import Path
 from diagnostics.collect import search_path
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.requirements import adjust_for_installed
-from diagnostics.fixes import Install, Run, Uninstall, Words
+from diagnostics.fixes import Install, Run, Uninstall
 from diagnostics.frameworks import PACKAGES
 
 BEFORE = "before.txt"
@@ -44,7 +44,7 @@ class Installer:
     project: str = ""
     has_pip: bool = True
 
-    def install(self, requirements: Iterable[str], options: Words = ()) -> Install:
+    def install(self, requirements: Iterable[str], options: tuple[str, ...] = ()) -> Install:
         """Return one command that installs all requirements."""
         return self.translate(Install(tuple(requirements), options=options))
 
@@ -77,7 +77,7 @@ class Installer:
             (*self._pip("sync"), BEFORE) if self.name == "uv" else (*self._pip("install"), "-r", BEFORE)
         )
 
-    def _command(self, action: str) -> Words:
+    def _command(self, action: str) -> tuple[str, ...]:
         """Return the command that installs or uninstalls, without the packages."""
         if self.project:
             return self._project_command({"install": "add", "uninstall": "remove"}[action])
@@ -85,19 +85,19 @@ class Installer:
             return ("conda", {"uninstall": "remove"}.get(action, action), "-p", self.prefix)
         return self._pip(action)
 
-    def _project_command(self, verb: str) -> Words:
+    def _project_command(self, verb: str) -> tuple[str, ...]:
         """Return the project manager's command for `add`, `remove` or `sync`."""
         words = PROJECTS[self.name][2].replace("VERB", _PIXI_VERBS[verb] if self.name == "pixi" else verb)
         return tuple(word.replace("PROJECT", self.project) for word in words.split())
 
-    def _pip(self, action: str) -> Words:
+    def _pip(self, action: str) -> tuple[str, ...]:
         if self.name in {"uv", "uv project"}:
             return ("uv", "pip", action, "--python", self.prefix)
         python = f"{self.prefix}/bin/python"
         return (python, "-m", "pip", action) if self.has_pip else ("pip", "--python", python, action)
 
 
-def install(environment: Environment, *requirements: str, options: Words = ()) -> Install:
+def install(environment: Environment, *requirements: str, options: tuple[str, ...] = ()) -> Install:
     """Return the command that installs requirements in an environment, adjusted so that other packages keep working."""
     return find_installer(environment).install(adjust_for_installed(environment, requirements), options)
 

@@ -1,4 +1,4 @@
-"""Query the nodes of a job over ssh or Ray, decode their facts, and list the values to compare."""
+"""Query the nodes of a job over ssh or Ray, decode their facts, and list the values that `fleet` compares."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from typing import Any
 
 import msgspec
 
-from diagnostics import UserError
 from diagnostics.collect import remote
 from diagnostics.collect.facts import SCHEMA, Facts
-from diagnostics.collect.names import is_package_version, may_be_parsed
+from diagnostics.collect.metadata_validation import is_package_version, may_be_parsed
 from diagnostics.collect.packages import Environment
-from diagnostics.collect.remote import Answer, NodeError, RemoteError, one_line
+from diagnostics.collect.remote import Answer, NodeError, one_line
 from diagnostics.findings import Severity
 from diagnostics.frameworks import ENGINES, TRAINERS
-from diagnostics.node_options import NodeOptions
-from diagnostics.node_options import query_nodes as query_members
+from diagnostics.node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
 
 MAX_NODES = 8
@@ -35,8 +33,8 @@ class Node:
 
     Attributes:
         position: Position in the list of nodes.
-        word: The noun before the number: `rank`, `ranks` or `node`.
-        number: Number of the rank or node, as "3" or "6-7".
+        noun: The noun before the number: `rank`, `ranks` or `node`.
+        number: Number of the rank or node, such as "3"; for several ranks on one host "6-7".
         name: Host name or address; empty in a shared report.
         facts: Facts of the node; None if it was not examined.
         nccl: Releases of NCCL outside Python's packages.
@@ -48,7 +46,7 @@ class Node:
     """
 
     position: int
-    word: str
+    noun: str
     number: str
     name: str
     facts: Facts | None = None
@@ -62,11 +60,14 @@ class Node:
     @property
     def label(self) -> str:
         """The node's name in findings: "rank 3 (d)"."""
-        return f"{self.word} {self.number}" + (f" ({self.name})" if self.name else "")
+        return f"{self.noun} {self.number}" + (f" ({self.name})" if self.name else "")
 
 
 def node_names(members: list[Node], total: int = 0) -> str:
-    """Return the names of some nodes in a text; without `total`, at most MAX_NODES names."""
+    """Return the names of nodes as a text, at most MAX_NODES of them.
+
+    With `total`, the number of nodes that answered, all names are returned, or "All … nodes" for all that answered.
+    """
     if len(members) == total:
         return "The node that answered" if total == 1 else f"All {total} nodes that answered"
     names = ", ".join(node.label for node in members[: total or MAX_NODES])
@@ -74,38 +75,39 @@ def node_names(members: list[Node], total: int = 0) -> str:
     return names + (f" and {rest} more" if not total and rest > 0 else "")
 
 
-def query_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
-    """Query the nodes; return them with a note on how they were reached.
+def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
+    """Query the hosts or Ray nodes, number them by rank, and return them with a note on how to read the result.
+
+    Args:
+        options: The machines, and how to reach them.
+        prefix: The environment to examine on hosts for which the list names none; with Ray, only the one that joins.
 
     Raises:
-        UserError: The list, the command or the cluster cannot be used.
+        RemoteError: The list, the command or the cluster cannot be used.
     """
     progress.update("querying nodes")
     common = "" if options.ray else prefix
-    try:
-        members = query_members(options, lambda of_host: remote.collect_program(of_host or common), prefix)
-    except RemoteError as error:
-        raise UserError(str(error)) from None
-    slots = not options.ray and all(member.slots for member in members)
+    members = query_nodes(options, lambda of_host: remote.collect_program(of_host or common), prefix)
+    by_slot = not options.ray and all(member.slots for member in members)
     nodes, rank = [], 0
     for position, member in enumerate(members):
-        count = member.slots if slots else 1
+        count = member.slots if by_slot else 1
         number = f"{rank}-{rank + count - 1}" if count > 1 else str(rank)
-        word = "node" if options.ray else "ranks" if count > 1 else "rank"
+        noun = "node" if options.ray else "ranks" if count > 1 else "rank"
         rank += count
         secrets = tuple(filter(None, member.secrets))
         answer = read_answer(member.answer)
-        nodes.append(Node(position, word, number, member.name, dead=member.dead, secrets=secrets, **answer))
+        nodes.append(Node(position, noun, number, member.name, dead=member.dead, secrets=secrets, **answer))
     if options.ray:
         return nodes, "environment variables and limits are those of Ray's workers on each node"
     return nodes, (
-        f"ranks are counted in the order of the list, {'slot by slot' if slots else 'one a host'}; environment "
+        f"ranks are counted in the order of the list, {'slot by slot' if by_slot else 'one a host'}; environment "
         "variables and limits are those of this connection, which a launcher may change"
     )
 
 
 def read_answer(answer: Answer) -> dict[str, Any]:
-    """Return the content of an answer as fields of Node; a node without facts keeps its problem."""
+    """Return the fields of Node that an answer fills: `facts`, `nccl`, `models`, or else `problem` and `reached`."""
     try:
         document = answer.document()
         return {
@@ -120,7 +122,7 @@ def read_answer(answer: Answer) -> dict[str, Any]:
 
 
 def decode_facts(document: Any) -> Facts:
-    """Decode untrusted facts from another machine.
+    """Decode untrusted facts from another machine; packages with invalid names or versions are dropped.
 
     Raises:
         ValueError: The document does not have the schema of facts.
@@ -156,10 +158,12 @@ COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "f
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of compared value, and the finding that reports a difference.
+class ValueKind:
+    """A kind of compared value, such as the driver, and the finding that reports a difference.
 
     Attributes:
+        code: Code of the finding.
+        advice: Its fix.
         missing: The value of a node that lacks the key; empty if such a node's value is unknown.
         source: The upstream code that refuses the difference; empty if there is none.
     """
@@ -172,15 +176,15 @@ class Kind:
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("node_values.toml").read_text(encoding="utf-8"))
-KINDS = {
-    name: Kind(**entry | {"severity": Severity[entry["severity"].upper()]})
+VALUE_KINDS = {
+    name: ValueKind(**entry | {"severity": Severity[entry["severity"].upper()]})
     for name, entry in _TABLES["kinds"].items()
 }
 """The kinds of compared values, in the order of the report."""
 
 
 def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
-    """Yield all compared values, by (kind, name); None for a value that is unknown on this node."""
+    """Yield the values of a node to compare, as ((kind, name), value); None for a value that is unknown."""
     assert node.facts
     environment, machine = node.facts.environment, node.facts.machine
     for name, package in environment.packages.items():
@@ -194,16 +198,16 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
         yield ("limit", f"limit of {name}"), "unlimited" if limit.soft is None else str(limit.soft)
     for name in node.models:
         yield ("model", f"model {name}"), "in the cache"
-    gpus, shared, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
+    gpus, shared_memory, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
     models = Counter(gpu.name for gpu in gpus.devices)
-    # A driver that did not answer is not a driver that is missing.
+    # If the driver did not answer, it is unknown and not missing.
     absent = ABSENT if gpus.state in {"ok", "none"} else None
     yield ("driver", "NVIDIA driver"), gpus.driver or absent
     yield ("driver", "CUDA of the driver"), gpus.cuda or absent
     yield ("gpus", "GPUs"), ", ".join(f"{count} x {model}" for model, count in models.items()) or absent
     yield ("system nccl", "NCCL outside Python's packages"), ", ".join(node.nccl) or ABSENT
     yield ("python", "Python"), environment.python
-    size = shared.total_gb if shared else None
+    size = shared_memory.total_gb if shared_memory else None
     yield ("limit", "shared memory"), None if size is None else f"{size:.1f} GB"
     yield ("architecture", "architecture"), machine.architecture
     # Rounded, because the firmware of equal machines reserves different amounts.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from diagnostics.collect.names import may_be_parsed
+from diagnostics.collect.metadata_validation import may_be_parsed
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install

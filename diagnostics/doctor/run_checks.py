@@ -9,7 +9,7 @@ from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import REGISTERED, Examined, NotApplicableError, NotExaminedError
+from diagnostics.doctor.checks.base import REGISTERED, CheckInput, MachineNotExaminedError, NotApplicableError
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.frameworks import PACKAGES
 
@@ -20,7 +20,7 @@ def examine(
     environment: Environment, issues: dict[str, Issue], compat: Compat, machine: Machine | None = None
 ) -> Report:
     """Run every check; without a machine, the checks that need one are reported as not checked."""
-    case = Examined(environment, issues, compat, machine)
+    case = CheckInput(environment, issues, compat, machine)
     results = tuple(
         run_check(name, (item for function in functions for item in function(case)))
         for name, functions in REGISTERED.items()
@@ -61,7 +61,7 @@ def run_check(name: str, results: Iterable[Finding | NotChecked]) -> CheckResult
         results = list(results)
     except NotApplicableError as error:
         return CheckResult(name, "skipped", str(error))
-    except NotExaminedError:
+    except MachineNotExaminedError:
         results = [NotChecked("the machine", "it was not examined")]
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]

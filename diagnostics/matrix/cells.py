@@ -194,7 +194,7 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
         TomlError: The file is invalid; the message names file, line, key, value and what was expected, in one line.
     """
     try:
-        text = safe_io.read_bytes(path, safe_io.SOURCE).decode().replace("\r\n", "\n")
+        text = safe_io.read_bytes(path, safe_io.SOURCE_LIMIT).decode().replace("\r\n", "\n")
         document = safe_io.parse_toml(text)
     except (OSError, UnicodeDecodeError) as error:
         raise TomlError(f"{path}: cannot be read: {error}") from None
@@ -223,7 +223,7 @@ class _Reader:
     def matrix(self, tables: dict[str, Any]) -> Matrix:
         document: _Document = self._convert(tables, _Document, ())
         if document.schema != SCHEMA:
-            raise self.source.refuse(("schema",), document.schema, repr(SCHEMA))
+            raise self.source.error_at(("schema",), document.schema, repr(SCHEMA))
         self._check_names(document.layers, self.layers, ("layers",))
         recipes = {
             name: self._convert({**table, "name": name}, Recipe, ("recipes", name))
@@ -245,7 +245,7 @@ class _Reader:
         keys = ("cells", name)
         versions = _ID.fullmatch(name)
         if versions is None or not all(map(is_release, versions.group("vllm", "version"))):
-            raise self.source.refuse(
+            raise self.source.error_at(
                 keys, None, "an id of the form vllm-<version>+trl-<version>, or another trainer"
             )
         recipe: str | None = self._convert(table.get("recipe"), str | None, (*keys, "recipe"))
@@ -253,7 +253,7 @@ class _Reader:
         values = {**table, **versions.groupdict(), "id": name, "recipe": recipes.get(recipe or "")}
         cell: Cell = self._convert(values, Cell, keys)
         if cell.recipe and not cell.recipe.placeholders <= cell.versions.keys():
-            raise self.source.refuse((*keys, "recipe"), recipe, f"a recipe for {cell.trainer}")
+            raise self.source.error_at((*keys, "recipe"), recipe, f"a recipe for {cell.trainer}")
         applicable = [
             layer.name for layer in self.layers.values() if cell.trainer in (layer.trainers or TRAINERS)
         ]
@@ -262,7 +262,7 @@ class _Reader:
         self._check_names(cell.expect, cell.layers, (*keys, "expect"))
         if cell.recipe is None and any(self.layers[layer].heavy for layer in cell.layers):
             expected = "a recipe, for layers that run in an environment"
-            raise self.source.refuse((*keys, "layers"), None, expected)
+            raise self.source.error_at((*keys, "layers"), None, expected)
         ordered = tuple(layer for layer in self.layers if layer in cell.layers)
         return msgspec.structs.replace(cell, layers=ordered)
 
@@ -285,13 +285,13 @@ class _Reader:
                 names = [field.name for field in msgspec.structs.fields(kind)]
                 message = f"unknown key {unknown[1]!r}{close_matches(unknown[1], names)}"
                 inner = (*inner, unknown[1])
-            place = self.source.place((*keys, *inner))
+            place = self.source.location((*keys, *inner))
             raise TomlError(f"{place}: {_dotted((*keys, *inner))}: {message}") from None
 
     def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:
         for name in names:
             if name not in allowed:
-                place = self.source.place((*keys, name))
+                place = self.source.location((*keys, name))
                 listed = f"{', '.join(sorted(allowed))}{close_matches(name, allowed)}"
                 raise TomlError(f"{place}: {_dotted(keys)}: {name!r}: expected one of {listed}")
 

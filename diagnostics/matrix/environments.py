@@ -19,7 +19,7 @@ from diagnostics.matrix.cells import Cell, Recipe
 from diagnostics.matrix.context import Context, InterpreterError
 from diagnostics.matrix.resolve import NETWORK_FAULT, cpu_torch
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.uv import explain_error
+from diagnostics.uv import error_line
 
 MARKER = "grpo-doctor.json"
 GB = 1e9
@@ -153,7 +153,7 @@ def _uv(context: Context, arguments: Sequence[str | Path]) -> None:
     """
     result = context.run_command([context.uv, *arguments], timeout_s=TIMEOUT_S)
     if result.code != 0:
-        text = explain_error(result.errors)
+        text = error_line(result.errors)
         # A file with another hash than the lock's says nothing about the cell that was locked.
         infrastructure = bool(NETWORK_FAULT.search(text)) or "hash mismatch" in text.lower()
         message = f"uv {arguments[0]} failed: {mask_and_cut(text, 300)}"

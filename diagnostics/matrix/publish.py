@@ -75,7 +75,7 @@ def read_published(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        published: dict[str, Any] = json.loads(safe_io.read_bytes(path, safe_io.DOCUMENT))
+        published: dict[str, Any] = json.loads(safe_io.read_bytes(path, safe_io.DOCUMENT_LIMIT))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if problem := problem_of(published):

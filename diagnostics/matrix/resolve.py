@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.verdicts import Fact
-from diagnostics.uv import explain_error, torch_arguments
+from diagnostics.uv import error_line, torch_arguments
 
 # Messages of uv about the index, the network or the disk.
 NETWORK_FAULT = re.compile(
@@ -163,7 +163,7 @@ def _compile(
         return Resolution(read_pylock(result.output))
     # uv reports index faults and contradictions alike; only "No solution found" is about the requirements.
     unsolvable = "No solution found" in result.errors and not NETWORK_FAULT.search(result.errors)
-    return Resolution(explanation=explain_error(result.errors), infrastructure=not unsolvable)
+    return Resolution(explanation=error_line(result.errors), infrastructure=not unsolvable)
 
 
 def read_pylock(text: str) -> tuple[LockedPackage, ...]:

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from diagnostics import UserError, safe_io
-from diagnostics.collect.names import is_package_version
+from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
 LARGEST_LINE = 16 * safe_io.MIB
@@ -102,7 +102,7 @@ class Store:
         """Return the events, oldest first, without invalid lines (such as a torn last one)."""
         with _explained(self.path, "read"):
             try:
-                lines = safe_io.read_bytes(self.path, safe_io.ARTIFACT, inside=self.folder).split(b"\n")
+                lines = safe_io.read_bytes(self.path, safe_io.ARTIFACT_LIMIT, inside=self.folder).split(b"\n")
             except FileNotFoundError:
                 return []
         events = []
@@ -136,7 +136,9 @@ class Store:
             StoreError: The other store has a line that no run writes; nothing was added.
         """
         with _explained(other.path, "read"):
-            *lines, _torn = safe_io.read_text(other.path, safe_io.ARTIFACT, inside=other.folder).split("\n")
+            *lines, _torn = safe_io.read_text(other.path, safe_io.ARTIFACT_LIMIT, inside=other.folder).split(
+                "\n"
+            )
         events = []
         for number, line in enumerate(lines, start=1):
             try:

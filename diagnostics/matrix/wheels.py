@@ -99,7 +99,7 @@ def find_wheel(
     location = cache / "releases" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
     if not location.exists():
         _write(location, msgspec.json.encode(_find_in_index(distribution, version, environ)))
-    release = msgspec.json.decode(safe_io.read_bytes(location, safe_io.METADATA), type=ReleaseFiles)
+    release = msgspec.json.decode(safe_io.read_bytes(location, safe_io.METADATA_LIMIT), type=ReleaseFiles)
     if not re.fullmatch(r"[0-9a-f]{64}", release.sha256):
         raise WheelError(f"{location}: sha256 is {release.sha256[:80]!r}, not 64 hexadecimal digits")
     return WheelSources(name, cache / release.sha256, lambda: archives.open_release(_client(), release))

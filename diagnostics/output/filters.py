@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics import safe_io
+from diagnostics import UserError, safe_io
 from diagnostics.findings import Finding, Location, Report
 from diagnostics.fixes import count_of
 from diagnostics.output.redact import redact
@@ -21,7 +21,7 @@ CATALOG = Path(__file__).parent.parent / "catalog"
 _AMOUNT = re.compile(r"\b[0-9]{1,9}(?:\.[0-9]{1,9})?(?= GB\b)")
 
 
-class BaselineError(ValueError):
+class BaselineError(UserError):
     """Raised when a baseline is no report of this command; the message is one line for the user."""
 
 
@@ -91,7 +91,7 @@ def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
 
 def _baseline_fingerprints(baseline: Path, tool: str) -> set[str]:
     try:
-        document = safe_io.parse_json(safe_io.read_bytes(baseline, safe_io.DOCUMENT, pipes=True))
+        document = safe_io.parse_json(safe_io.read_bytes(baseline, safe_io.DOCUMENT_LIMIT, pipes=True))
         known = {fingerprint(finding, tool) for finding in document["findings"]}
         made_by = document["tool"]
     except OSError as error:

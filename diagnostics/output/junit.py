@@ -58,9 +58,11 @@ def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
         failure.text = xml_text("\n\n".join(map(_finding_text, bad)))
     if check.incomplete and not bad:
         # A fault may be in what was not checked, so this test did not pass.
-        ET.SubElement(case, "error", {"message": xml_text("; ".join(check.unseen)), "type": "not checked"})
+        ET.SubElement(
+            case, "error", {"message": xml_text("; ".join(check.not_checked_lines)), "type": "not checked"}
+        )
     elif check.outcome == "not_judged":
-        ET.SubElement(case, "skipped").text = xml_text("; ".join(check.unseen))
+        ET.SubElement(case, "skipped").text = xml_text("; ".join(check.not_checked_lines))
     if rest:
         ET.SubElement(case, "system-out").text = xml_text("\n\n".join(map(_finding_text, rest)))
     return case

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
-from diagnostics.collect.names import is_package_version
+from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.output import redact, sanitize
 
 T = TypeVar("T")

@@ -81,7 +81,7 @@ def _invocation(report: Report) -> dict[str, Any]:
             "message": {"text": redact(f"{check.check}: {line}")},
         }
         for check in report.checks
-        for line in check.unseen
+        for line in check.not_checked_lines
     ]
     if report.unresolved:
         notifications.append({"level": "warning", "message": {"text": redact(report.unresolved)}})

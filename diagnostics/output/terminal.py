@@ -171,13 +171,12 @@ def print_checks(console: Console, report: Report, *, verbose: bool = False) -> 
         for missing, names in report.not_checked.items():
             print_not_checked(console, missing, names)
         print_text(console, count_checks(report), "dim")
-    for note in report.remarks if verbose else filter(None, [report.how]):
+    for note in report.remarks if verbose else filter(None, [report.method_note]):
         print_text(console, f"note: {note}", "dim")
 
 
 def _print_check(console: Console, check: CheckResult) -> None:
-    unread = check.reads and check.outcome == "crashed"
-    _, word, style = OUTCOMES["unread" if unread else check.outcome]
+    _, word, style = OUTCOMES[check.printed_outcome]
     reason = f": {check.reason}" if check.reason else ""
     print_text(console, Text(f"{word:<{INDENT}}", style) + Text(f"{check.check}{reason}"))
     for missing in check.not_judged:

@@ -31,7 +31,7 @@ from diagnostics.audit.report import FORMATS as AUDIT
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.remote import MARK
-from diagnostics.doctor.command import PLAN_FORMATS as PLAN
+from diagnostics.doctor.command import FIX_PLAN_FORMATS as PLAN
 from diagnostics.hang.command import FORMATS as HANG
 from diagnostics.matrix import command as matrix
 from diagnostics.matrix.identity import question_identity

@@ -76,7 +76,7 @@ def test_closed_pipe_ends_without_a_traceback():
 
 def test_too_old_python_is_refused_with_the_needed_release(monkeypatch, capsys):
     """A too old Python is refused in one line; installers check it, but a checkout starts with any Python."""
-    monkeypatch.setattr("diagnostics.__main__._OLDEST", (9, 1))
+    monkeypatch.setattr("diagnostics.__main__._OLDEST_PYTHON", (9, 1))
     assert main(["triage", "run.log"]) == 2
     out, err = capsys.readouterr()
 

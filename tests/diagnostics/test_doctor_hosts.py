@@ -49,7 +49,7 @@ def facts():
 def node(facts, position, *, packages=None, variables=None, problem="", **fields):
     """Return a node with only these packages and variables, or a node that did not answer because of `problem`."""
     name = f"gpu-{NAMES[position]}"
-    common = {"position": position, "word": "rank", "number": str(position), "name": name, "secrets": (name,)}
+    common = {"position": position, "noun": "rank", "number": str(position), "name": name, "secrets": (name,)}
     if problem:
         return Node(**common, problem=problem, **fields)
     installed = {name: Package(name, version, "/p", "pip", ()) for name, version in (packages or {}).items()}

@@ -17,7 +17,7 @@ from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.probe import probe_results as outcomes
 from diagnostics.doctor.probe import probes as tiers
-from diagnostics.doctor.probe.children import ChildEnded, Children
+from diagnostics.doctor.probe.child_processes import ChildProcesses, ChildResult
 from diagnostics.fixes import fix_text
 from tests.cells import cell_python
 from tests.diagnostics.test_doctor_machine import HEALTHY
@@ -38,12 +38,12 @@ def modules(tmp_path, monkeypatch):
 
 def outcome(ended, rules, current=None):
     """Return the check result for a child that has ended."""
-    return outcomes.child_result(ended, "ENV921", current, rules, {})
+    return outcomes.check_result_of(ended, "ENV921", current, rules, {})
 
 
 def run_import(module, limit_s=500):
     """Import a module in a child process; return how it ended."""
-    with Children(Path(sys.executable), os.environ) as children:
+    with ChildProcesses(Path(sys.executable), os.environ) as children:
         return children.run_program(f"import {module}", "imports", module, limit_s=limit_s)
 
 
@@ -91,7 +91,7 @@ def test_failed_import_has_the_code_of_its_root_cause(modules, rules, text, reas
     damaged = ("transformers/__init__.py: gone",) if code == "ENV923" else ()
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
     current = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
-    with Children(Path(sys.executable), os.environ) as children:
+    with ChildProcesses(Path(sys.executable), os.environ) as children:
         result = outcome(
             children.run_program("import broken", "imports", "broken", limit_s=500), rules, current
         )
@@ -188,7 +188,7 @@ def probe(children, rules, *names, machine=NO_GPU):
 
 
 class Scripted:
-    """A replacement of `Children` that returns prepared answers by program and records the calls."""
+    """A replacement of `ChildProcesses` that returns prepared answers by program and records the calls."""
 
     def __init__(self, folder, **answers):
         self.folder_, self.answers, self.calls = folder, answers, []
@@ -198,12 +198,12 @@ class Scripted:
 
     def run_program(self, name, program, *arguments, limit_s, offline=False):
         if arguments == ("sys",):
-            return ChildEnded(name, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
+            return ChildResult(name, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
         self.calls.append((program, *arguments))
         answer = self.answers.get(program, {"ok": True})
         log = self.folder_ / "log"
         log.write_text(answer.pop("log", ""))
-        return ChildEnded(name, answer, answer.pop("code", 0), answer.pop("late", False), 1.0, log)
+        return ChildResult(name, answer, answer.pop("code", 0), answer.pop("late", False), 1.0, log)
 
 
 def test_failure_of_torch_is_one_finding_for_all_packages(tmp_path, rules):
@@ -292,7 +292,7 @@ def test_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script, 
 @pytest.mark.heavy
 def test_gloo_collective_works_between_two_processes(tmp_path):
     pytest.importorskip("torch")
-    with Children(Path(sys.executable), os.environ) as children:
+    with ChildProcesses(Path(sys.executable), os.environ) as children:
         meeting = str(children.folder() / "meeting")
         ended = children.run_program("collective", "collective", "gloo", meeting, limit_s=500)
         assert ended.ok, ended.log.read_text()

@@ -193,7 +193,7 @@ def test_plan_without_findings_has_the_outcome_nothing(environment):
     known = facts.collect(environment.add("vllm", "0.30.0").add("trl", "1.14.2").prefix, {})
     plan = fix_plan(filters.select(examine(known, TABLE), ["CFG"], []), known, TABLE, ISSUES)
     assert (plan.outcome, plan.steps) == ("nothing", ())
-    assert any("compatibility table" in line for line in plan.unseen)
+    assert any("compatibility table" in line for line in plan.not_checked)
 
 
 def test_findings_without_a_fix_have_the_outcome_unknown(environment):

@@ -10,7 +10,7 @@ from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import Examined
+from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.fix_plan import setting_steps as settings
 from diagnostics.doctor.installers import find_installer as installer_of
@@ -45,13 +45,13 @@ def environment(releases):
 
 def doctor(entry, releases):
     """Return doctor's finding of a known issue, or None."""
-    return next(known_issues(Examined(environment(releases), {entry.code: entry}, Compat())), None)
+    return next(known_issues(CheckInput(environment(releases), {entry.code: entry}, Compat())), None)
 
 
 def mitigation_in_plan(entry, releases):
     """Return the mitigation in doctor's plan; empty if it has no edit for the installed frameworks."""
     current = environment(releases)
-    local = list(known_issues(Examined(current, {entry.code: entry}, Compat())))
+    local = list(known_issues(CheckInput(current, {entry.code: entry}, Compat())))
     steps = settings.setting_steps(local, {entry.code: entry}, current, installer_of(current))
     return steps[0].title.partition(": ")[0] if steps else ""
 

@@ -65,7 +65,7 @@ def report_with(text, tool="doctor"):
         CheckResult(f"reaching {text}", "crashed", text),
         CheckResult("other", "not_judged", not_judged=(NotChecked(text, text, text, text),)),
     )
-    return Report(tool, subject, checks, (text,), how=text, unresolved=text)
+    return Report(tool, subject, checks, (text,), method_note=text, unresolved=text)
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ def test_doctor_reads_the_published_pairs(publish, tmp_path):
     }
     path = tmp_path / "compat.json"
     path.write_text(publication_text(document))
-    known = load_compat(path).read("0.9", "1.0.1")
+    known = load_compat(path).static_result("0.9", "1.0.1")
     assert (known.contract, known.missing, known.allowed) == ("fail", "gone", True)
 
 

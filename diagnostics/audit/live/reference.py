@@ -43,7 +43,7 @@ class Adapter:
         """
         self.folder, path = folder, folder / _ADAPTER
         try:
-            settings = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA))
+            settings = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA_LIMIT))
         except (OSError, ValueError) as error:
             raise AuditError(f"{path}: {error}") from error
         if not isinstance(settings, dict):

@@ -47,7 +47,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         return TrainerSettings()
     source = f"--trainer-config {path}"
     try:
-        text = safe_io.read_text(path, safe_io.METADATA, pipes=True)
+        text = safe_io.read_text(path, safe_io.METADATA_LIMIT, pipes=True)
         document = safe_io.parse_toml(text) if path.suffix == ".toml" else safe_io.parse_json(text)
     except (OSError, ValueError) as error:
         raise AuditError(f"{source}: {error}") from error

@@ -6,7 +6,7 @@ from diagnostics.doctor.checks import (  # noqa: F401
     gpus,
     host,
     known_issues,
-    names,
+    missing_names,
     packages,
     ray,
     search_path,

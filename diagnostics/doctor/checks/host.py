@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.host import ConfigFile, Disk, Limit, Machine
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Action, Fix, Run, SetVariables
 
@@ -32,7 +32,7 @@ _SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
 
 @check("shared memory")
-def shared_memory(case: Examined) -> Iterator[Finding]:
+def shared_memory(case: CheckInput) -> Iterator[Finding]:
     """Report a /dev/shm that is small or full (ENV001)."""
     disk = case.machine.disk("shared memory")
     if disk is None or disk.total_gb is None or disk.free_gb is None:
@@ -58,7 +58,7 @@ def _more_shared_memory(machine: Machine) -> Fix:
 
 
 @check("limits")
-def limits(case: Examined) -> Iterator[Finding]:
+def limits(case: CheckInput) -> Iterator[Finding]:
     """Report low limits of open files (ENV002), of processes, or of locked memory with InfiniBand (ENV904)."""
     machine = case.machine
     if not machine.limits:
@@ -100,7 +100,7 @@ def _limit_text(name: str, limit: Limit) -> str:
 
 
 @check("disks")
-def disks(case: Examined) -> Iterator[Finding]:
+def disks(case: CheckInput) -> Iterator[Finding]:
     """Report file systems that are nearly full (ENV003), and folders that cannot be written (ENV917)."""
     reported = set()
     for disk in case.machine.disks:
@@ -153,7 +153,7 @@ def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
 
 
 @check("disks")
-def offline_hub(case: Examined) -> Iterator[Finding]:
+def offline_hub(case: CheckInput) -> Iterator[Finding]:
     """Report an offline hub setting without a cache (ENV004)."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     offline = next((name for name in names if case.variables.get(name, "").lower() in _ON), None)
@@ -172,7 +172,7 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
 
 
 @check("memory")
-def memory(case: Examined) -> Iterator[Finding]:
+def memory(case: CheckInput) -> Iterator[Finding]:
     """Report little free memory of the host or the control group, in environments with vLLM (ENV905)."""
     size = case.machine.memory
     evidence = []
@@ -191,7 +191,7 @@ def memory(case: Examined) -> Iterator[Finding]:
 
 
 @check("processors")
-def processors(case: Examined) -> Iterator[Finding]:
+def processors(case: CheckInput) -> Iterator[Finding]:
     """Report more threads than processors (ENV906)."""
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
@@ -215,7 +215,7 @@ def processors(case: Examined) -> Iterator[Finding]:
 
 
 @check("default files")
-def default_files(case: Examined) -> Iterator[Finding]:
+def default_files(case: CheckInput) -> Iterator[Finding]:
     """Report a default config of accelerate that does not fit this machine (ENV920)."""
     if not case.machine.configs:
         raise NotApplicableError("there is none")

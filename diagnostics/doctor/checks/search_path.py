@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.module_lookup import Shadow
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.installers import REINSTALL, install
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
@@ -17,7 +17,7 @@ _MAX_LISTED = 6
 
 
 @check("search path")
-def unread_search_path(case: Examined) -> Iterator[NotChecked]:
+def unread_search_path(case: CheckInput) -> Iterator[NotChecked]:
     """Report parts of the search path that could not be read."""
     for place, reason in case.environment.search.unread:
         problem = f"a part of it could not be read: {reason}"
@@ -25,7 +25,7 @@ def unread_search_path(case: Examined) -> Iterator[NotChecked]:
 
 
 @check("search path")
-def shadows(case: Examined) -> Iterator[Finding]:
+def shadows(case: CheckInput) -> Iterator[Finding]:
     """Report modules that hide an installed package or a standard library module (ENV925)."""
     groups: dict[tuple[str, Severity], list[Shadow]] = {}
     for shadow in case.environment.shadows:
@@ -60,7 +60,7 @@ def _advice(source: str, shadows: list[Shadow]) -> str:
 
 
 @check("search path")
-def missing_folders(case: Examined) -> Iterator[Finding]:
+def missing_folders(case: CheckInput) -> Iterator[Finding]:
     """Report editable installs and `.pth` entries whose folder does not exist (ENV926)."""
     environment = case.environment
     stale = _stale_entries(environment)
@@ -94,7 +94,7 @@ def _stale_entries(environment: Environment) -> list[Evidence]:
 
 
 @check("entry points")
-def entry_points(case: Examined) -> Iterator[Finding | NotChecked]:
+def entry_points(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Report modules that every run of a trainer imports and that are nowhere on the search path (ENV012)."""
     entries = case.environment.entry_points
     if not entries:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnostics.doctor.checks.base import Examined, check, finding, installed_evidence
+from diagnostics.doctor.checks.base import CheckInput, check, finding, installed_evidence
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables, Unset
 from diagnostics.versions import AFFECTED, affects, in_range
@@ -18,13 +18,13 @@ _SWITCHES = tomllib.loads(Path(__file__).with_name("switches.toml").read_text(en
 _VARIABLES = "environment variables"
 
 
-def _evidence(case: Examined, *names: str) -> list[Evidence]:
+def _evidence(case: CheckInput, *names: str) -> list[Evidence]:
     """Return the named environment variables with their values, as evidence."""
     return [Evidence(f"{name}={case.variables[name]}", "environment") for name in names]
 
 
 @check(_VARIABLES)
-def ray_address(case: Examined) -> Iterator[Finding]:
+def ray_address(case: CheckInput) -> Iterator[Finding]:
     """Report a RAY_ADDRESS that is a dashboard's URL (ENV902)."""
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         advice = "Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379)."
@@ -34,7 +34,7 @@ def ray_address(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def removed_engine(case: Examined) -> Iterator[Finding]:
+def removed_engine(case: CheckInput) -> Iterator[Finding]:
     """Report VLLM_USE_V1=0 with a vLLM that has only the V1 engine (ENV903)."""
     vllm = case.environment.vllm
     if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
@@ -45,7 +45,7 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def proxies(case: Examined) -> Iterator[Finding]:
+def proxies(case: CheckInput) -> Iterator[Finding]:
     """Report a proxy that also gets requests to localhost (NET901)."""
     proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
     # Python's clients read the lower-case spelling if it has a value.
@@ -68,7 +68,7 @@ def proxies(case: Examined) -> Iterator[Finding]:
 
 
 @check("network devices")
-def network_devices(case: Examined) -> Iterator[Finding]:
+def network_devices(case: CheckInput) -> Iterator[Finding]:
     """Report the name of a network device that does not exist (NET902)."""
     interfaces = case.machine.interfaces
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
@@ -88,7 +88,7 @@ def network_devices(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def switches(case: Examined) -> Iterator[Finding]:
+def switches(case: CheckInput) -> Iterator[Finding]:
     """Report disabled NCCL features (NET904), debugging switches (ENV918) and disabled Ray features (RAY902)."""
     for code, entry in _SWITCHES.items():
         evidence = {
@@ -102,7 +102,7 @@ def switches(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def allocator(case: Examined) -> Iterator[Finding]:
+def allocator(case: CheckInput) -> Iterator[Finding]:
     """Report expandable segments with a vLLM whose sleep mode refuses them (CFG112)."""
     vllm = case.environment.vllm
     effects = {
@@ -124,7 +124,7 @@ def allocator(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
+def unknown_to_vllm(case: CheckInput) -> Iterator[Finding]:
     """Report VLLM_* variables that the installed vLLM does not read (ENV915)."""
     known, vllm = case.environment.vllm_variables, case.environment.vllm
     if not known or vllm is None:
@@ -140,7 +140,7 @@ def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def launcher(case: Examined) -> Iterator[Finding]:
+def launcher(case: CheckInput) -> Iterator[Finding]:
     """Report torchrun's variables (RANK, WORLD_SIZE, …) in a process that no launcher started (ENV916)."""
     names = tuple(name for name in _LAUNCHER if name in case.variables)
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
@@ -152,7 +152,7 @@ def launcher(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def other_places(case: Examined) -> Iterator[Finding]:
+def other_places(case: CheckInput) -> Iterator[Finding]:
     """Report PYTHONPATH, PYTHONHOME or LD_PRELOAD entries that precede the environment's own modules (ENV919)."""
     foreign = [
         path

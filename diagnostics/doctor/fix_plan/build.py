@@ -13,7 +13,7 @@ from diagnostics import catalog
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.names import fixed_by_move
+from diagnostics.doctor.checks.missing_names import fixed_by_move
 from diagnostics.doctor.fix_plan import package_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
 from diagnostics.doctor.fix_plan.model import KINDS, Conflict, Plan, Step
@@ -97,7 +97,7 @@ def fix_plan(
             *package_steps.conflicts(environment, required),
             *(_refusals(refused, sets) if replaces_pair else ()),
         ),
-        unseen=_not_checked(report),
+        not_checked=_not_checked(report),
         help=_help(outcome, compat, no_set=replaces_pair and not sets and "trl" in environment.packages),
     )
 
@@ -200,7 +200,7 @@ def _not_checked(report: Report) -> tuple[str, ...]:
     return tuple(
         f"{check.check}: {line}"
         for check in report.checks
-        for line in check.unseen
+        for line in check.not_checked_lines
         or ([f"{check.outcome}: {check.reason}"] if check.outcome == "ignored" else [])
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import Examined
+from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.requirements import Constraint, constraints_on
 from diagnostics.findings import Severity
@@ -200,7 +200,7 @@ def _static_pairs(compat: Compat) -> Iterator[_Pair]:
     """Yield the pairs that were only read; a cell is stronger evidence."""
     cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
     for vllm, trl in compat.pairs():
-        known = compat.read(vllm, trl)
+        known = compat.static_result(vllm, trl)
         if known is not None and known.promising and (vllm, trl) not in cells:
             resolves = known.resolve == "pass"
             unknown = () if resolves else ("whether its requirements have a solution",)
@@ -298,7 +298,7 @@ def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
 
 def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
     """Return the known issues of the installed releases that doctor reports as a warning or an error."""
-    results = known_issues(Examined(environment, issues, Compat()))
+    results = known_issues(CheckInput(environment, issues, Compat()))
     return {entry.code for entry in results if entry.severity >= Severity.WARNING}
 
 

@@ -93,7 +93,7 @@ class Plan(Extra):
         installer: Name of the environment's installer.
         marks: Files by which the installer was recognised.
         outcome: `nothing` to do, `plan`, or `unknown`: there are findings, but no known fix.
-        unseen: Texts about inputs that were not checked; the plan has no steps for them.
+        not_checked: Texts about inputs that were not checked; the plan has no steps for them.
         help: Lines that say where to find further help.
     """
 
@@ -104,7 +104,7 @@ class Plan(Extra):
     steps: tuple[Step, ...]
     sets: tuple[PinnedSet, ...]
     conflicts: tuple[Conflict, ...]
-    unseen: tuple[str, ...]
+    not_checked: tuple[str, ...]
     help: tuple[str, ...]
     template = "plan.md.j2"
 
@@ -122,7 +122,7 @@ class Plan(Extra):
             ],
             "pinned_sets": [item.to_json() for item in self.sets],
             "conflicts": [asdict(item) for item in self.conflicts],
-            "not_looked_at": list(self.unseen),
+            "not_looked_at": list(self.not_checked),
             "help": list(self.help),
         }
 
@@ -131,7 +131,7 @@ class Plan(Extra):
         """The examined environment and the result in a few lines."""
         packages = ", ".join(f"{name} {version}" for name, version in self.subject["packages"].items())
         outcomes = {
-            "nothing": f"nothing to do: no finding needs a change{', in what was checked' if self.unseen else ''}",
+            "nothing": f"nothing to do: no finding needs a change{', in what was checked' if self.not_checked else ''}",
             "unknown": "there are findings, but no step is known to fix them",
         }
         return [
@@ -144,7 +144,7 @@ class Plan(Extra):
     @property
     def remarks(self) -> list[str]:
         """Notes for the user: unchecked inputs and next steps."""
-        return [*(f"not checked: {line}" for line in self.unseen), *self.help]
+        return [*(f"not checked: {line}" for line in self.not_checked), *self.help]
 
     def render(self, _report: Report, console: Console, *, verbose: bool) -> None:
         """Print the plan; without `verbose` only the commands and edits, in order."""
@@ -164,7 +164,7 @@ class Plan(Extra):
         hidden = {
             "the reason and cost of each step": self.steps,
             f"{len(self.sets)} sets of versions": self.sets,
-            f"{len(self.unseen)} notes on what was not checked": self.unseen,
+            f"{len(self.not_checked)} notes on what was not checked": self.not_checked,
         }
         if any(hidden.values()) and not verbose:
             print_text(

@@ -13,10 +13,10 @@ from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import search_path
-from diagnostics.doctor.checks.base import Examined, finding
+from diagnostics.doctor.checks.base import CheckInput, finding
 from diagnostics.doctor.checks.packages import incomplete_package
 from diagnostics.doctor.installers import install
-from diagnostics.doctor.probe.children import ChildEnded
+from diagnostics.doctor.probe.child_processes import ChildResult
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import CheckResult, Evidence, Finding, Severity
 from diagnostics.fixes import Explain, Fix, Install, Run
@@ -39,8 +39,8 @@ _UNINFORMATIVE = (
 )  # fmt: skip
 
 
-def child_result(
-    ended: ChildEnded, code: str, environment: Environment | None, rules: Rules, failures: dict[str, str]
+def check_result_of(
+    ended: ChildResult, code: str, environment: Environment | None, rules: Rules, failures: dict[str, str]
 ) -> CheckResult:
     """Return the check result for a child process that ended.
 
@@ -76,7 +76,7 @@ def _platform_text(answer: dict[str, Any]) -> str:
     return f"{cuda}{nccl}, {answer.get('devices')} devices"
 
 
-def describe_end(ended: ChildEnded) -> str:
+def describe_end(ended: ChildResult) -> str:
     """Describe how a child process ended: by its exception, a signal or the time limit."""
     if ended.timed_out:
         return f"did not end within its limit ({ended.seconds:.0f} s)"
@@ -91,7 +91,7 @@ def describe_end(ended: ChildEnded) -> str:
 
 
 def _explain(
-    ended: ChildEnded, code: str, environment: Environment | None, reason: str, rules: Rules
+    ended: ChildResult, code: str, environment: Environment | None, reason: str, rules: Rules
 ) -> Finding:
     """Return the cause of a failure: a damaged file, a known issue or a missing module; else the check's own code."""
     text = f"{ended.what}: {reason}."
@@ -114,7 +114,7 @@ def _explain(
     return finding(code, Severity.ERROR, [evidence, *output], fix, text, known_by="executed")
 
 
-def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | None:
+def _file_finding(ended: ChildResult, current: Environment | None) -> Finding | None:
     """Return the static finding about a file that the failure names: damaged, shadowed or moved."""
     root = str(ended.answer.get("root") or "")
     if current is None or not root:
@@ -125,7 +125,7 @@ def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | N
         missing = any(re.search(rf"\b{re.escape(module)}\b", last) for module in modules)
         if missing or any(text.partition(": ")[0] in root for text in package.damaged):
             return incomplete_package(current, package)
-    examined = Examined(current, {}, Compat())
+    examined = CheckInput(current, {}, Compat())
     lost = {package.name.replace("-", "_") for package in current.packages.values() if package.lost}
     causes: list[Finding] = [*search_path.shadows(examined), *search_path.missing_folders(examined)]
     for cause in causes:
@@ -138,7 +138,7 @@ def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | N
 
 
 def _not_installed(
-    ended: ChildEnded, current: Environment | None, module: str, evidence: Evidence
+    ended: ChildResult, current: Environment | None, module: str, evidence: Evidence
 ) -> Finding:
     """Return ENV012 for a module that is not installed, with the command that installs it."""
     name = distribution_of(module)
@@ -148,7 +148,7 @@ def _not_installed(
     return finding("ENV012", Severity.ERROR, [evidence], Fix.of(advice, command), detail, **_OBSERVED)
 
 
-def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
+def _triage(ended: ChildResult, rules: Rules) -> Finding | None:
     """Return triage's verdict on the root exception, or else on the whole output."""
     logs = [ended.log]
     if root := str(ended.answer.get("root") or ""):
@@ -161,7 +161,7 @@ def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
     return None
 
 
-def _last_lines(ended: ChildEnded) -> list[str]:
+def _last_lines(ended: ChildResult) -> list[str]:
     """Return the last informative lines of a child's output; of a fatal error, its first lines."""
     try:
         text = safe_io.read_tail(ended.log, 16384).decode("utf-8", "replace")
@@ -178,8 +178,8 @@ def _last_lines(ended: ChildEnded) -> list[str]:
 
 
 def platform_findings(
-    torch: ChildEnded | None,
-    vllm: ChildEnded | None,
+    torch: ChildResult | None,
+    vllm: ChildResult | None,
     environment: Environment,
     machine: Machine,
 ) -> list[Finding]:
@@ -212,13 +212,13 @@ def platform_findings(
     return results
 
 
-def _platform_finding(text: str, advice: str, ended: ChildEnded) -> Finding:
+def _platform_finding(text: str, advice: str, ended: ChildResult) -> Finding:
     output = (Evidence(line, "its output") for line in _last_lines(ended)[-2:])
     fix = Fix.of(advice, Run(("nvidia-smi",)), Explain("ENV006"))
     return finding("ENV922", Severity.ERROR, [Evidence(text, ended.what), *output], fix, known_by="executed")
 
 
-def parity_findings(ended: ChildEnded) -> list[Finding]:
+def parity_findings(ended: ChildResult) -> list[Finding]:
     """Report NUM901 if the engine's log-probs differ from those of transformers."""
     answer = ended.answer
     value, device = answer.get("largest"), str(answer.get("device"))

@@ -17,7 +17,7 @@ from diagnostics.collect.facts import Facts
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.probe import probe_results
-from diagnostics.doctor.probe.children import ChildEnded, Children
+from diagnostics.doctor.probe.child_processes import ChildProcesses, ChildResult
 from diagnostics.findings import CheckResult, Report
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import progress
@@ -52,7 +52,7 @@ class Probe:
         failures: The first probe with each failure; the same failure is reported once.
     """
 
-    children: Children
+    children: ChildProcesses
     environment: Environment
     machine: Machine
     rules: Rules
@@ -60,14 +60,14 @@ class Probe:
 
     def run(
         self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
-    ) -> ChildEnded:
+    ) -> ChildResult:
         """Run a program in a child process."""
         progress.update(f"{what} (at most {limit_s:.0f} s)")
         return self.children.run_program(what, program, *arguments, limit_s=limit_s, offline=offline)
 
-    def result(self, ended: ChildEnded, code: str = "ENV921") -> CheckResult:
+    def result(self, ended: ChildResult, code: str = "ENV921") -> CheckResult:
         """Return the result of a child; `code` is for a failure that no known issue describes."""
-        return probe_results.child_result(ended, code, self.environment, self.rules, self.failures)
+        return probe_results.check_result_of(ended, code, self.environment, self.rules, self.failures)
 
 
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
@@ -75,7 +75,10 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
     problem = f"{python}: no interpreter that can be run; give --python PATH"
     if os.access(python, os.X_OK):
         try:
-            with process.handle_signals(_ENDING, _exit), Children(python.absolute(), os.environ) as children:
+            with (
+                process.handle_signals(_ENDING, _exit),
+                ChildProcesses(python.absolute(), os.environ) as children,
+            ):
                 probe = Probe(children, facts.environment, facts.machine, Rules(catalog.load()))
                 imports = run_probes(probe)
                 live = run_live(probe, imports) if tier == "live" else []
@@ -85,7 +88,7 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
             deciding = [check for check in live if check.check == "tiny engine"] or imports[1:]
             incomplete = all(check.outcome == "skipped" for check in deciding)
             checks = (*report.checks, *imports, *live)
-            return replace(report, checks=checks, how=NOTES[tier]), incomplete
+            return replace(report, checks=checks, method_note=NOTES[tier]), incomplete
     return replace(report, checks=(*report.checks, CheckResult(tier, "crashed", problem))), True
 
 
@@ -101,7 +104,7 @@ def run_probes(probe: Probe) -> list[CheckResult]:
     if not started.ok:
         return [*results, CheckResult("imports, platforms", "skipped", "the interpreter does not start")]
     probe.failures.clear()
-    answers: dict[str, ChildEnded] = {}
+    answers: dict[str, ChildResult] = {}
     for module in _modules_to_import(probe.environment):
         ended = probe.run(f"import {module.replace(':', ': ')}", "imports", module, limit_s=IMPORT_S)
         answers[module] = ended
@@ -115,7 +118,7 @@ def run_probes(probe: Probe) -> list[CheckResult]:
     return [*results, _compare_platforms(probe, answers.get("torch"), answers.get("vllm:LLM"))]
 
 
-def _compare_platforms(probe: Probe, torch: ChildEnded | None, vllm: ChildEnded | None) -> CheckResult:
+def _compare_platforms(probe: Probe, torch: ChildResult | None, vllm: ChildResult | None) -> CheckResult:
     what = "platforms against the machine"
     if not any(ended and {"cuda", "platform"} & set(ended.answer) for ended in (torch, vllm)):
         return CheckResult(what, "skipped", "neither PyTorch nor vLLM reported one")

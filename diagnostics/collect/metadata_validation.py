@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from diagnostics import UserError
+
 # As in the packaging specifications (names; PEP 440). A node has no `packaging`.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,253}[a-z0-9])?", re.IGNORECASE | re.ASCII)
 _VERSION = re.compile(
@@ -17,7 +19,7 @@ _MAX_REQUIREMENT = 4096
 _ENDLESS_NUMBER = re.compile(r"\d{400}")
 
 
-class NoEnvironmentError(ValueError):
+class NoEnvironmentError(UserError):
     """Raised if there is no Python environment at a given path; the message is one line."""
 
 

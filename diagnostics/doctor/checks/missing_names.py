@@ -9,14 +9,14 @@ from itertools import permutations
 from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
+from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, quote_command
 
 _MAX_EVIDENCE = 4
 
 
-def _indexed(case: Examined) -> list[Release]:
+def _indexed(case: CheckInput) -> list[Release]:
     packages = case.environment.packages
     releases = [
         Release(name, packages[name].version) for name in store.indexed_packages() if name in packages
@@ -43,7 +43,7 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
 
 
 @check("names of other packages")
-def missing_names(case: Examined) -> Iterator[Finding]:
+def missing_names(case: CheckInput) -> Iterator[Finding]:
     """Report each pair of packages of which one uses names that the other lacks (CMP906)."""
     releases = _indexed(case)
     if len(releases) < 2:

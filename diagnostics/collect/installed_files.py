@@ -71,7 +71,7 @@ class ModuleListings:
 def read_record(place: str, listings: ModuleListings) -> RecordedFiles:
     """Compare the RECORD in a metadata folder with the disk."""
     try:
-        record = safe_io.read_installed(Path(place, "RECORD"), safe_io.DOCUMENT)
+        record = safe_io.read_installed(Path(place, "RECORD"), safe_io.DOCUMENT_LIMIT)
         return _compare(record, place, listings)
     except (FileNotFoundError, NotADirectoryError):  # an egg, or a package in a zip
         return RecordedFiles(exists=False)

@@ -32,7 +32,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 @dataclass(frozen=True)
-class ChildEnded:
+class ChildResult:
     """The result of a child process that ended.
 
     Attributes:
@@ -55,7 +55,7 @@ class ChildEnded:
         return bool(self.answer.get("ok")) and self.code == 0 and not self.timed_out
 
 
-class Children:
+class ChildProcesses:
     """A context manager that starts child processes in a scratch folder; at its end no process and no file is left."""
 
     def __init__(self, python: Path, environ: Mapping[str, str]) -> None:
@@ -88,7 +88,7 @@ class Children:
 
     def run_program(
         self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
-    ) -> ChildEnded:
+    ) -> ChildResult:
         """Run a program to its end or its limit.
 
         Args:
@@ -110,7 +110,7 @@ class Children:
             )
         finally:
             self._end_strays()
-        return ChildEnded(what, _read_answer(answer), done.code, done.timed_out, done.seconds, place / "log")
+        return ChildResult(what, _read_answer(answer), done.code, done.timed_out, done.seconds, place / "log")
 
     def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
         """Return the user's variables, with every cache redirected into the scratch folder."""
@@ -138,7 +138,7 @@ class Children:
 
 def _read_answer(path: Path) -> dict[str, Any]:
     try:
-        document = safe_io.parse_json(safe_io.read_text(path, safe_io.DOCUMENT))
+        document = safe_io.parse_json(safe_io.read_text(path, safe_io.DOCUMENT_LIMIT))
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
