@@ -1,4 +1,4 @@
-"""`python -m repro`: reproduce known failures on the installed packages, and test each mitigation."""
+"""`python -m repro`: reproduce known issues on the installed packages, test mitigations, and fuzz a scheduler."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class UsageError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issues") -> int:
-    """Run a command, write its answer to standard output, and return the exit code.
+    """Run a command, write its result to standard output, and return the exit code.
 
     Args:
         arguments: Arguments of the command line; None for those of this process.
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(
         command: Callable[..., tuple[str, int]], summary: str, examples: Sequence[str], codes: Sequence[str]
     ) -> Callable[..., Any]:
-        """Add a command, named by the first word of its first example; return the function that adds its options."""
+        """Add a command, named by the first word of its first example; return the parser's `add_argument`."""
         lines = ["examples:", *(f"  {parser.prog} {example}" for example in examples), "", "exit codes:"]
         built = commands.add_parser(
             examples[0].partition(" ")[0],
@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _keep_stdout() -> int:
-    """Reserve standard output for the answer; all other prints go to standard error."""
+    """Redirect standard output to standard error; return a descriptor of the original one, for the result."""
     sys.stdout.flush()
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -167,34 +167,36 @@ def _list(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
 def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.times < 1:
         raise UsageError(f"--times {options.times}: expected at least 1")
-    proof, plans = _plans(options, repros)
-    results = runner.run(repros, plans, limit_s=options.timeout, say=_report_line, registry=options.registry)
+    comparison, plans = _plans(options, repros)
+    results = runner.run(
+        repros, plans, limit_s=options.timeout, report_line=_report_line, registry=options.registry
+    )
     if options.json:
-        text = _json(render.document(repros, results, proof))
+        text = _json(render.run_document(repros, results, comparison))
     else:
-        text = "\n".join(render.report_lines(repros, results, proof, verbose=options.verbose))
-    return text, exit_code(results, proof)
+        text = "\n".join(render.report_lines(repros, results, comparison, verbose=options.verbose))
+    return text, exit_code(results, comparison)
 
 
-def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelProof, dict[str, Any]]:
-    """Return the check of upstream's files against their wheel, and the attempts for each code."""
+def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelComparison, dict[str, Any]]:
+    """Return the comparison of upstream's files with their wheel, and the attempts to run for each code."""
     _check_seconds(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
     plans = {code: _plan(repros[code], options.trigger, options.mitigation) * options.times for code in codes}
     needed = tuple(dict.fromkeys(name for code in codes for name in repros[code].distributions))
     if not needed:  # nothing of upstream's is compared
-        return upstream.WheelProof("Python", platform.python_version(), 0, ()), plans
+        return upstream.WheelComparison("Python", platform.python_version(), 0, ()), plans
     distribution = upstream.first_installed(needed)
     if distribution is None:
         raise UsageError(
             f"{' or '.join(needed)} is needed for {', '.join(codes)}, and {sys.executable} does not have it: "
             "run it with the Python of a cell"
         )
-    return upstream.compare(distribution), plans
+    return upstream.compare_with_wheel(distribution), plans
 
 
 def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | None]]:
-    """Return the pairs (trigger, mitigation) to try; every trigger is also tried without a mitigation, to compare."""
+    """Return the pairs (trigger, mitigation) to try; each trigger is also tried without a mitigation, to compare."""
     triggers = [item.name for item in repro.triggers]
     if trigger != "all":
         triggers = [_pick(f"trigger of {repro.code}", trigger, triggers)]
@@ -202,13 +204,13 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
     if mitigation not in {"all", "none"}:
         names = [_pick(f"mitigation of {repro.code}", mitigation, names)]
     tried: list[str | None] = [None, *(names if mitigation != "none" else [])]
-    return [(name, second) for name in triggers for second in tried]
+    return [(name, item) for name in triggers for item in tried]
 
 
-def exit_code(results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None = None) -> int:
-    """Return 1 if an outcome differs from the recorded one or varies, 3 if an attempt gave no answer, else 0."""
+def exit_code(results: Mapping[str, Sequence[Attempt]], comparison: upstream.WheelComparison) -> int:
+    """Return 1 if upstream is modified or an outcome varies or is not the recorded one, 3 if one is missing, else 0."""
     every = [attempt for attempts in results.values() for attempt in attempts]
-    if (proof and proof.modified) or any(attempt.as_recorded is False for attempt in every):
+    if comparison.modified or any(attempt.as_recorded is False for attempt in every):
         return FINDINGS
     if any(map(render.count_varying, results.values())):
         return FINDINGS
@@ -252,14 +254,14 @@ def _search(options: argparse.Namespace) -> tuple[str, int]:
     search.check_needs()
     results = []
     for seed in range(options.seeds):
-        results.append(search.search_apart(seed, options.seconds))
+        results.append(search.search_isolated(seed, options.seconds))
         _report_line(search.finding_lines(results[-1])[-1])
     if options.save:
         for path in search.save_stories(results, options.save):
             _report_line(f"saved {path}")
     code = FINDINGS if any(result["found"] for result in results) else FINE
     if options.json:
-        return _json(search.document(results)), code
+        return _json(search.search_document(results)), code
     return "\n".join(search.describe_search(results)), code
 
 

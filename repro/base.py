@@ -1,7 +1,8 @@
-"""Define the data of a repro: triggers that cause a known issue, mitigations, and the outcome of an attempt.
+"""Define and register repros (triggers that cause a known issue, and mitigations), and the outcomes of their attempts.
 
-A repro drives upstream code as it was released and never raises the failure itself: an attempt counts as reproduced
-when the failure came out of a frame of upstream's code or, for a silent failure, when the figures show it.
+A repro drives upstream code as it was released, and does not raise the failure itself. An attempt counts as reproduced
+if the failure was raised in a frame of upstream's code or, for a silent failure, if the tally is incomplete. Titles,
+descriptions and mitigations are read from the catalog entry of the known issue.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.M
 
 
 class AttemptOutcome(str, Enum):
-    """The outcome of an attempt; `overall` returns the first that occurs."""
+    """The outcome of an attempt, in the order in which `overall` searches for one that occurs."""
 
     REPRODUCED = "reproduced"
     ERROR = "error"
@@ -41,8 +42,10 @@ class InapplicableError(Exception):
     """Raised by a trigger that cannot run in this environment; the message is the reason."""
 
 
-class ElsewhereError(Exception):
-    """Raised for an exception of upstream's code that is a result whatever its class, such as one in another process.
+class UpstreamFailureError(Exception):
+    """Raised in place of an exception of upstream's code, as data, because it may come from another process.
+
+    Such a failure is a result of the attempt, of whatever class the exception was.
 
     Args:
         kind: Name of the exception's class.
@@ -59,17 +62,17 @@ class ElsewhereError(Exception):
         self.note = note
 
     @staticmethod
-    def from_exception(error: BaseException, note: str = "") -> ElsewhereError:
-        """Return the error for an exception, whose frames are those below the caller."""
+    def from_exception(error: BaseException, note: str = "") -> UpstreamFailureError:
+        """Return the failure for an exception, with the frames of its traceback."""
         frames = [
             (frame.filename, frame.lineno or 0, frame.name)
             for frame in traceback.extract_tb(error.__traceback__)
         ]
-        return ElsewhereError(type(error).__name__, str(error), frames, note)
+        return UpstreamFailureError(type(error).__name__, str(error), frames, note)
 
 
 class BrokenInvariantError(Exception):
-    """Raised by our checks: upstream's state or its results violate an invariant."""
+    """Raised by our checks if upstream's state or results violate an invariant."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -78,8 +81,8 @@ class BrokenInvariantError(Exception):
 
 
 @dataclass(frozen=True)
-class Work:
-    """What an attempt delivered to the callers of the engine.
+class Tally:
+    """Tally of an attempt: the requests or checks that were due, and those that were completed.
 
     Args:
         due: Number of tokens due, by request; None if any answer is right, even an empty one.
@@ -88,7 +91,7 @@ class Work:
         leaked_blocks: Number of KV cache blocks still taken after all requests were drained.
         parked: Number of sequences still listed as stopped after all requests were drained.
         note: A further remark, in one line.
-        counted: What the entries of `due` are, such as "log-probs are the trainer's"; empty for requests.
+        counted: Text after "3 of 4", such as "log-probs are the trainer's"; empty if requests are counted.
     """
 
     due: Mapping[str, int | None]
@@ -100,10 +103,10 @@ class Work:
     counted: str = ""
 
     @staticmethod
-    def of_checks(passed: Mapping[str, bool], counted: str, note: str = "") -> Work:
-        """Return the work for items that passed a check or not; `counted` says what the items that passed are."""
+    def of_checks(passed: Mapping[str, bool], counted: str, note: str = "") -> Tally:
+        """Return the tally of items that passed a check or not; `counted` says what the items that passed are."""
         received = [(name, 1) for name, result in passed.items() if result]
-        return Work(dict.fromkeys(passed, 1), received, note=note, counted=counted)
+        return Tally(dict.fromkeys(passed, 1), received, note=note, counted=counted)
 
     def is_served(self, request: str) -> bool:
         """Return whether the request was finished exactly once, with all its tokens."""
@@ -126,7 +129,7 @@ class Work:
         return self.finished == len(self.due) and not (self.stray or self.leaked_blocks or self.parked)
 
     def describe(self) -> str:
-        """Return a line that says what was delivered and what was not."""
+        """Return a line with the number of completed items and everything that is wrong."""
         done = f"{self.finished} of {len(self.due)}"
         if self.counted:
             return "; ".join(filter(None, [f"{done} {self.counted}", self.note]))
@@ -152,15 +155,15 @@ class Trigger:
         about: The events, in one line; read from the catalog entry.
         silent: Whether the failure raises nothing and only results show it.
         simulated: Simulated parts of the trigger's attempts; None for those of the repro.
-        lacks: Function that names a missing requirement, or returns None; it is called once, and imports nothing.
+        missing_requirement: Function that returns why the trigger cannot run here, or None, without importing upstream.
     """
 
     name: str
-    run: Callable[[str | None], Work]
+    run: Callable[[str | None], Tally]
     about: str = ""
     silent: bool = False
     simulated: tuple[str, ...] | None = None
-    lacks: Callable[[], str | None] | None = None
+    missing_requirement: Callable[[], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class TriedMitigation:
         about: The change, in one line.
         helps: Triggers against which the mitigation is recorded to help.
         fails: Triggers against which the mitigation is recorded not to help; it is not tried with other triggers.
-        recommended: Where users or maintainers recommend the mitigation; empty if nobody does.
+        recommended: Where users or maintainers recommend the mitigation; empty if no such place is known.
     """
 
     name: str
@@ -189,12 +192,12 @@ class Repro:
     Args:
         code: Code of the known issue.
         title: Title of the known issue, one line.
-        distributions: Packages of which one must be installed.
+        distributions: Distributions of which one must be installed; empty if Python is enough.
         triggers: Sequences of events that cause the failure.
         mitigations: Changes that are tried against the failure.
-        inapplicable: Function that returns the reason why the failure cannot occur with the installed code, or None.
+        inapplicable_reason: Function that returns why the failure cannot occur with the installed code, or None.
         modules: Modules that the attempts need; they are imported once, before the attempts.
-        helpful_modules: Modules that are also imported if that is possible.
+        helpful_modules: Modules that are also imported then; a failure of their import is ignored.
         simulated: Simulated parts of an attempt, unless its trigger has its own.
         assertion: The statement that fails, as upstream wrote it; "" if nothing is raised, or any statement may fail.
         raises: Name of the exception that the statement raises.
@@ -207,7 +210,7 @@ class Repro:
     distributions: tuple[str, ...]
     triggers: tuple[Trigger, ...]
     mitigations: tuple[TriedMitigation, ...]
-    inapplicable: Callable[[], str | None]
+    inapplicable_reason: Callable[[], str | None]
     modules: tuple[str, ...] = ()
     helpful_modules: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()
@@ -238,7 +241,7 @@ class Repro:
 def read_entry(code: str) -> tuple[str, dict[str, str], list[TriedMitigation]]:
     """Return the title of a known issue, the descriptions of its triggers by name, and its mitigations in order.
 
-    Cells may run Python 3.10, which has no `tomllib`, so patterns read the keys. A test compares them with `tomllib`.
+    Cells may run Python 3.10, which has no `tomllib`, so regular expressions read the entry.
     """
     text = (ISSUES / f"{code}.toml").read_text(encoding="utf-8")
     triggers, mitigations = {}, []
@@ -263,7 +266,7 @@ REGISTRY: dict[str, Repro] = {}
 def repro(
     code: str, *, triggers: Sequence[Trigger], recommended: Mapping[str, str] | None = None, **parts: Any
 ) -> Repro:
-    """Make the repro of a known issue and register it; title, descriptions and mitigations come from the catalog entry.
+    """Register the repro of a known issue and return it; title, descriptions and mitigations come from its entry.
 
     Args:
         code: Code of the known issue.
@@ -280,7 +283,7 @@ def repro(
         raise ValueError(f"{code}: its entry in diagnostics/catalog/issues has no [triggers.{missing[0]}]")
     tried = {(name, item.name) for item in mitigations for name in item.helps | item.fails}
 
-    def try_recorded(trigger: Trigger, mitigation: str | None) -> Work:
+    def try_recorded(trigger: Trigger, mitigation: str | None) -> Tally:
         if mitigation is not None and (trigger.name, mitigation) not in tried:
             raise InapplicableError(NOT_RECORDED)
         return trigger.run(mitigation)
@@ -340,5 +343,7 @@ class Attempt:
 
 def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:
     """Return the overall outcome of the attempts without a mitigation: the first of `AttemptOutcome` that occurs."""
-    bare = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
-    return next((outcome for outcome in AttemptOutcome if outcome in bare), AttemptOutcome.INAPPLICABLE)
+    unmitigated = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
+    return next(
+        (outcome for outcome in AttemptOutcome if outcome in unmitigated), AttemptOutcome.INAPPLICABLE
+    )

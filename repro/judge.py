@@ -1,4 +1,4 @@
-"""Judge the outcome of an attempt by its work, or by the exception that ended it."""
+"""Run an attempt in this process, and judge its outcome by its tally or by the exception that ended it."""
 
 from __future__ import annotations
 
@@ -10,67 +10,67 @@ import time
 import traceback
 from dataclasses import replace
 
-from repro.base import Attempt, AttemptOutcome, ElsewhereError, InapplicableError, Repro, Work
+from repro.base import Attempt, AttemptOutcome, InapplicableError, Repro, Tally, UpstreamFailureError
 
 _LONGEST = 12  # maximum number of lines of an assertion
 
 
-def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
-    """Carry out an attempt in this process; an exception becomes its outcome."""
+def run_attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
+    """Run an attempt in this process; an exception becomes its outcome."""
     empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
     events = repro.trigger(trigger)
     started = time.perf_counter()
     try:
-        work, seconds = events.run(mitigation), time.perf_counter() - started
-        done = by_work(empty, work, silent=events.silent)
-    except Exception as error:  # noqa: BLE001 - each kind means something else
+        tally, seconds = events.run(mitigation), time.perf_counter() - started
+        done = judge_tally(empty, tally, silent=events.silent)
+    except Exception as error:  # noqa: BLE001 - the class of the exception decides the outcome
         seconds = time.perf_counter() - started
-        done = by_exception(empty, repro, error)
-    return recorded(repro, replace(done, seconds=round(seconds, 4)))
+        done = judge_exception(empty, repro, error)
+    return compare_with_record(repro, replace(done, seconds=round(seconds, 4)))
 
 
-def by_work(empty: Attempt, work: Work, *, silent: bool) -> Attempt:
+def judge_tally(empty: Attempt, tally: Tally, *, silent: bool) -> Attempt:
     """Judge an attempt that ended without an exception.
 
-    Without a mitigation, only a silent failure can have occurred. A mitigation helped if all work was done.
+    Without a mitigation, only a silent failure can have occurred. A mitigation helped if the tally is complete.
     """
     if empty.mitigation is not None:
-        outcome = AttemptOutcome.MITIGATED if work.complete else AttemptOutcome.NOT_MITIGATED
+        outcome = AttemptOutcome.MITIGATED if tally.complete else AttemptOutcome.NOT_MITIGATED
     else:
-        outcome = AttemptOutcome.REPRODUCED if silent and not work.complete else AttemptOutcome.NOT_REPRODUCED
+        failed = silent and not tally.complete
+        outcome = AttemptOutcome.REPRODUCED if failed else AttemptOutcome.NOT_REPRODUCED
     return replace(
         empty,
         outcome=outcome,
-        detail=work.describe(),
-        finished=work.finished,
-        expected=len(work.due),
-        tokens=work.tokens,
-        leaked_blocks=work.leaked_blocks,
+        detail=tally.describe(),
+        finished=tally.finished,
+        expected=len(tally.due),
+        tokens=tally.tokens,
+        leaked_blocks=tally.leaked_blocks,
     )
 
 
-def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
-    """Judge an attempt that ended with an exception, which counts only if it came from upstream's code.
+def judge_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
+    """Judge an attempt that ended with an exception: a result if upstream's code raised it, else an error of ours.
 
-    In this process only an assertion, or the exception that the repro names, counts, raised in a frame of upstream's
-    code; any other exception is a fault of our own code. An exception in another process counts if one of its frames
-    is of upstream's code.
+    An exception is upstream's if it is an assertion or of the class that the repro names, and its last frame is
+    upstream's. An UpstreamFailureError needs only one frame of upstream's code.
     """
     if isinstance(error, InapplicableError):
         return replace(empty, outcome=AttemptOutcome.INAPPLICABLE, detail=str(error))
-    elsewhere = isinstance(error, ElsewhereError)
-    failure = error if isinstance(error, ElsewhereError) else ElsewhereError.from_exception(error)
-    # In this process the first frame is the call of the trigger in `attempt`.
-    frames = failure.frames if elsewhere else failure.frames[1:]
+    is_data = isinstance(error, UpstreamFailureError)
+    failure = error if isinstance(error, UpstreamFailureError) else UpstreamFailureError.from_exception(error)
+    # The first frame of an exception of this process is the call of the trigger in `run_attempt`.
+    frames = failure.frames if is_data else failure.frames[1:]
     upstream = [frame for frame in frames if below_site_packages(frame[0])]
     # In another process the last frame may be of compiled code, with a file name of the machine that built it.
-    ours = not elsewhere and (
+    ours = not is_data and (
         failure.kind not in {"AssertionError", repro.raises} or upstream[-1:] != list(frames[-1:])
     )
     if not upstream or ours:
         return replace(empty, detail=describe_harness_error(error))
     filename, line, function = upstream[-1]
-    assertion = statement(filename, line)
+    assertion = failed_statement(filename, line)
     same = (
         bool(repro.failure)
         and failure.kind == repro.raises
@@ -87,7 +87,7 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     else:
         outcome = AttemptOutcome.NOT_REPRODUCED
         message = f"another {noun} than the one sought ({repro.failure})"
-    text = " ".join(str(error).split()) if elsewhere and not same else ""
+    text = " ".join(str(error).split()) if is_data and not same else ""
     return replace(
         empty,
         outcome=outcome,
@@ -99,8 +99,8 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     )
 
 
-def recorded(repro: Repro, done: Attempt) -> Attempt:
-    """Return the attempt with `as_recorded`: whether a trigger reproduced, or a mitigation helped as recorded."""
+def compare_with_record(repro: Repro, done: Attempt) -> Attempt:
+    """Return the attempt with `as_recorded`: whether the trigger reproduced, or the mitigation helped as recorded."""
     if done.mitigation is None:
         agrees = {AttemptOutcome.REPRODUCED: True, AttemptOutcome.NOT_REPRODUCED: False}
         return replace(done, as_recorded=agrees.get(done.outcome))
@@ -111,7 +111,7 @@ def recorded(repro: Repro, done: Attempt) -> Attempt:
 
 
 def describe_harness_error(error: BaseException) -> str:
-    """Return a line with an exception of our own code, which proves nothing about upstream, and its location."""
+    """Return a line with the location and the text of an exception that proves nothing about upstream's code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"the harness failed{place}: {type(error).__name__}: {error}"
@@ -123,8 +123,8 @@ def below_site_packages(filename: str) -> str | None:
     return below[1] if below else None
 
 
-def statement(filename: str, line: int) -> str:
-    """Return the assertion that begins on a line, joined and without its message; for other statements, the line."""
+def failed_statement(filename: str, line: int) -> str:
+    """Return the assertion that begins on a line of a file, without its message; for another statement, the line."""
     lines = linecache.getlines(filename)[line - 1 : line + _LONGEST]
     for count in range(1, len(lines) + 1):
         try:

@@ -1,4 +1,4 @@
-"""Start processes that end with their parent, read their reports, and end all their descendants."""
+"""Start processes that end with their parent, receive their messages, and end their descendants."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def die_with(parent: int, number: signal.Signals) -> None:
-    """Make the kernel signal this process when its parent ends, even if the parent is killed.
+def signal_at_parent_exit(parent: int, number: signal.Signals) -> None:
+    """Make the kernel send this process a signal when its parent ends, even if the parent is killed.
 
-    Only Linux offers this; elsewhere nothing happens. If the parent has ended already, this process ends.
+    Outside of Linux this has no effect. If the parent has ended already, this process exits with code 1.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
@@ -40,30 +40,32 @@ def kill_group(leader: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all orphaned descendants, also of those in another group or session.
+    """Make this process the parent of its orphaned descendants, also of those in another process group or session.
 
-    Only Linux offers this; elsewhere nothing happens.
+    Outside of Linux this has no effect.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_descendants(spared: Collection[int] = ()) -> None:
-    """Kill all descendants of this process except those in `spared` and their children; wait until they are gone.
+    """Kill the descendants of this process except those in `spared` and their children; wait until they are gone.
 
-    After `adopt_orphans` no descendant can escape, because an orphaned descendant becomes a child of this process.
+    After `adopt_orphans` this includes orphans, because they become children of this process.
     """
     while remaining := descendants(os.getpid(), spared):
         for pid in remaining:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in remaining:
-            with contextlib.suppress(ChildProcessError):  # a grandchild: it becomes our child, or has another parent
+            with contextlib.suppress(
+                ChildProcessError
+            ):  # the parent of a grandchild waits for it, or we adopt it
                 os.waitpid(pid, 0)
 
 
 def descendants(ancestor: int, without: Collection[int] = ()) -> list[int]:
-    """Return the ids of all descendants of a process, from /proc, except those in `without` and their descendants."""
+    """Return the ids of the descendants of a process, from /proc, except those in `without` and their descendants."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -78,8 +80,8 @@ def descendants(ancestor: int, without: Collection[int] = ()) -> list[int]:
     return result
 
 
-def how_it_ended(code: int) -> str:
-    """Return an exit code as text; a negative code names a signal."""
+def describe_exit(code: int) -> str:
+    """Return an exit code as text, such as "exit code 1" or, for -9, "signal SIGKILL"."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -102,10 +104,10 @@ def receive(reader: Connection, limit_s: float | None = None) -> Any:
 
 
 @contextlib.contextmanager
-def program(module: str, plan: Any) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """Start a module of ours that calls `read_plan`; yield its process and the connection of its messages.
+def start_module(module: str, plan: Any) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """Start a module whose main function calls `read_plan`; yield its process and the connection for its messages.
 
-    It runs in a new session, so that Ctrl-C reaches only this process; its output goes to standard error.
+    The module runs in a new session, so that Ctrl-C reaches only this process. Its output goes to standard error.
 
     Args:
         module: Module that `python -m` runs.
@@ -125,23 +127,26 @@ def program(module: str, plan: Any) -> Iterator[tuple[subprocess.Popen[bytes], C
 
 
 def read_plan() -> tuple[Connection, Any]:
-    """Return the connection for messages and the plan, in a module that `program` started and that ends with it."""
+    """In a module that `start_module` started, return the connection for messages, and the plan.
+
+    The module's process gets SIGTERM when its parent ends.
+    """
     descriptor, parent, plan = sys.argv[1:]
-    die_with(int(parent), signal.SIGTERM)
+    signal_at_parent_exit(int(parent), signal.SIGTERM)
     os.set_inheritable(int(descriptor), False)  # child processes would keep the pipe open
     return Connection(int(descriptor), readable=False), json.loads(plan)
 
 
-def isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Result:
-    """Run a function in a separate process, process group and temporary folder, and clean up all three.
+def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Result:
+    """Run a function in a forked process with its own process group and temporary folder, and clean up all three.
 
     Args:
         work: Function that returns data other than None that can be pickled.
         limit_s: Seconds after which the process is ended; None for no limit.
 
     Raises:
-        TimeoutError: There was no answer in time.
-        ChildProcessError: The process ended without an answer.
+        TimeoutError: The function did not return in time.
+        ChildProcessError: The process ended before the function returned.
     """
     reader, writer = Pipe(duplex=False)
     parent, folder, others = os.getpid(), tempfile.mkdtemp(prefix="repro-"), descendants(os.getpid())
@@ -171,7 +176,7 @@ def isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Resu
         signal.signal(signal.SIGTERM, handler_before)
         reader.close()
     if answer is None:
-        raise ChildProcessError(f"its process ended with {how_it_ended(code)}, without an answer")
+        raise ChildProcessError(f"its process ended with {describe_exit(code)}, without an answer")
     return answer
 
 
@@ -180,12 +185,12 @@ def _run_and_answer(
 ) -> None:
     try:
         os.setpgid(0, 0)
-        die_with(parent, signal.SIGKILL)
+        signal_at_parent_exit(parent, signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.environ["TMPDIR"], tempfile.tempdir = folder, None
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if limit_s:
-            faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # where it hangs, on standard error
+            faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # its stack, on standard error
         writer.send(work())
     finally:
         # The child must not run the parent's exit handlers, or flush the parent's buffers.

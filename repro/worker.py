@@ -1,9 +1,11 @@
-"""Run the worker process, which imports the attempts' modules once and forks each attempt.
+"""Run the worker process, which imports the attempts' modules once and forks a process for each attempt.
 
-The import of vLLM takes seconds, an attempt milliseconds. Each attempt has a separate process and process group, so
-that a hang, a crash or a corrupted scheduler affects no other attempt. After an attempt its temporary folder and all
-its processes are removed, also servers and clusters in other sessions. The plan names the registry (a module with a
-mapping `REPROS`), the time limit and the attempts; the worker reports an import problem or "", then each attempt.
+The import of vLLM takes seconds, an attempt milliseconds. A hang, a crash or a corrupted scheduler affects no other
+attempt, because each has its own process. After an attempt its temporary folder and all its processes are removed, also
+servers and clusters in other sessions.
+
+The plan has the registry (name of a module with a mapping `REPROS`), the time limit and the attempts. The worker sends
+an import problem or "" first, and then the result of each attempt.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from repro.base import Attempt, AttemptOutcome, Repro
 
 
 def main() -> None:
-    """Import modules, report the result, then carry out the attempts of the plan."""
+    """Import the modules, send the result, then run the attempts of the plan and send each result."""
     writer, plan = processes.read_plan()
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runner, which ends this process
@@ -27,11 +29,11 @@ def main() -> None:
     problem = import_all([repros[code] for code, *_ in plan["attempts"]])
     writer.send(problem)
     for code, trigger, mitigation in () if problem else plan["attempts"]:
-        writer.send(attempt(repros[code], trigger, mitigation, plan["limit_s"]))
+        writer.send(run_isolated_attempt(repros[code], trigger, mitigation, plan["limit_s"]))
 
 
 def import_all(repros: Sequence[Repro]) -> str:
-    """Import the modules that attempts need; return a message if an import failed, else an empty text."""
+    """Import the modules that attempts need; return a message if one of these imports fails, else an empty text."""
     for name in dict.fromkeys(module for repro in repros for module in repro.modules):
         try:
             importlib.import_module(name)
@@ -43,11 +45,11 @@ def import_all(repros: Sequence[Repro]) -> str:
     return ""
 
 
-def attempt(repro: Repro, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
-    """Carry out an attempt in a separate process."""
+def run_isolated_attempt(repro: Repro, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
+    """Run an attempt in a separate process; a time-out and a crash become its outcome."""
     started = time.monotonic()
     try:
-        return processes.isolated(lambda: judge.attempt(repro, trigger, mitigation), limit_s)
+        return processes.run_isolated(lambda: judge.run_attempt(repro, trigger, mitigation), limit_s)
     except (TimeoutError, ChildProcessError) as error:
         outcome = AttemptOutcome.TIMEOUT if isinstance(error, TimeoutError) else AttemptOutcome.ERROR
         seconds = round(time.monotonic() - started, 4)

@@ -152,7 +152,7 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
     if case.guilty_rank is not None:
         environment[hangs.BLOCKING_RANK] = str(case.guilty_rank)
     with report_path.open("wb") as file:
-        environment[hangs.REPORTS] = str(file.fileno())
+        environment[hangs.REPORTS_FD] = str(file.fileno())
         process = subprocess.Popen(
             [python, "-m", _program(case).run.__module__, case.trigger, ""],
             env=environment,

@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if min(options.rows) < 1:
         parser.error(f"--rows {min(options.rows)}: expected at least 1")
-    missing = upstream.lacks("vllm/core/scheduler.py", "assert len(self._async_stopped) == 0")
+    missing = upstream.explain_missing_code("vllm/core/scheduler.py", "assert len(self._async_stopped) == 0")
     if missing:
         print(f"dataset_lengths: {missing}; run it with the Python of a cell", file=sys.stderr)
         return 2

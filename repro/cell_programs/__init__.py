@@ -1,4 +1,4 @@
-"""Programs that layers of the matrix run in a cell; each program prints one JSON document."""
+"""Programs that layers of the matrix run in a cell; each prints one report, as JSON with `--json`, else as lines."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 
-def print_report(
-    observe: Callable[[], dict[str, Any]], describe: Callable[[dict[str, Any]], str], *, as_json: bool
-) -> None:
-    """Print a program's report and end the process, because threads of libraries may outlive `main`.
+def print_report(observe: Callable[[], dict[str, Any]], *, as_json: bool) -> None:
+    """Print the report that `observe` returns and end the process, because threads of libraries may outlive `main`.
 
     Output of libraries goes to standard error. `os._exit` skips all clean-up, so temporary files, also of child
-    processes, go to one folder that is removed here. The exit code is 1 if the outcome is `failed`, else 0.
+    processes, go to one folder that is removed here. The exit code is 1 if the report's `outcome` is `failed`, else 0.
     """
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"], tempfile.tempdir = folder, None
         document = observe()
-    print(json.dumps(document) if as_json else describe(document), file=answer)
+    lines = "\n".join(f"{key}: {value}" for key, value in document.items())
+    print(json.dumps(document) if as_json else lines, file=answer)
     answer.close()
     sys.stderr.flush()
     os._exit(1 if document["outcome"] == "failed" else 0)

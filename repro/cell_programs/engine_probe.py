@@ -1,8 +1,9 @@
 """Compare an engine's log-probs with the reference trainer's, before and after a weight update.
 
-`python -m repro.cell_programs.engine_probe [--section.key VALUE ...] [--json]`; `python -m grpo_core train
---help-settings` lists the settings. Exit codes: 0 the log-probs agree; 1 they differ, or the engine failed; 2 wrong
-usage.
+    python -m repro.cell_programs.engine_probe [--section.key VALUE ...] [--json]
+
+`python -m grpo_core train --help-settings` lists the settings. Exit codes: 0 the log-probs agree; 1 they differ, or the
+engine failed or ignored the update; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def probe(config: Config) -> dict[str, Any]:
     """Start the configured engine on the model, sample, change the weights, and sample again.
 
     Returns:
-        The document that `--json` prints. `outcome` is `ok`, or `failed` with the reason in `error`.
+        The report. `outcome` is `ok`, or `failed` with the reason in `error`.
     """
     config = resolve(config)
     make_deterministic(config.train.threads)
@@ -74,7 +75,7 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
     with closing(build_engine(config, folder)) as engine:
         before = check_answers(engine.generate(requests, params), requests, engine.name)
         difference_before = largest_difference(before)
-        _move(policy.causal, config.train.seed)
+        _perturb(policy.causal, config.train.seed)
         moved = largest_difference(before)
         engine.update_weights(policy.tensors(), 1)
         after = check_answers(engine.generate(requests, params), requests, engine.name)
@@ -100,11 +101,11 @@ def _find_fault(observed: dict[str, Any], tolerance: float) -> str | None:
     return None
 
 
-def _move(trained: Any, seed: int) -> None:
-    """Change every parameter by a tenth of its own size, so that stale weights cannot pass as new ones."""
+def _perturb(model: Any, seed: int) -> None:
+    """Add noise of a tenth of its mean size to each parameter, so that stale weights cannot pass as new ones."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in trained.parameters():
+        for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator).to(parameter)
             parameter.add_(0.1 * parameter.abs().mean() * noise)
 
@@ -116,11 +117,7 @@ def main(arguments: list[str]) -> None:
     except ConfigError as error:
         print(f"engine_probe: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    print_report(lambda: probe(config), _describe, as_json="--json" in arguments)
-
-
-def _describe(document: dict[str, Any]) -> str:
-    return "\n".join(f"{key}: {value}" for key, value in document.items())
+    print_report(lambda: probe(config), as_json="--json" in arguments)
 
 
 if __name__ == "__main__":

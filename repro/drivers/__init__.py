@@ -1,1 +1,1 @@
-"""Drivers of unmodified upstream code for the repros: schedulers, engines, trainers, hanging processes."""
+"""Drivers of unmodified upstream code, shared by the repros: schedulers, engines, trainers, hanging processes."""

@@ -1,7 +1,8 @@
-"""Run repros of hangs: programs whose processes report when they are ready to wait, and when the wait is done.
+"""Register and run repros of hangs: programs whose processes report before and after a wait that may never end.
 
-A process whose wait takes longer than 12 s counts as stuck. Each program runs in a separate session, which is killed
-after the attempt.
+A process counts as stuck if it has not reported the end of its wait when all are ready and 12 s passed without a
+report. Each program runs in a separate session and process group, which is killed after the attempt. The module also
+has parts that several programs use: ranks with gloo, a Ray cluster, a server that never answers.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from importlib import import_module
 from typing import Any
 
 from repro import base, upstream
-from repro.base import Trigger, Work
+from repro.base import Tally, Trigger
 
 Program = Callable[[str], None]
-BLOCKING_RANK = "GRPO_DOCTOR_GUILTY"
-REPORTS = "GRPO_DOCTOR_SAY"
+# Environment variables: the rank that blocks the others, and the file descriptor for the reports.
+BLOCKING_RANK = "GRPO_DOCTOR_BLOCKING_RANK"
+REPORTS_FD = "GRPO_DOCTOR_REPORTS_FD"
 READY_S = 600.0  # a whole engine takes minutes to start on a busy machine
 STUCK_S = 12.0
 LIMIT_S = 2.0  # time limit of a wait, with a mitigation that limits waits
@@ -42,8 +44,8 @@ class HangProgram:
     """The program of a trigger, whose processes are expected to hang.
 
     Args:
-        run: Function that is the program; its argument is the mitigation, "" for none.
-        names: Names of the processes or threads that report that they are ready and done.
+        run: Function that is the program; its argument is the name of a mitigation, or "".
+        names: Names of the processes or threads that report `ready` and `done`.
         needs: Distributions that the program needs besides those of its repro.
         simulated: Simulated parts; None for those of the repro.
     """
@@ -91,11 +93,6 @@ def repro(
         needs: Required distributions; their modules have the same names, with underscores for dashes.
         simulated: Simulated parts.
     """
-    programs = PROGRAMS[code]
-
-    def run(name: str, mitigation: str | None) -> Work:
-        return attempt(programs[name], mitigation)
-
     base.repro(
         code,
         distributions=needs,
@@ -103,31 +100,31 @@ def repro(
         triggers=[
             Trigger(
                 name,
-                partial(run, name),
+                partial(run_program, program),
                 silent=True,
                 simulated=program.simulated,
-                lacks=partial(upstream.missing, program.needs),
+                missing_requirement=partial(upstream.explain_missing_modules, program.needs),
             )
-            for name, program in programs.items()
+            for name, program in PROGRAMS[code].items()
         ],
-        inapplicable=partial(upstream.missing, needs),
+        inapplicable_reason=partial(upstream.explain_missing_modules, needs),
     )
 
 
 def main() -> None:
-    """Run the program of a trigger; this is the main function of modules that run as `-m MODULE TRIGGER MITIGATION`."""
+    """Run the program of a trigger: the main function of issue modules, as `python -m MODULE TRIGGER MITIGATION`."""
     name, mitigation = sys.argv[1:]
     next(programs[name] for programs in PROGRAMS.values() if name in programs).run(mitigation)
 
 
 def report(word: str, name: str, pid: int | None = None) -> None:
-    """Report that a process is `ready`, `done` or `guilty`; a guilty process blocks other processes."""
-    os.write(int(os.environ[REPORTS]), f"{word} {pid or os.getpid()} {name}\n".encode())
+    """Report that a process is `ready`, `done` or `guilty`, that is, it blocks other processes or itself."""
+    os.write(int(os.environ[REPORTS_FD]), f"{word} {pid or os.getpid()} {name}\n".encode())
 
 
 @contextlib.contextmanager
 def waiting(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
-    """Report that a process or thread is ready before a wait that may never end, and that it is done afterwards.
+    """Report `ready` before a wait that may never end, and `done` after it.
 
     Args:
         name: Name of the process or thread.
@@ -140,17 +137,17 @@ def waiting(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
     report("done", name)
 
 
-def attempt(program: HangProgram, mitigation: str | None) -> Work:
+def run_program(program: HangProgram, mitigation: str | None) -> Tally:
     """Run a program, and count the processes and threads whose wait ended.
 
     Raises:
-        RuntimeError: Not all processes got ready.
+        RuntimeError: A process or thread did not report that it is ready.
     """
     module, names = program.run.__module__, program.names
     reading, writing = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", module, program.run.__name__, mitigation or ""],
-        env=os.environ | {REPORTS: str(writing)},
+        env=os.environ | {REPORTS_FD: str(writing)},
         pass_fds=[writing],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
@@ -168,11 +165,11 @@ def attempt(program: HangProgram, mitigation: str | None) -> Work:
     stuck = [name for name in names if name not in done]
     note = f"{', '.join(stuck)} waited for {STUCK_S:g} s" if stuck else ""
     received = [(name, 0) for name in names if name in done]
-    return Work(dict.fromkeys(names, None), received, note=note, counted="waits ended")
+    return Tally(dict.fromkeys(names, None), received, note=note, counted="waits ended")
 
 
 def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return the names that were ready and the names that were done, once all are done or a time limit has passed."""
+    """Read until all names are done, the program has ended or a limit has passed; return the names ready and done."""
     reports: dict[str, set[str]] = {"ready": set(), "done": set(), "guilty": set()}
     limit = time.monotonic() + READY_S
     text = b""
@@ -191,17 +188,17 @@ def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str
 
 
 def blocking_rank(default: int) -> int:
-    """Return the rank that blocks other ranks; the evaluation of `hang` tries each rank by an environment variable."""
+    """Return the rank that blocks other ranks; the evaluation of `hang` sets it by an environment variable."""
     return int(os.environ.get(BLOCKING_RANK, default))
 
 
 def wait_limit(mitigation: str, name: str = "limit") -> float | None:
-    """Return the time limit of a wait; None unless the mitigation has this name."""
+    """Return 2 s as the time limit of a wait if the mitigation has this name; else None, for no limit."""
     return LIMIT_S if mitigation == name else None
 
 
 def continue_later(pid: int | None, mitigation: str) -> None:
-    """Send SIGCONT to a stopped process after 2 s if the mitigation is `continue_it`."""
+    """Send SIGCONT to a stopped process in 2 s if the mitigation is `continue_it`; do not wait for it."""
     if mitigation == "continue_it" and pid:
         threading.Timer(2.0, os.kill, (pid, signal.SIGCONT)).start()
 
@@ -224,7 +221,7 @@ def start_silent_server() -> int:
 def start_ray(cpus: int) -> Any:
     """Start a Ray cluster on this machine, and return the `ray` module.
 
-    An actor cannot report that it is ready, so its driver asks for its process id and reports it.
+    An actor does not have the file descriptor for reports, so its driver requests its process id and reports it.
     """
     ray: Any = import_module("ray")
     os.environ.pop("RAY_ADDRESS", None)
@@ -241,7 +238,7 @@ def start_ray(cpus: int) -> Any:
 
 
 def free_port() -> int:
-    """Return a free port of this machine."""
+    """Return a port of this machine that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -256,7 +253,7 @@ def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
 
 
 def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[int]:
-    """Fork ranks that call all_reduce; the blocking rank calls `run_before` first. Return their process ids."""
+    """Fork three ranks that call all_reduce; the blocking rank calls `run_before` first. Return their process ids."""
     import torch
     import torch.distributed as dist
 
@@ -273,7 +270,7 @@ def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[
 
 
 def fork_ranks(ranks: Sequence[int], run: Callable[[int, int], None]) -> list[int]:
-    """Fork ranks that call `run(rank, port)` with one common free port; return their process ids."""
+    """Fork ranks that each call `run(rank, port)` with the same free port; return their process ids."""
     port, children = free_port(), []
     for rank in ranks:
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Try to import modules, each in a separate process, so that a crash becomes a result."""
+"""Try to import a module in a separate process, so that a crash becomes a result, and describe the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def try_import(module: str, limit_s: float) -> dict[str, Any]:
     """
     result = {"ok": False, "version": None, "seconds": None, "where": None, "timed_out": False}
     try:
-        return result | processes.isolated(lambda: _import(module), limit_s)
+        return result | processes.run_isolated(lambda: _import(module), limit_s)
     except TimeoutError:
         return result | {"error": f"not imported within {limit_s:g} s", "timed_out": True}
     except ChildProcessError as error:

@@ -23,7 +23,10 @@ CLIENT_SIMULATED = "the trainer: a client of ours; the model is tiny"
 def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
     """Start the module behind `vllm serve` and wait until it answers; return process, model folder and port.
 
-    The CPU build has no script `vllm`.
+    The module is started directly, because vLLM's CPU build has no script `vllm`.
+
+    Args:
+        options: Further command-line options of the server.
     """
     port, folder = hangs.free_port(), whole_engine.save(whole_engine.model(0))
     environment = os.environ | whole_engine.environment() | {"VLLM_SERVER_DEV_MODE": "1"}
@@ -38,7 +41,7 @@ def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
 
 
 def _flag(name: str, value: object) -> str:
-    """Return an option of `vllm.LLM` as a command-line flag."""
+    """Return an option of `vllm.LLM` as an option of the command line."""
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{dashed}" if value else f"--no-{dashed}"
@@ -46,7 +49,7 @@ def _flag(name: str, value: object) -> str:
 
 
 def wait_for(port: int, path: str) -> None:
-    """Wait without a time limit until the server answers a request for a path with success."""
+    """Wait without a time limit until the server on a port answers a GET request with success."""
     while True:
         with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}{path}"):
             return
@@ -56,7 +59,7 @@ def wait_for(port: int, path: str) -> None:
 def request_status(
     port: int, path: str, limit: float | None = None, document: dict[str, Any] | None = None
 ) -> int:
-    """Send a request (POST if there is a document); return the status, or 0 if no answer came within the limit."""
+    """Send a request (POST if there is a document); return the status, or 0 if there is none within `limit` seconds."""
     body = None if document is None else json.dumps(document).encode()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     with contextlib.suppress(TimeoutError):
@@ -68,12 +71,12 @@ def request_status(
 
 
 def request_completion(port: int, folder: str, limit: float | None = None) -> None:
-    """Request a completion of four tokens, and wait for the answer, at most until the limit."""
+    """Request a completion of four tokens, and wait for the answer, at most `limit` seconds."""
     request_status(port, "/v1/completions", limit, {"model": folder} | REQUEST)
 
 
-def worker(server: int) -> int:
-    """Return the id of the process below a server that runs the model; vLLM names its processes."""
+def find_worker(server: int) -> int:
+    """Return the id of the process that runs the model of a server (process id), by the names of vLLM's processes."""
     names = {}
     for pid in [server, *processes.descendants(server)]:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Register a stub Llama with vLLM, for configurations and schedulers whose model is never run."""
+"""Register a stub Llama with vLLM, for configurations and schedulers that never run the model."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CONFIG = {
 
 
 def write_and_register(folder: str | Path) -> None:
-    """Write the model's configuration into a folder, and register its class.
+    """Write the model's config.json into a folder, and register its class with vLLM.
 
-    Without the registration vLLM inspects the class in another process, and the import of an old vLLM may fail there
+    A class that is not registered is inspected by vLLM in another process, where the import of an old vLLM may fail
     with a newer PyTorch.
     """
     Path(folder, "config.json").write_text(json.dumps(_CONFIG))
@@ -38,7 +38,7 @@ def _register() -> None:
     from vllm import ModelRegistry
 
     class StubForCausalLM(nn.Module):  # type: ignore[misc] # PyTorch is not checked outside of cells
-        """A class with the methods that releases of vLLM require of a model that generates text; none is called."""
+        """Model with the methods that vLLM requires of a model that generates text; none is called."""
 
         def __init__(self, *, vllm_config: Any = None, prefix: str = "") -> None:
             del vllm_config, prefix

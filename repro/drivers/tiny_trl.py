@@ -1,4 +1,4 @@
-"""Build unmodified TRL's `GRPOTrainer`, on a CPU, around a tiny random Llama whose vocabulary is single letters."""
+"""Build unmodified TRL's `GRPOTrainer` on a CPU, with a tiny random Llama whose words are single letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUP: dict[str, Any] = {"num_generations": 4, "per_device_train_batch_size": 4,
 
 
 def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace") -> Any:
-    """Return a tokenizer with these words and three special tokens; `split` names the pre-tokenizer."""
+    """Return a tokenizer of these words and three special tokens; `split` names a class of `pre_tokenizers`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -36,11 +36,11 @@ def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace")
 
 
 def model(seed: int = 0, vocabulary: int = VOCABULARY, **options: Any) -> Any:
-    """Return a Llama of one layer with random weights, the same for the same seed.
+    """Return a Llama of one layer with random weights.
 
     Args:
         seed: Seed of the weights.
-        vocabulary: Number of ids.
+        vocabulary: Number of token ids.
         options: Options of transformers' `LlamaConfig` that replace the defaults.
     """
     import torch
@@ -54,7 +54,7 @@ def model(seed: int = 0, vocabulary: int = VOCABULARY, **options: Any) -> Any:
 
 
 def config(**settings: Any) -> Any:
-    """Return TRL's `GRPOConfig` for a CPU, with these settings."""
+    """Return TRL's `GRPOConfig` for a CPU with these settings, and with a new folder for output."""
     from trl import GRPOConfig
 
     common = {"use_cpu": True, "bf16": False, "report_to": []}
@@ -80,7 +80,7 @@ def trainer(
         column: Column of the training set that has the prompts.
         policy: The model to train; None for the tiny model.
         rollouts: TRL's `rollout_func`, or None.
-        settings: Settings of `GRPOConfig`, besides those that keep the training small, quiet and on a CPU.
+        settings: Settings of `GRPOConfig`, in addition to a seed, no KL term, SGD, a CPU, and no output.
     """
     import torch
     from datasets import Dataset
@@ -101,7 +101,7 @@ def trainer(
 
 
 def take_step(rewards: Any, **options: Any) -> None:
-    """Train the tiny model for one step."""
+    """Train the tiny model for one step on a pair of completions; `options` are those of `trainer`."""
     trainer(rewards, **({"max_steps": 1} | PAIR | options)).train()
 
 
@@ -111,7 +111,7 @@ def reward_nothing(completions: Sequence[str], **_: Any) -> list[float]:
 
 
 def reward_by_letters(completions: Sequence[str], **_: Any) -> list[float]:
-    """Return rewards that differ within a group."""
+    """Return rewards that depend on the letters of the text, so that they differ within a group."""
     return [float(sum(map(ord, text)) % 7) for text in completions]
 
 
@@ -120,7 +120,7 @@ def describe_unmoved_weights(rewards: Any, **settings: Any) -> str | None:
 
     Args:
         rewards: Reward function for TRL.
-        settings: Settings of `GRPOConfig`, in addition to small sizes.
+        settings: Settings of `GRPOConfig`, in addition to those of GROUP and a learning rate.
     """
     sampled: list[str] = []
 

@@ -1,6 +1,6 @@
-"""Run RAY001's driver: start Ray clusters, verl's named workers, and the server that starts the engine.
+"""Run the driver process of RAY001: start Ray clusters, simulated verl workers, and the server that starts the engine.
 
-The report has the engine process's observations and the calls that each worker got.
+Its report has the observations of the engine process, and the calls that each worker received.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from repro.drivers.verl_rollout import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPl
 
 
 def run_job(plan: RolloutPlan) -> dict[str, Any]:
-    """Start the clusters of a plan and the verl job in one of them; return the job's report."""
+    """Start the clusters of a plan, and the workers and the server in one of them; return the report."""
     import ray
 
     with contextlib.ExitStack() as stack:
@@ -43,7 +43,7 @@ def run_job(plan: RolloutPlan) -> dict[str, Any]:
 
 
 def _start_engine(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
-    """Start the workers and the server, which starts the engine process; return its report with the workers' calls."""
+    """Start workers and server, and let the server start the engine process; return the report."""
     import ray
 
     workers = _start_workers(plan)
@@ -62,9 +62,9 @@ def _start_engine(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any
 
 
 def _start_workers(plan: RolloutPlan) -> list[Any]:
-    """Start the named workers; return the handles that the plan asks for: of the creation, or looked up by name.
+    """Start the named workers; return their handles, which are the original ones or looked up by name, as in the plan.
 
-    With the plan's "weak" handles, the workers end, because the first handles are dropped.
+    With "weak" handles the workers end here, because Ray ends an actor when its original handle is dropped.
     """
     import ray
 

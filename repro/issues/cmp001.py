@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from repro import upstream
-from repro.base import ElsewhereError, Trigger, Work, repro
+from repro.base import Tally, Trigger, UpstreamFailureError, repro
 from repro.drivers import stub_model
 
 FUNCTION = "is_async_output_supported"
 _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def named_device(mitigation: str | None) -> Work:
+def named_device(mitigation: str | None) -> Tally:
     """Configure vLLM; the attempt has its own process, because vLLM detects the platform once, at its import."""
     os.environ.update(_SETTINGS)
     folder = Path(tempfile.mkdtemp())
@@ -41,10 +41,10 @@ def named_device(mitigation: str | None) -> Work:
     try:
         config = _configure(folder, options)
     except Exception as error:
-        raise ElsewhereError.from_exception(error, _platform()) from error
+        raise UpstreamFailureError.from_exception(error, _platform()) from error
     asynchronous = bool(config.model_config.use_async_output_proc)
     note = f"{_platform()}; device {config.device_config.device_type}, async output {asynchronous}"
-    return Work.of_checks({"engine": True}, "configurations are made", note)
+    return Tally.of_checks({"engine": True}, "configurations are made", note)
 
 
 def _platform() -> str:
@@ -69,12 +69,12 @@ def _configure(folder: Path, options: dict[str, Any]) -> Any:
     return EngineArgs(model=str(folder), skip_tokenizer_init=True, **options).create_engine_config()
 
 
-def inapplicable() -> str | None:
+def inapplicable_reason() -> str | None:
     """Return the reason why the failure cannot occur with the installed vLLM; None if it can."""
     # EngineArgs of releases up to 0.8.5.post1 have this text; from 0.9.0 on vLLM uses the platform's device.
-    return upstream.lacks("vllm/platforms/interface.py", f"def {FUNCTION}") or upstream.lacks(
-        "vllm/engine/arg_utils.py", "DeviceConfig(device=self.device)"
-    )
+    return upstream.explain_missing_code(
+        "vllm/platforms/interface.py", f"def {FUNCTION}"
+    ) or upstream.explain_missing_code("vllm/engine/arg_utils.py", "DeviceConfig(device=self.device)")
 
 
 repro(
@@ -89,5 +89,5 @@ repro(
     ),
     triggers=[Trigger("named_device", named_device)],
     recommended={"other_version": "huggingface/trl#2816"},
-    inapplicable=inapplicable,
+    inapplicable_reason=inapplicable_reason,
 )

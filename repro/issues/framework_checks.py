@@ -7,10 +7,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from repro.drivers import calls
+from repro.drivers import single_call
 
 GIB = 1 << 30
-_repro = partial(calls.repro, needs=("vllm",))
+_repro = partial(single_call.repro, needs=("vllm",))
 _cache_repro = partial(_repro, modules=("vllm.v1.core.kv_cache_utils",))
 
 
@@ -92,7 +92,7 @@ def syn021_function(mitigation: str | None) -> None:
     MsgpackEncoder().encode(["double" if mitigation == "by_name" else _double])
 
 
-_verl_repro = partial(calls.repro, needs=("verl",))
+_verl_repro = partial(single_call.repro, needs=("verl",))
 
 
 @_verl_repro(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from repro.drivers import calls, tiny_trl
+from repro.drivers import single_call, tiny_trl
 
-_repro = partial(calls.repro, needs=("transformers", "torch"), modules=tiny_trl.MODEL_MODULES)
+_repro = partial(single_call.repro, needs=("transformers", "torch"), modules=tiny_trl.MODEL_MODULES)
 
 
 @_repro(
@@ -39,7 +39,7 @@ def num020_overflow(_mitigation: str | None) -> None:
     policy.generate(input_ids=torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=True)
 
 
-@calls.repro("NUM025", needs=("torch",), raises="ValueError: Attempting to unscale FP16 gradients")
+@single_call.repro("NUM025", needs=("torch",), raises="ValueError: Attempting to unscale FP16 gradients")
 def num025_half(mitigation: str | None) -> None:
     """Unscale float16 gradients, which come from float16 weights."""
     import torch
@@ -150,7 +150,7 @@ def tok019_full_text(mitigation: str | None) -> str | None:
     return f"{echoes} of {len(prompts)} completions begin with their prompt" if echoes else None
 
 
-@calls.repro("TOK021", needs=("transformers", "tokenizers"))
+@single_call.repro("TOK021", needs=("transformers", "tokenizers"))
 def tok021_first_token_twice(mitigation: str | None) -> str | None:
     """Tokenize the text of a chat template that has the first token already, so that the tokenizer adds another."""
     from tokenizers import processors

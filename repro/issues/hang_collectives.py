@@ -202,7 +202,7 @@ def update_failed(mitigation: str) -> None:
     join.start()
     group = _join_group(group_port, 0)
     join.join()
-    hangs.report("guilty", "the engine's worker", served_engine.worker(engine.pid))
+    hangs.report("guilty", "the engine's worker", served_engine.find_worker(engine.pid))
     with hangs.waiting():
         status = call_worker("receive", "a parameter of another model")
         if mitigation != "read_the_status" or status == HTTPStatus.OK:

@@ -81,7 +81,7 @@ def actor_stopped(mitigation: str) -> None:
 def engine_stopped(mitigation: str) -> None:
     """The worker of a real `vllm serve` gets SIGSTOP; then the trainer requests a completion."""
     engine, folder, port = served_engine.start()
-    worker = served_engine.worker(engine.pid)
+    worker = served_engine.find_worker(engine.pid)
     os.kill(worker, signal.SIGSTOP)
     hangs.report("guilty", "the engine's worker", worker)
     with hangs.waiting():

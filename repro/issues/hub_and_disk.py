@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from repro.drivers import calls, tiny_trl
+from repro.drivers import single_call, tiny_trl
 
 
-@calls.repro(
+@single_call.repro(
     "CMP027",
     needs=("transformers",),
     raises="ValueError: does not recognize this architecture",
@@ -28,7 +28,7 @@ def cmp027_unknown_type(_mitigation: str | None) -> None:
     AutoConfig.from_pretrained(folder)
 
 
-@calls.repro(
+@single_call.repro(
     "ENV003",
     needs=("torch",),
     raises="RuntimeError: unexpected pos",
@@ -55,7 +55,7 @@ def _saved_model() -> str:
     return folder
 
 
-@calls.repro(
+@single_call.repro(
     "ENV004",
     needs=("transformers",),
     modules=(),
@@ -90,7 +90,7 @@ def _failing_hub(status: int, code: str = "") -> str:
     return f"http://127.0.0.1:{server.server_port}"
 
 
-@calls.repro(
+@single_call.repro(
     "ENV005",
     needs=("transformers",),
     modules=(),
@@ -105,7 +105,7 @@ def env005_unauthorized(_mitigation: str | None) -> None:
     AutoConfig.from_pretrained("some/model")
 
 
-@calls.repro(
+@single_call.repro(
     "ENV010",
     needs=("transformers", "safetensors", "torch"),
     raises="SafetensorError: Error while deserializing header",
@@ -121,7 +121,7 @@ def env010_cut_off(mitigation: str | None) -> None:
     LlamaForCausalLM.from_pretrained(folder)
 
 
-@calls.repro(
+@single_call.repro(
     "ENV026",
     needs=("transformers",),
     modules=(),

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from repro.drivers import calls, tiny_trl
+from repro.drivers import single_call, tiny_trl
 
-_repro = partial(calls.repro, needs=("trl", "transformers", "torch"), modules=tiny_trl.MODULES)
+_repro = partial(single_call.repro, needs=("trl", "transformers", "torch"), modules=tiny_trl.MODULES)
 
 _STEPS, _SAVED = 4, 2
 _PROMPTS = ("a b", "c d", "e f", "g h", "i j", "k l", "m a", "b c")
@@ -36,7 +36,7 @@ def _train_and_list_prompts(checkpoint: str | None = None, **settings: Any) -> t
     return seen, str(trainer.args.output_dir)
 
 
-@calls.repro("CFG126", needs=("trl", "transformers", "torch", "accelerate"), modules=tiny_trl.MODULES)
+@single_call.repro("CFG126", needs=("trl", "transformers", "torch", "accelerate"), modules=tiny_trl.MODULES)
 def cfg126_no_skip(mitigation: str | None) -> str | None:
     """Resume with `ignore_data_skip=True`: the sampler starts again, and old prompts come before new ones."""
     expected, folder = _train_and_list_prompts()
@@ -163,7 +163,7 @@ def num046_all_masked(mitigation: str | None) -> str | None:
     )
 
 
-@calls.repro("NUM047", needs=("torch",))
+@single_call.repro("NUM047", needs=("torch",))
 def num047_bfloat16(mitigation: str | None) -> str | None:
     """Repeat an update smaller than half the spacing of bfloat16 weights, which rounding removes each time."""
     import torch

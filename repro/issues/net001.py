@@ -11,7 +11,7 @@ import asyncio
 from importlib import import_module, metadata
 from typing import Any
 
-from repro.base import Trigger, Work, repro
+from repro.base import Tally, Trigger, repro
 
 _NAMES = ("prometheus-fastapi-instrumentator",)
 FUNCTION = "_get_route_name"
@@ -60,14 +60,14 @@ async def _get(app: Any, path: str) -> int:
     return statuses[0]
 
 
-def router(mitigation: str | None) -> Work:
+def router(mitigation: str | None) -> Tally:
     """Request each path of the application; count the answers with status 200."""
     app = application(mitigation)
     passed = {path: asyncio.run(_get(app, path)) == 200 for path in PATHS}
-    return Work.of_checks(passed, "requests are answered with 200")
+    return Tally.of_checks(passed, "requests are answered with 200")
 
 
-def inapplicable() -> str | None:
+def inapplicable_reason() -> str | None:
     """Return the reason why the failure cannot occur with the installed packages; None if it can."""
     try:
         fastapi, middleware = (metadata.version(name) for name in ("fastapi", *_NAMES))
@@ -94,5 +94,5 @@ repro(
     simulated=("the server: routes of ours, put together by the calls that vLLM's server makes",),
     triggers=[Trigger("router", router)],
     recommended={"older_fastapi": "NovaSky-AI/SkyRL#1810"},
-    inapplicable=inapplicable,
+    inapplicable_reason=inapplicable_reason,
 )

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Tally, Trigger, repro
 from repro.drivers import tiny_trl
 
 _NAMES = ("trl",)
@@ -71,7 +71,7 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
     return {name: (total / steps).flatten().tolist() for name, total in sums.items()}, sorted(texts)
 
 
-def count_right_gradients(gradients: Gradients, right: Gradients) -> Work:
+def count_right_gradients(gradients: Gradients, right: Gradients) -> Tally:
     """Count the parameters with the right gradient, and note the whole gradient's component along the right one."""
     passed = {name: abs(_length_along(gradients[name], right[name]) - 1) <= TOLERANCE for name in right}
     ratio = _length_along(
@@ -79,7 +79,7 @@ def count_right_gradients(gradients: Gradients, right: Gradients) -> Work:
         [value for values in right.values() for value in values],
     )
     note = f"mean gradient of the steps / gradient of all samples at once: {ratio:.4f}"
-    return Work.of_checks(passed, "parameters' gradients are right", note)
+    return Tally.of_checks(passed, "parameters' gradients are right", note)
 
 
 def _length_along(vector: list[float], direction: list[float]) -> float:
@@ -87,7 +87,7 @@ def _length_along(vector: list[float], direction: list[float]) -> float:
     return sum(a * b for a, b in zip(vector, direction, strict=True)) / sum(b * b for b in direction)
 
 
-def _compare_gradients(trigger: str, mitigation: str | None) -> Work:
+def _compare_gradients(trigger: str, mitigation: str | None) -> Tally:
     if trigger not in (upstream.source("trl/trainer/grpo_config.py", _NAMES) or ""):
         raise InapplicableError(f"this TRL has no loss of the name {trigger}")
     loss = mitigation if mitigation in {"dr_grpo", "grpo"} else trigger
@@ -99,12 +99,14 @@ def _compare_gradients(trigger: str, mitigation: str | None) -> Work:
     return count_right_gradients(gradients, right)
 
 
-def inapplicable() -> str | None:
+def inapplicable_reason() -> str | None:
     """Return the reason why the failure cannot occur with the installed TRL; None if it can."""
     path = "trl/trainer/grpo_trainer.py"
     if RESCALES in (upstream.source(path, _NAMES) or ""):
         return f"{upstream.release(_NAMES)} rescales the tokens to those of one optimizer step"
-    return upstream.lacks(path, DIVIDES, _NAMES) or upstream.lacks(path, "steps_per_generation", _NAMES)
+    return upstream.explain_missing_code(path, DIVIDES, _NAMES) or upstream.explain_missing_code(
+        path, "steps_per_generation", _NAMES
+    )
 
 
 repro(
@@ -113,5 +115,5 @@ repro(
     modules=tiny_trl.MODULES,
     triggers=[Trigger(loss, partial(_compare_gradients, loss), silent=True) for loss in ("dapo", "cispo")],
     recommended={"upgrade": "huggingface/trl#6024"},
-    inapplicable=inapplicable,
+    inapplicable_reason=inapplicable_reason,
 )

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import ElsewhereError, Trigger, Work, repro
+from repro.base import Tally, Trigger, UpstreamFailureError, repro
 from repro.drivers import verl_job
 from repro.drivers.verl_rollout import NAMES, NAMESPACE, OTHER_NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 
@@ -73,20 +73,20 @@ def make_plan(trigger: str, mitigation: str | None) -> RolloutPlan:
     return replace(plan, **changes[mitigation]) if mitigation else plan
 
 
-def count_calls(report: Mapping[str, Any]) -> Work:
+def count_calls(report: Mapping[str, Any]) -> Tally:
     """Return the calls that each worker received, compared with the expected number.
 
     Raises:
-        ElsewhereError: Upstream's code raised an error in the engine process.
+        UpstreamFailureError: Upstream's code raised an error in the engine process.
         RuntimeError: The engine process ended without a report.
     """
     if "broken" in report:
         raise RuntimeError(report["broken"])
     failure = report.get("failure")
     if failure:
-        raise ElsewhereError(**failure, note=describe(report))
+        raise UpstreamFailureError(**failure, note=describe(report))
     received = [(name, len(methods)) for name, methods in report["requested"].items() if methods]
-    return Work(dict.fromkeys(NAMES, CALLS), received, note=describe(report), counted="workers are loaded")
+    return Tally(dict.fromkeys(NAMES, CALLS), received, note=describe(report), counted="workers are loaded")
 
 
 def find_cause(report: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def describe(report: Mapping[str, Any]) -> str:
     )
 
 
-def _run_job(trigger: str, mitigation: str | None) -> Work:
+def _run_job(trigger: str, mitigation: str | None) -> Tally:
     """Run the verl job with this process as its driver, and count the calls of its report."""
     for name in _CLEARED:
         os.environ.pop(name, None)
@@ -133,5 +133,5 @@ repro(
     ),
     triggers=[Trigger(name, partial(_run_job, name)) for name in PLANS],
     recommended={"running_head": "verl-project/verl#1642", "kept_handles": "verl-project/verl#1443"},
-    inapplicable=lambda: upstream.lacks(FILE, ASSERTION, names=("verl",)),
+    inapplicable_reason=lambda: upstream.explain_missing_code(FILE, ASSERTION, names=("verl",)),
 )

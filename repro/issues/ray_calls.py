@@ -7,9 +7,9 @@ import tempfile
 from functools import partial
 from typing import Any
 
-from repro.drivers import calls
+from repro.drivers import single_call
 
-_repro = partial(calls.repro, needs=("ray",))
+_repro = partial(single_call.repro, needs=("ray",))
 
 
 class _Engine:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from repro import processes, upstream
-from repro.base import InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Tally, Trigger, repro
 
 _NAMES = ("math-verify",)
 _VERL = "verl.utils.reward_score.math_verify"
@@ -60,7 +60,7 @@ def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[floa
     return [function(completion, answer, **limits) for completion, answer in ANSWERS]
 
 
-def _reward_answers(trigger: str, mitigation: str | None) -> Work:
+def _reward_answers(trigger: str, mitigation: str | None) -> Tally:
     """Compute the rewards of right answers in a worker thread, or as a mitigation says, and count them."""
     if mitigation == "upgrade":
         raise InapplicableError("it is another release: run this there")
@@ -68,16 +68,16 @@ def _reward_answers(trigger: str, mitigation: str | None) -> Work:
     if mitigation == "main_thread":
         return count_rewarded(_compute_rewards(function))
     if mitigation == "own_process":
-        return count_rewarded(processes.isolated(lambda: _compute_rewards(function)))
+        return count_rewarded(processes.run_isolated(lambda: _compute_rewards(function)))
     limits = {"seconds": None} if mitigation == "no_timeout" else {}
     with ThreadPoolExecutor(1) as pool:
         return count_rewarded(pool.submit(_compute_rewards, function, **limits).result())
 
 
-def count_rewarded(rewards: list[float]) -> Work:
+def count_rewarded(rewards: list[float]) -> Tally:
     """Count the right answers that were rewarded."""
     passed = {f"answer {answer}": value == 1.0 for (_, answer), value in zip(ANSWERS, rewards, strict=True)}
-    return Work.of_checks(
+    return Tally.of_checks(
         passed, "right answers are rewarded", f"mean reward {sum(rewards) / len(rewards):.3f}"
     )
 
@@ -87,7 +87,7 @@ def explain_other_failure(trigger: str) -> str | None:
     release = upstream.release(_NAMES)
     # Releases that raise an error in a thread have this message in math_verify/parser.py and grader.py.
     message = "doesn't support threaded environment"
-    raises = upstream.lacks("math_verify/parser.py", message, _NAMES) is None
+    raises = upstream.explain_missing_code("math_verify/parser.py", message, _NAMES) is None
     if trigger == "false_in_thread" and raises:
         return f"{release} raises in a thread instead: see raises_in_thread"
     if trigger == "raises_in_thread" and not raises:
@@ -101,7 +101,7 @@ def explain_other_failure(trigger: str) -> str | None:
     return None
 
 
-def inapplicable() -> str | None:
+def inapplicable_reason() -> str | None:
     """Return the reason why the failure cannot occur with the installed packages; None if it can."""
     distribution = upstream.first_installed(_NAMES)
     if distribution is None:
@@ -125,7 +125,7 @@ repro(
             name,
             partial(_reward_answers, name),
             silent=name != "raises_in_thread",
-            lacks=partial(explain_other_failure, name),
+            missing_requirement=partial(explain_other_failure, name),
         )
         for name in REWARDS
     ],
@@ -133,5 +133,5 @@ repro(
         "no_timeout": "math-verify's own message, huggingface/trl#5281",
         "own_process": "verl, from 0.8.0 on",
     },
-    inapplicable=inapplicable,
+    inapplicable_reason=inapplicable_reason,
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from repro.base import Work
+from repro.base import Tally
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
 
 
-def temperature(mitigation: str | None) -> Work:
+def temperature(mitigation: str | None) -> Tally:
     """Sample at a temperature below 1, with log-probs as vLLM reports them by default."""
     value = 1.0 if mitigation == "temperature_one" else 0.6
     policy = whole_engine.model(0)
@@ -21,7 +21,7 @@ whole_engine.repro(
 )
 
 
-def nucleus(mitigation: str | None) -> Work:
+def nucleus(mitigation: str | None) -> Tally:
     """Sample within a nucleus, while the trainer's softmax covers the whole vocabulary."""
     top_p = 1.0 if mitigation == "neutral_sampling" else 0.7
     mode = "raw_logprobs" if mitigation == "raw_logprobs" else "processed_logprobs"
@@ -42,7 +42,7 @@ def nucleus(mitigation: str | None) -> Work:
 whole_engine.repro("NUM002", nucleus, recommended={"neutral_sampling": "huggingface/trl#6789"})
 
 
-def defaults(mitigation: str | None) -> Work:
+def defaults(mitigation: str | None) -> Tally:
     """Sample with the engine's own default parameters, like a server for parameters that a request leaves out."""
     policy = whole_engine.model(0)
     folder = whole_engine.save(policy, {"repetition_penalty": 1.3})
@@ -57,7 +57,7 @@ def defaults(mitigation: str | None) -> Work:
 whole_engine.repro("NUM003", defaults, recommended={"generation_config_vllm": "NVIDIA-NeMo/RL#3497"})
 
 
-def other_positions(mitigation: str | None) -> Work:
+def other_positions(mitigation: str | None) -> Tally:
     """Give the engine another base of the rotary embedding than the checkpoint's config has."""
     policy = whole_engine.model(0)
     theta = {"rope_theta": 500000.0}
@@ -72,7 +72,7 @@ def other_positions(mitigation: str | None) -> Work:
 whole_engine.repro("NUM043", other_positions)
 
 
-def folders_temperature(mitigation: str | None) -> Work:
+def folders_temperature(mitigation: str | None) -> Tally:
     """Sample at the temperature in the model's folder, which the engine uses if a request has no temperature."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy, {"temperature": 0.6}), **PROCESSED)
@@ -80,7 +80,7 @@ def folders_temperature(mitigation: str | None) -> Work:
     return whole_engine.compare_samples(llm, policy, temperature=1.0 if mitigation == "pin" else default)
 
 
-def presence_penalty(mitigation: str | None) -> Work:
+def presence_penalty(mitigation: str | None) -> Tally:
     """Sample with a penalty on ids that the completion contains already."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy), **PROCESSED)

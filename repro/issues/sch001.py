@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 
 from repro import upstream
-from repro.base import Trigger, Work, repro
+from repro.base import Tally, Trigger, repro
 from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import ForwardPassError, SchedulerRequest, Setup
 
@@ -57,7 +57,7 @@ def _new_engine(mitigation: str | None = None) -> v0.V0Engine:
     return v0.V0Engine(setup)
 
 
-def _lost_step(mitigation: str | None) -> Work:
+def _lost_step(mitigation: str | None) -> Tally:
     """Training's first forward pass fails; the caller catches the exception, keeps the engine, and evaluates."""
     rollouts = _Rollouts(mitigation)
     training = rollouts.generate(TRAINING)
@@ -67,7 +67,7 @@ def _lost_step(mitigation: str | None) -> Work:
     return _evaluate(rollouts)
 
 
-def _cancelled_step(mitigation: str | None) -> Work:
+def _cancelled_step(mitigation: str | None) -> Tally:
     """The coroutine that awaits training's first step is cancelled; evaluation then uses the engine."""
     if mitigation == "server_mode":
         return _serve_both(cancel_training=True)
@@ -78,14 +78,14 @@ def _cancelled_step(mitigation: str | None) -> Work:
     return _evaluate(rollouts)
 
 
-def _evaluate(rollouts: _Rollouts) -> Work:
+def _evaluate(rollouts: _Rollouts) -> Tally:
     """Generate for evaluation after training gave up its requests; only evaluation's answers are due."""
     rollouts.prepare_reuse()
     [received] = callers.take_turns([rollouts.generate(EVALUATION)])
     return v0.count_answers([rollouts.engine], [(EVALUATION, received)])
 
 
-def _two_owners(mitigation: str | None) -> Work:
+def _two_owners(mitigation: str | None) -> Tally:
     """Training is in its forward pass when evaluation's thread calls generate() on the same engine."""
     if mitigation == "server_mode":
         return _serve_both()
@@ -103,7 +103,7 @@ def _two_owners(mitigation: str | None) -> Work:
     return v0.count_answers(engines, [(TRAINING, trained), (EVALUATION, evaluated)])
 
 
-def _serve_both(*, cancel_training: bool = False) -> Work:
+def _serve_both(*, cancel_training: bool = False) -> Tally:
     """Submit evaluation's requests to a server loop, or cancel training's, while training's step runs."""
     server = callers.ServingLoop(_new_engine())
     server.submit(TRAINING)
@@ -132,5 +132,5 @@ repro(
         Trigger("two_owners", _two_owners),
     ],
     recommended={"one_owner": "ms-swift 3.5.0, modelscope/ms-swift#4234"},
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION),
+    inapplicable_reason=lambda: upstream.explain_missing_code("vllm/core/scheduler.py", ASSERTION),
 )

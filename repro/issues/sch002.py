@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repro import upstream
-from repro.base import Trigger, Work, repro
+from repro.base import Tally, Trigger, repro
 from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, check_prompt
 
@@ -54,7 +54,7 @@ def _prepare(requests: Sequence[SchedulerRequest], mitigation: str | None) -> li
     return list(requests)
 
 
-def _generate_once(mitigation: str | None, requests: Sequence[SchedulerRequest], *, chunked: bool) -> Work:
+def _generate_once(mitigation: str | None, requests: Sequence[SchedulerRequest], *, chunked: bool) -> Tally:
     """Call generate() once with all requests; the failure occurs within the call."""
     engine = _new_engine(mitigation, chunked=chunked)
     prepared = _prepare(requests, mitigation)
@@ -62,23 +62,23 @@ def _generate_once(mitigation: str | None, requests: Sequence[SchedulerRequest],
     return v0.count_answers([engine], [(prepared, received)])
 
 
-def _overlong_prompt(mitigation: str | None) -> Work:
+def _overlong_prompt(mitigation: str | None) -> Tally:
     """The neighbour goes on, so no sequence finishes in the step in which the overlong sequence is stopped."""
     return _generate_overlong(mitigation, neighbour_tokens=30)
 
 
-def _overlong_dropped(mitigation: str | None) -> Work:
+def _overlong_dropped(mitigation: str | None) -> Tally:
     """The neighbour finishes in the step in which the overlong sequence is stopped, which empties the list."""
     return _generate_overlong(mitigation, neighbour_tokens=1)
 
 
-def _generate_overlong(mitigation: str | None, neighbour_tokens: int) -> Work:
+def _generate_overlong(mitigation: str | None, neighbour_tokens: int) -> Tally:
     check_prompt(OVERLONG.prompt, LIMIT)
     neighbour = SchedulerRequest("neighbour", prompt=1, max_tokens=neighbour_tokens)
     return _generate_once(mitigation, [neighbour, OVERLONG], chunked=True)
 
 
-def _overlong_poisons_next(mitigation: str | None) -> Work:
+def _overlong_poisons_next(mitigation: str | None) -> Tally:
     """With the overlong request alone, generate() returns nothing; the next call, with a legal prompt, fails."""
     check_prompt(OVERLONG.prompt, LIMIT)
     engine = _new_engine(mitigation, chunked=True)
@@ -96,11 +96,11 @@ def _overlong_poisons_next(mitigation: str | None) -> Work:
     return v0.count_answers([engine], [(due, received)])
 
 
-def _min_tokens(mitigation: str | None) -> Work:
+def _min_tokens(mitigation: str | None) -> Tally:
     return _generate_once(mitigation, WITH_MINIMUM, chunked=False)
 
 
-def _min_tokens_chunked(mitigation: str | None) -> Work:
+def _min_tokens_chunked(mitigation: str | None) -> Tally:
     return _generate_once(mitigation, WITH_MINIMUM, chunked=True)
 
 
@@ -122,5 +122,5 @@ repro(
         "chunked_prefill_off": "vllm-project/vllm#8881",
         "filter_overlong": "hiyouga/EasyR1#210, #215",
     },
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION),
+    inapplicable_reason=lambda: upstream.explain_missing_code("vllm/core/scheduler.py", ASSERTION),
 )

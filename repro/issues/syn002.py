@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from repro import upstream
-from repro.base import ElsewhereError, InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Tally, Trigger, UpstreamFailureError, repro
 from repro.drivers import whole_engine
 
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
@@ -30,18 +30,18 @@ _PLANS: dict[str | None, dict[str, Any]] = {
 }
 
 
-def _carry_out(mitigation: str | None) -> Work:
+def _carry_out(mitigation: str | None) -> Tally:
     """Carry out the mitigation's plan, and count the completions whose tokens all come from the same weights."""
     # The engine has an EngineCore process, like in a server.
     os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
-    if reason := whole_engine.inapplicable():
+    if reason := whole_engine.inapplicable_reason():
         raise InapplicableError(reason)
     old, new = whole_engine.model(0), whole_engine.model(1)
     try:
         rollout = _rollout(_PLANS[mitigation], whole_engine.save(old), whole_engine.save(new))
         completions, at_pause = asyncio.run(rollout)
     except Exception as error:
-        raise ElsewhereError.from_exception(error) from error
+        raise UpstreamFailureError.from_exception(error) from error
     policies = {}
     for name, (ids, logprobs) in completions.items():
         sampled = whole_engine.Sampled(PROMPTS[name], tuple(ids), ())
@@ -50,7 +50,7 @@ def _carry_out(mitigation: str | None) -> Work:
     return count_unmixed(policies, at_pause)
 
 
-def count_unmixed(completions: Mapping[str, list[str]], at_pause: Mapping[str, int]) -> Work:
+def count_unmixed(completions: Mapping[str, list[str]], at_pause: Mapping[str, int]) -> Tally:
     """Count the completions whose tokens all come from the same weights.
 
     Args:
@@ -64,7 +64,7 @@ def count_unmixed(completions: Mapping[str, list[str]], at_pause: Mapping[str, i
         raise RuntimeError(f"log-probs that are of neither weights: {_describe_runs(completions)}")
     unmixed = [(name, len(policies)) for name, policies in completions.items() if len(set(policies)) == 1]
     counts = ", ".join(f"{count} of {name}" for name, count in at_pause.items())
-    return Work(
+    return Tally(
         dict.fromkeys(PROMPTS, TOKENS),
         unmixed,
         note=f"tokens when the pause was over: {counts}; {_describe_runs(completions)}",
@@ -145,22 +145,21 @@ async def _complete(
     logprobs: list[float] = []
     async for answer in engine.generate(prompt, params, f"{name} again" if again else name):
         [done] = answer.outputs
-        ids = list(done.token_ids)
-        logprobs = [float(entry[token].logprob) for entry, token in zip(done.logprobs, ids, strict=True)]
+        ids, logprobs = list(done.token_ids), list(whole_engine.reported_logprobs(done))
         note_tokens(name, len(ids))
     return ids, logprobs
 
 
-def inapplicable() -> str | None:
+def inapplicable_reason() -> str | None:
     """Return why the failure cannot occur with the installed vLLM; None if it can."""
-    return upstream.lacks("vllm/v1/engine/async_llm.py", "mode: PauseMode") or upstream.lacks(
-        "vllm/v1/core/sched/scheduler.py", "PauseState.PAUSED_NEW"
-    )
+    return upstream.explain_missing_code(
+        "vllm/v1/engine/async_llm.py", "mode: PauseMode"
+    ) or upstream.explain_missing_code("vllm/v1/core/sched/scheduler.py", "PauseState.PAUSED_NEW")
 
 
 repro(
     "SYN002",
     distributions=upstream.VLLM,
     triggers=[Trigger("preempted", _carry_out, silent=True)],
-    inapplicable=inapplicable,
+    inapplicable_reason=inapplicable_reason,
 )

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from repro import upstream
-from repro.base import Trigger, Work, repro
+from repro.base import Tally, Trigger, repro
 from repro.drivers import tiny_trl, whole_engine
 
 _NAMES = ("trl",)
@@ -40,7 +40,7 @@ def _start_generation(model: Any) -> Any:
         **({"is_fsdp_enabled": False} if "is_fsdp_enabled" in options else {}),
         processing_class=tiny_trl.tokenizer(),
         mode="colocate",
-        max_model_length=whole_engine.LIMIT,
+        max_model_length=whole_engine.MAX_MODEL_LEN,
         max_completion_length=24,
         enable_sleep_mode=False,  # the CPU build refuses it
         logprobs=0,
@@ -73,7 +73,7 @@ def sampled_logprob(value: Any) -> float:
     return float(value[0] if isinstance(value, list) else value)
 
 
-def asleep(mitigation: str | None) -> Work:
+def asleep(mitigation: str | None) -> Tally:
     """Generate after a weight update with sleep mode on."""
     from transformers import AutoModelForCausalLM
 
@@ -94,20 +94,23 @@ def asleep(mitigation: str | None) -> Work:
     return count_policy_logprobs([value for sample in samples for value in sample.logprobs], *by_model)
 
 
-def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Work:
+def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Tally:
     """Count the log-probs that equal the policy's, and note how many equal the base model's."""
     differences = [abs(a - b) for a, b in zip(engine, policy, strict=True)]
     passed = {f"token {index}": value <= TOLERANCE for index, value in enumerate(differences)}
     old = sum(abs(a - b) <= TOLERANCE for a, b in zip(engine, base, strict=True))
     mean = sum(differences) / len(differences)
     note = f"mean difference {mean:.2g}; {old} of {len(engine)} are the base model's"
-    return Work.of_checks(passed, "log-probs are the policy's", note)
+    return Tally.of_checks(passed, "log-probs are the policy's", note)
 
 
-def inapplicable() -> str | None:
+def inapplicable_reason() -> str | None:
     """Return the reason why the failure cannot occur with the installed TRL and vLLM; None if it can."""
     # TRL 0.28 and newer have the file.
-    return upstream.lacks("trl/generation/vllm_generation.py", RELOADS, _NAMES) or whole_engine.inapplicable()
+    return (
+        upstream.explain_missing_code("trl/generation/vllm_generation.py", RELOADS, _NAMES)
+        or whole_engine.inapplicable_reason()
+    )
 
 
 repro(
@@ -121,5 +124,5 @@ repro(
     ),
     triggers=[Trigger("asleep", asleep, silent=True)],
     recommended={"upgrade": "huggingface/trl#5355"},
-    inapplicable=inapplicable,
+    inapplicable_reason=inapplicable_reason,
 )

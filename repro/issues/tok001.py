@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Tally, Trigger, repro
 from repro.drivers import tiny_trl, whole_engine
 from repro.drivers.whole_engine import PROMPTS, VOCABULARY
 
@@ -48,29 +48,26 @@ def _start_engine(mitigation: str | None) -> tuple[Any, Any]:
 
 def _complete(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None) -> list[Any]:
     """Return one of vLLM's completions, with its text, for each prompt."""
-    import vllm
-
     options = {"detokenize": True, "skip_special_tokens": False, "spaces_between_special_tokens": True}
     options |= mitigation_params(mitigation)
-    params = [vllm.SamplingParams(**(whole_engine.settings(seed) | options)) for seed in range(len(prompts))]
-    requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    return [answer.outputs[0] for answer in llm.generate(requests, params, use_tqdm=False)]
+    params = [whole_engine.params(seed, **options) for seed in range(len(prompts))]
+    return whole_engine.complete(llm, prompts, params)
 
 
-def sampled(mitigation: str | None) -> Work:
+def sampled(mitigation: str | None) -> Tally:
     """Count the sampled tokens that have a text."""
     _, llm = _start_engine(mitigation)
     completions = _complete(llm, PROMPTS, mitigation)
     return count_with_text([token for completion in completions for token in completion.token_ids])
 
 
-def count_with_text(ids: Sequence[int]) -> Work:
+def count_with_text(ids: Sequence[int]) -> Tally:
     """Count the ids that the tokenizer has."""
     passed = {f"token {index}": token < TOKENS for index, token in enumerate(ids)}
-    return Work.of_checks(passed, "sampled tokens have a text")
+    return Tally.of_checks(passed, "sampled tokens have a text")
 
 
-def re_encoded(mitigation: str | None) -> Work:
+def re_encoded(mitigation: str | None) -> Tally:
     """Count the completions whose text is tokenized to the same ids."""
     words, llm = _start_engine(mitigation)
     passed, count, count_again = {}, 0, 0
@@ -82,10 +79,10 @@ def re_encoded(mitigation: str | None) -> Work:
         passed[f"completion {index}"] = list(again) == ids
         count, count_again = count + len(ids), count_again + len(again)
     note = f"{count} tokens sampled, {count_again} came back"
-    return Work.of_checks(passed, "completions are the same tokens again", note)
+    return Tally.of_checks(passed, "completions are the same tokens again", note)
 
 
-def fed_back(mitigation: str | None) -> Work:
+def fed_back(mitigation: str | None) -> Tally:
     """Count the requests of a second turn that the engine answers; their prompts contain the sampled ids."""
     if not any(_REFUSES in (upstream.source(path) or "") for path in _CHECKS):
         raise InapplicableError("this vLLM takes every id that the model has a row for as a prompt")
@@ -96,7 +93,7 @@ def fed_back(mitigation: str | None) -> Work:
     names = [f"turn {index}" for index in range(len(turns))]
     due = {name: len(completion.token_ids) for name, completion in zip(names, first, strict=True)}
     received = [(name, len(completion.token_ids)) for name, completion in zip(names, second, strict=True)]
-    return Work(due, received)
+    return Tally(due, received)
 
 
 repro(
@@ -104,7 +101,7 @@ repro(
     assertion="raise ValueError(",
     raises="ValueError",
     function="_validate_token_prompt",
-    distributions=whole_engine.DISTRIBUTIONS,
+    distributions=upstream.VLLM,
     modules=whole_engine.MODULES,
     triggers=[
         Trigger("sampled", sampled, silent=True),
@@ -112,5 +109,5 @@ repro(
         Trigger("fed_back", fed_back),
     ],
     recommended={"logit_bias": "volcengine/verl#1398", "top_p": "vllm-project/vllm#13175"},
-    inapplicable=whole_engine.inapplicable,
+    inapplicable_reason=whole_engine.inapplicable_reason,
 )

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from repro.base import InapplicableError
-from repro.drivers import calls, hangs
+from repro.drivers import hangs, single_call
 
-_torch_repro = partial(calls.repro, needs=("torch",))
+_torch_repro = partial(single_call.repro, needs=("torch",))
 _group_repro = partial(_torch_repro, modules=("torch.distributed",))
 _launch_repro = partial(_torch_repro, modules=("torch.distributed.run",), raises="ChildFailedError: FAILED")
 _RANKS = ("the trainer: two ranks of ours, over gloo in place of NCCL",)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Tally, Trigger, repro
 from repro.drivers import imports
 
 MODULES = {"trainer": "trl.trainer.grpo_trainer", "server": "trl.scripts.vllm_serve"}
@@ -36,7 +36,7 @@ def identify(error: str) -> str:
     return "CMP003" if module and "." not in module[1] and module[1] not in {"trl", "torch"} else ""
 
 
-def _try_import(code: str, trigger: str, mitigation: str | None) -> Work:
+def _try_import(code: str, trigger: str, mitigation: str | None) -> Tally:
     extra_path = os.environ.get(BESIDE)
     if mitigation and not extra_path:
         raise InapplicableError(f"it is another release: name a folder that has it in {BESIDE}")
@@ -50,7 +50,7 @@ def _try_import(code: str, trigger: str, mitigation: str | None) -> Work:
     return work
 
 
-def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Work:
+def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Tally:
     """Return the work for a module whose import failed with the failure of this code.
 
     Raises:
@@ -71,12 +71,12 @@ def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Work:
     return count_imported(trigger, result)
 
 
-def count_imported(trigger: str, result: Mapping[str, object]) -> Work:
+def count_imported(trigger: str, result: Mapping[str, object]) -> Tally:
     """Count the module if it was imported; note where the import failed."""
     passed = {MODULES[trigger]: bool(result["ok"])}
     _, _, path = str(result["where"]).rpartition("/trl/")
     note = "" if result["ok"] else f"trl/{path}: {_without_path(str(result['error']))}"
-    return Work.of_checks(passed, "modules are imported", note)
+    return Tally.of_checks(passed, "modules are imported", note)
 
 
 def _without_path(error: str) -> str:
@@ -95,7 +95,7 @@ repro(
     "CMP002",
     distributions=("trl",),
     triggers=_triggers("CMP002"),
-    inapplicable=partial(upstream.missing, ("trl", "vllm")),
+    inapplicable_reason=partial(upstream.explain_missing_modules, ("trl", "vllm")),
 )
 # TRL up to 0.28 calls a private function of transformers to find out whether a package is installed. From transformers
 # 5 on this function returns a pair, which is always true, so TRL imports packages that are not installed (vllm_ascend,
@@ -104,5 +104,5 @@ repro(
     "CMP003",
     distributions=("trl",),
     triggers=_triggers("CMP003"),
-    inapplicable=partial(upstream.missing, ("trl",)),
+    inapplicable_reason=partial(upstream.explain_missing_modules, ("trl",)),
 )

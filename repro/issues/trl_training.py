@@ -8,10 +8,10 @@ from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError
-from repro.drivers import calls, tiny_trl
+from repro.drivers import single_call, tiny_trl
 
-_options_repro = partial(calls.repro, needs=("trl",))
-_repro = partial(calls.repro, needs=("trl",), modules=tiny_trl.MODULES)
+_options_repro = partial(single_call.repro, needs=("trl",))
+_repro = partial(single_call.repro, needs=("trl",), modules=tiny_trl.MODULES)
 
 
 @_options_repro("CFG101", raises="ValueError: must be divisible by num_generations")
@@ -62,7 +62,9 @@ def cfg116_question(mitigation: str | None) -> None:
     tiny_trl.take_step(tiny_trl.reward_nothing, column=column)
 
 
-@calls.repro("CMP025", needs=("transformers", "torch", "datasets"), raises="TypeError: num_items_in_batch")
+@single_call.repro(
+    "CMP025", needs=("transformers", "torch", "datasets"), raises="TypeError: num_items_in_batch"
+)
 def cmp025_older_trainer(mitigation: str | None) -> None:
     """Train with a compute_loss for transformers before 4.46, which does not take num_items_in_batch."""
     from datasets import Dataset
@@ -123,7 +125,7 @@ def rew002_narrow(mitigation: str | None) -> None:
     tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else _reward_without_kwargs)
 
 
-@calls.repro(
+@single_call.repro(
     "SYN014",
     needs=("trl",),
     modules=("trl.scripts.vllm_serve",),

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.base import InapplicableError, Work
+from repro.base import InapplicableError, Tally
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
 
 
-def same_prompt(mitigation: str | None) -> Work:
+def same_prompt(mitigation: str | None) -> Tally:
     """Load new weights, and keep the keys that were cached with the old weights for the same prompt."""
     old, new = whole_engine.model(0), whole_engine.model(1)
     caching = mitigation != "prefix_caching_off"
     llm = whole_engine.start(whole_engine.save(old), **PROCESSED, enable_prefix_caching=caching)
-    whole_engine.sample(llm, [whole_engine.LONG], [whole_engine.params(0)])
+    whole_engine.sample(llm, [whole_engine.LONG_PROMPT], [whole_engine.params(0)])
     whole_engine.push_weights(llm, new)
     if mitigation == "reset_prefix_cache" and not llm.reset_prefix_cache():
         raise InapplicableError("the prefix cache was not reset")
-    [sample] = whole_engine.sample(llm, [whole_engine.LONG], [whole_engine.params(1)])
+    [sample] = whole_engine.sample(llm, [whole_engine.LONG_PROMPT], [whole_engine.params(1)])
     trainer = whole_engine.trainer_logprobs(new, sample)
     return whole_engine.count_agreeing(list(zip(sample.logprobs, trainer, strict=True)))
 
@@ -36,14 +36,14 @@ def _start_and_train() -> tuple[Any, Any]:
 
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy), **PROCESSED)
-    ids = torch.tensor([whole_engine.LONG])
+    ids = torch.tensor([whole_engine.LONG_PROMPT])
     policy(ids, labels=ids).loss.backward()
     torch.optim.SGD(policy.parameters(), lr=0.5).step()
     policy.zero_grad()
     return llm, policy
 
 
-def not_sent(mitigation: str | None) -> Work:
+def not_sent(mitigation: str | None) -> Tally:
     """Compare samples of an engine that never got the update with the policy after a step."""
     llm, policy = _start_and_train()
     if mitigation == "push":
@@ -55,7 +55,7 @@ def not_sent(mitigation: str | None) -> Work:
 whole_engine.repro("SYN024", not_sent)
 
 
-def layer_left_out(mitigation: str | None) -> Work:
+def layer_left_out(mitigation: str | None) -> Tally:
     """Send all tensors except those of the second layer."""
     llm, policy = _start_and_train()
     whole_engine.push_weights(llm, policy, lambda name: mitigation == "all_names" or ".layers.1." not in name)
@@ -104,7 +104,7 @@ class _EngineWithAdapter:
         return self.llm.generate(*arguments, lora_request=self.adapter, **options)
 
 
-def merged(mitigation: str | None) -> Work:
+def merged(mitigation: str | None) -> Tally:
     """Apply an adapter twice: its change is merged into the weights, and the requests name it, too."""
     import torch
     from vllm.lora.request import LoRARequest

@@ -11,10 +11,13 @@ from repro import __main__ as command
 from repro import render
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
-from repro.upstream import WheelProof
+from repro.upstream import WheelComparison
 from tests.processes import run_python
 
-BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", function="f", as_recorded=True)
+REPRODUCED = Attempt(
+    "t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", function="f", as_recorded=True
+)
+UNMODIFIED = WheelComparison("vllm", "1", 1, ())
 
 
 @pytest.mark.parametrize(
@@ -77,9 +80,9 @@ def test_killed_search_is_reported():
         "import os, signal\n"
         "from repro.fuzz import search\n"
         "def die(seed, cpu_s): os.kill(os.getpid(), signal.SIGKILL) if seed else 1 / 0\n"
-        "search.search = die\n"
+        "search.run_search = die\n"
         "for seed in (0, 1):\n"
-        "    try: search.search_apart(seed, 1.0)\n"
+        "    try: search.search_isolated(seed, 1.0)\n"
         "    except search.SearchError as error: print(error)\n"
         "try: os.wait()\n"
         "except ChildProcessError: print('gone')\n"
@@ -155,22 +158,22 @@ def test_list_names_every_code_and_its_json_every_trigger_and_mitigation(run_com
 
 
 @pytest.mark.parametrize(
-    ("attempts", "proof", "code"),
+    ("attempts", "comparison", "code"),
     [
-        ([BARE, BARE], None, 0),
-        ([Attempt("t", None, AttemptOutcome.INAPPLICABLE)], None, 0),
-        ([BARE], WheelProof("vllm", "1", 1, ("vllm/a.py",)), 1),
-        ([replace(BARE, as_recorded=False)] * 2, None, 1),
-        ([replace(BARE, as_recorded=False), Attempt("t", "m", AttemptOutcome.TIMEOUT)], None, 1),
-        ([BARE, replace(BARE, where="vllm/a.py:4")], None, 1),
-        ([BARE, replace(BARE, outcome=AttemptOutcome.TIMEOUT, as_recorded=None)], None, 1),
-        ([Attempt("t", None, AttemptOutcome.TIMEOUT)], None, 3),
-        ([replace(BARE, outcome=AttemptOutcome.ERROR, as_recorded=None)] * 2, None, 3),
+        ([REPRODUCED, REPRODUCED], UNMODIFIED, 0),
+        ([Attempt("t", None, AttemptOutcome.INAPPLICABLE)], UNMODIFIED, 0),
+        ([REPRODUCED], WheelComparison("vllm", "1", 1, ("vllm/a.py",)), 1),
+        ([replace(REPRODUCED, as_recorded=False)] * 2, UNMODIFIED, 1),
+        ([replace(REPRODUCED, as_recorded=False), Attempt("t", "m", AttemptOutcome.TIMEOUT)], UNMODIFIED, 1),
+        ([REPRODUCED, replace(REPRODUCED, where="vllm/a.py:4")], UNMODIFIED, 1),
+        ([REPRODUCED, replace(REPRODUCED, outcome=AttemptOutcome.TIMEOUT, as_recorded=None)], UNMODIFIED, 1),
+        ([Attempt("t", None, AttemptOutcome.TIMEOUT)], UNMODIFIED, 3),
+        ([replace(REPRODUCED, outcome=AttemptOutcome.ERROR, as_recorded=None)] * 2, UNMODIFIED, 3),
     ],
 )
-def test_exit_codes(attempts, proof, code):
-    """The exit code is 1 for an unrecorded, modified or flaky result, 3 for no result, and 0 otherwise."""
-    assert command.exit_code({"X": attempts}, proof) == code
+def test_exit_codes(attempts, comparison, code):
+    """The exit code is 1 for modified files and for an unrecorded or varying outcome, 3 for none, and else 0."""
+    assert command.exit_code({"X": attempts}, comparison) == code
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_exit_codes(attempts, proof, code):
 )
 def test_repeated_attempts_are_compared_without_times_and_messages(other, count):
     """Repeated attempts vary if outcome, location or counts differ, but not by seconds or messages."""
-    assert render.count_varying([BARE, BARE, replace(BARE, **other)]) == count
+    assert render.count_varying([REPRODUCED, REPRODUCED, replace(REPRODUCED, **other)]) == count
 
 
 def test_attempts_can_be_repeated(run_toys):

@@ -33,12 +33,12 @@ def installed(tmp_path, monkeypatch):
 
 def compare_files():
     """Compare the installed vLLM with its RECORD, as the command does."""
-    return upstream.compare(upstream.first_installed(upstream.VLLM))
+    return upstream.compare_with_wheel(upstream.first_installed(upstream.VLLM))
 
 
 def test_untouched_distribution_is_unmodified(installed):
     """An untouched distribution has no modified files; only Python files with a hash in RECORD are compared."""
-    assert compare_files() == upstream.WheelProof("vllm", "2.0", files_checked=2, modified=())
+    assert compare_files() == upstream.WheelComparison("vllm", "2.0", files_checked=2, modified=())
     assert upstream.versions()["vllm"] == "2.0"
 
 
@@ -63,4 +63,4 @@ def test_missing_distribution_gives_no_error():
 )
 def test_missing_source_is_named(installed, path, statement, reason):
     """The reason names the missing file, or the statement that the file does not contain."""
-    assert upstream.lacks(path, statement) == reason
+    assert upstream.explain_missing_code(path, statement) == reason

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from repro import upstream
-from repro.base import ElsewhereError, InapplicableError
+from repro.base import InapplicableError, UpstreamFailureError
 from repro.drivers import whole_engine
 from repro.drivers.verl_rollout import NAMES, OTHER_NAMESPACE, RIGHT
 from repro.drivers.whole_engine import Sampled
@@ -109,7 +109,7 @@ def test_other_reports_are_errors():
     with pytest.raises(RuntimeError, match="exit code 1"):
         ray001.count_calls({"broken": "exit code 1"})
     failure = {"kind": "EngineDeadError", "text": "has ended", "frames": [["a.py", 3, "f"]]}
-    with pytest.raises(ElsewhereError, match="EngineDeadError: has ended") as raised:
+    with pytest.raises(UpstreamFailureError, match="EngineDeadError: has ended") as raised:
         ray001.count_calls(workers_report(failure=failure))
     assert raised.value.frames == (["a.py", 3, "f"],)
 
@@ -179,8 +179,8 @@ def test_affected_release_is_recognised(monkeypatch, code, trigger, installed, r
     distribution = SimpleNamespace(version="0.0.0", metadata={"Name": "upstream"})
     monkeypatch.setattr(upstream, "first_installed", lambda _: distribution)
     monkeypatch.setattr(metadata, "version", installed.get)
-    monkeypatch.setattr(whole_engine, "inapplicable", lambda: None)
-    check = REPROS[code].trigger(trigger).lacks if trigger else REPROS[code].inapplicable
+    monkeypatch.setattr(whole_engine, "inapplicable_reason", lambda: None)
+    check = REPROS[code].trigger(trigger).missing_requirement if trigger else REPROS[code].inapplicable_reason
     assert check() is None if reason is None else reason in check()
 
 

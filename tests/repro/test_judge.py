@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from repro import judge
-from repro.base import Attempt, AttemptOutcome, ElsewhereError, Trigger
+from repro.base import Attempt, AttemptOutcome, Trigger, UpstreamFailureError
 
 UPSTREAM = """
 def fails(kind):
@@ -42,7 +42,7 @@ def repro(toys, upstream):
 
 def test_expected_assertion_is_reproduced_with_its_location(repro):
     """The attempt has the statement, the path in the wheel, the line, the function and the calls."""
-    observed = judge.attempt(repro, "sought", None)
+    observed = judge.run_attempt(repro, "sought", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.REPRODUCED, True)
     assert observed.assertion == "assert len([1]) == 0"
     assert (observed.where, observed.function) == ("pack/core.py:4", "fails")
@@ -52,7 +52,7 @@ def test_expected_assertion_is_reproduced_with_its_location(repro):
 
 def test_other_upstream_assertion_does_not_count(repro):
     """Another upstream assertion counts as not reproduced; the detail names the expected one."""
-    observed = judge.attempt(repro, "other", None)
+    observed = judge.run_attempt(repro, "other", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
     assert observed.assertion == "assert kind == 'never'"
     assert "sought" in observed.detail
@@ -60,10 +60,10 @@ def test_other_upstream_assertion_does_not_count(repro):
 
 def judge_remote_failure(repro, upstream, kind, line, mitigation=None):
     """Judge a failure of another process, of type `kind` at a line of the upstream module."""
-    error = ElsewhereError(
+    error = UpstreamFailureError(
         kind, "what it said", [("/here/repro/x.py", 1, "main"), (upstream.__file__, line, "fails")], "a note"
     )
-    return judge.by_exception(Attempt("sought", mitigation, AttemptOutcome.ERROR), repro, error)
+    return judge.judge_exception(Attempt("sought", mitigation, AttemptOutcome.ERROR), repro, error)
 
 
 def test_failure_of_another_process_counts(repro, upstream):
@@ -88,8 +88,8 @@ def test_other_exception_of_another_process_is_reported(repro, upstream):
 
 def test_own_failure_in_another_process_is_a_harness_error(repro):
     """A failure in another process without a frame in an installed package is an error of the harness."""
-    error = ElsewhereError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
-    observed = judge.by_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
+    error = UpstreamFailureError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
+    observed = judge.judge_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
     assert observed.outcome is AttemptOutcome.ERROR
     assert "the harness failed" in observed.detail
 
@@ -111,8 +111,8 @@ def test_failure_is_matched_by_statement_function_or_text(repro, upstream, sough
 
 def test_mitigation_with_another_assertion_does_not_help(repro):
     """The detail tells whether the same or another assertion failed under the mitigation."""
-    assert judge.attempt(repro, "sought", "helps").detail == "the same assertion"
-    observed = judge.attempt(repro, "other", "helps")
+    assert judge.run_attempt(repro, "sought", "helps").detail == "the same assertion"
+    observed = judge.run_attempt(repro, "other", "helps")
     assert (observed.outcome, observed.detail) == (
         AttemptOutcome.NOT_MITIGATED,
         "another assertion in its place",
@@ -122,7 +122,7 @@ def test_mitigation_with_another_assertion_does_not_help(repro):
 @pytest.mark.parametrize("trigger", ["own_assertion", "wrong_value"])
 def test_harness_failure_is_an_error(repro, trigger):
     """An assertion or another exception in the harness is an error with its location."""
-    observed = judge.attempt(repro, trigger, None)
+    observed = judge.run_attempt(repro, trigger, None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.ERROR, None)
     assert "the harness failed at " in observed.detail
     assert "toys.py:" in observed.detail
@@ -139,7 +139,7 @@ def test_harness_failure_is_an_error(repro, trigger):
 )
 def test_silent_failure_is_judged_by_its_counts(repro, mitigation, outcome, as_recorded):
     """A lost token reproduces a silent failure; a mitigation helps only if all the work was done."""
-    observed = judge.attempt(repro, "silent", mitigation)
+    observed = judge.run_attempt(repro, "silent", mitigation)
     assert (observed.outcome, observed.as_recorded) == (outcome, as_recorded)
     if mitigation == "helps":
         assert (observed.finished, observed.expected, observed.tokens) == (2, 2, 5)
@@ -147,5 +147,5 @@ def test_silent_failure_is_judged_by_its_counts(repro, mitigation, outcome, as_r
 
 def test_finished_work_is_not_reproduced(repro):
     """A repro that expects an exception is not reproduced by finished work."""
-    observed = judge.attempt(repro, "chatter", None)
+    observed = judge.run_attempt(repro, "chatter", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "problem"),
     [
         ({}, None),
         ({"steps": 2}, "2 steps with 3 losses, where 3 were asked for"),
@@ -29,9 +29,9 @@ ROOT = Path(__file__).parents[2]
         ({"moved": 0.0}, "the weights did not move"),
     ],
 )
-def test_training_needs_finite_losses_and_changed_weights(changes, said):
+def test_training_needs_finite_losses_and_changed_weights(changes, problem):
     document = {"steps": 3, "moved": 0.1, "logged": {"loss": [0.1, 0.0, 0.2]}}
-    assert trl_training.find_failure(document | changes) == said
+    assert trl_training.find_failure(document | changes) == problem
 
 
 def test_failure_location_is_in_the_installed_package(tmp_path):
@@ -85,19 +85,19 @@ def test_thread_binding_option_fits_the_release(monkeypatch, version, word):
 
 
 @pytest.mark.parametrize(
-    ("known", "said"),
+    ("options", "reason"),
     [
         ({"use_vllm", "vllm_device"}, "a GPU of its own"),
         # As in 0.16 and 0.17, which keep the older setting and ignore it.
-        ({"use_vllm", "vllm_device", "vllm_server_host"}, "on a server alone"),
+        ({"use_vllm", "vllm_device", "vllm_server_host"}, "only on a server"),
         ({"use_vllm", "vllm_server_host", "vllm_mode"}, None),
     ],
 )
-def test_missing_mode_has_its_reason(monkeypatch, known, said):
+def test_missing_mode_has_its_reason(monkeypatch, options, reason):
     """The reason for a missing mode is derived from the options of this TRL, not from its version number."""
-    monkeypatch.setattr(trl_training, "option_names", lambda: known)
+    monkeypatch.setattr(trl_training, "option_names", lambda: options)
     result = trl_training.explain_missing_mode()
-    assert (result is None) if said is None else (result is not None and said in result)
+    assert (result is None) if reason is None else (result is not None and reason in result)
 
 
 @pytest.mark.parametrize(("module", "arguments"), [("trl_training", ["alone"]), ("logprob_agreement", [])])

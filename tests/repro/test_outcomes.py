@@ -2,12 +2,12 @@
 
 import pytest
 
-from repro.base import Attempt, AttemptOutcome, Work, overall
+from repro.base import Attempt, AttemptOutcome, Tally, overall
 
 
 def test_work_is_complete_when_each_request_was_served_once_in_full():
     """Work is complete if each request finished once with all its tokens."""
-    work = Work({"a": 3, "b": None}, [("a", 3), ("b", 0)])
+    work = Tally({"a": 3, "b": None}, [("a", 3), ("b", 0)])
     assert work.complete
     assert (work.finished, work.tokens) == (2, 3)
     assert work.describe() == "2 of 2 requests finished, 3 tokens"
@@ -16,14 +16,14 @@ def test_work_is_complete_when_each_request_was_served_once_in_full():
 @pytest.mark.parametrize(
     ("work", "description"),
     [
-        (Work({"a": 3}, [("a", 2)]), "0 of 1 requests finished, 2 tokens; not served: a"),
-        (Work({"a": 3}, []), "not served: a"),
-        (Work({"a": 3}, [("a", 3), ("a", 3)]), "not served: a"),
-        (Work({"a": None}, []), "not served: a"),
-        (Work({"a": 3}, [("a", 3)], stray=2), "2 completions went to a caller that had not asked for them"),
-        (Work({"a": 3}, [("a", 3)], leaked_blocks=5), "5 KV cache blocks leaked"),
-        (Work({"a": 3}, [("a", 3)], parked=1), "1 sequences left parked as stopped"),
-        (Work.of_checks({"a": True, "b": False}, "checks passed", "so far"), "1 of 2 checks passed; so far"),
+        (Tally({"a": 3}, [("a", 2)]), "0 of 1 requests finished, 2 tokens; not served: a"),
+        (Tally({"a": 3}, []), "not served: a"),
+        (Tally({"a": 3}, [("a", 3), ("a", 3)]), "not served: a"),
+        (Tally({"a": None}, []), "not served: a"),
+        (Tally({"a": 3}, [("a", 3)], stray=2), "2 completions went to a caller that had not asked for them"),
+        (Tally({"a": 3}, [("a", 3)], leaked_blocks=5), "5 KV cache blocks leaked"),
+        (Tally({"a": 3}, [("a", 3)], parked=1), "1 sequences left parked as stopped"),
+        (Tally.of_checks({"a": True, "b": False}, "checks passed", "so far"), "1 of 2 checks passed; so far"),
     ],
 )
 def test_incomplete_work_has_a_reason(work, description):

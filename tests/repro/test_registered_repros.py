@@ -36,7 +36,7 @@ def test_entry_reader_matches_a_toml_parser():
 
 def test_missing_trigger_in_the_entry_is_named():
     """The error names the entry and the TOML table that it lacks."""
-    trigger = base.Trigger("frobnicate", lambda mitigation: base.Work({}, []), "")
+    trigger = base.Trigger("frobnicate", lambda mitigation: base.Tally({}, []), "")
     with pytest.raises(ValueError, match=r"CFG101: its entry .* has no \[triggers\.frobnicate\]"):
         base.repro("CFG101", triggers=[trigger])
 

@@ -19,7 +19,9 @@ def run(toys, code, *plan, limit_s=500, **options):
     """Run the planned attempts of one code; return them and the progress lines."""
     lines = []
     repros = {code: toys.REPROS[code]}
-    results = runner.run(repros, {code: plan}, limit_s=limit_s, say=lines.append, registry="toys", **options)
+    results = runner.run(
+        repros, {code: plan}, limit_s=limit_s, report_line=lines.append, registry="toys", **options
+    )
     return results[code], lines
 
 
@@ -74,7 +76,7 @@ def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
     monkeypatch.setattr(runner, "_run_worker", counted)
     codes = ["TOY001", "TOY002", "TOY006"]
     plans = {code: [("silent", None)] for code in codes}
-    results = runner.run(toys.REPROS, plans, limit_s=500, say=lambda _: None, registry="toys")
+    results = runner.run(toys.REPROS, plans, limit_s=500, report_line=lambda _: None, registry="toys")
     assert started == [["TOY001", "TOY006"], ["TOY002"]]
     outcomes = [results[code][0].outcome.name for code in codes]
     assert outcomes == ["REPRODUCED", "ERROR", "REPRODUCED"]
@@ -144,10 +146,12 @@ def test_missing_requirement_is_reported_without_a_worker(toys):
     """Attempts of a trigger with a missing requirement are inapplicable, and come after those of other triggers."""
     toy = toys.REPROS["TOY001"]
     first, *rest = toy.triggers
-    missing = replace(first, lacks=lambda: "no engine here", simulated=("its moment",))
+    missing = replace(first, missing_requirement=lambda: "no engine here", simulated=("its moment",))
     plan = [(first.name, None), (first.name, "helps"), ("silent", "helps")]
     repros = {"TOY001": replace(toy, triggers=(missing, *rest))}
-    result = runner.run(repros, {"TOY001": plan}, limit_s=500, say=lambda _: None, registry="toys")["TOY001"]
+    result = runner.run(repros, {"TOY001": plan}, limit_s=500, report_line=lambda _: None, registry="toys")[
+        "TOY001"
+    ]
     assert [(sample.trigger, sample.mitigation) for sample in result] == [plan[2], plan[0], plan[1]]
     assert result[0].outcome is not AttemptOutcome.INAPPLICABLE
     assert [(sample.outcome, sample.detail, sample.simulated) for sample in result[1:]] == [
@@ -158,6 +162,6 @@ def test_missing_requirement_is_reported_without_a_worker(toys):
 def test_isolated_work_leaves_other_child_processes_alone():
     handler, pipe = signal.getsignal(signal.SIGTERM), subprocess.PIPE
     with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe) as other:
-        assert processes.isolated(lambda: "result") == "result"
+        assert processes.run_isolated(lambda: "result") == "result"
         assert other.communicate(b"alive") == (b"alive", None)
     assert signal.getsignal(signal.SIGTERM) == handler

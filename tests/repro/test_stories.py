@@ -6,7 +6,7 @@ import pytest
 
 from repro.base import BrokenInvariantError
 from repro.fuzz import stories
-from repro.fuzz.search import Rounds
+from repro.fuzz.search import FuzzRounds
 from repro.fuzz.stories import Ending, Story
 from tests.repro.toy_counter import BrokenActions, CounterActions
 
@@ -16,7 +16,7 @@ SMALL = Ending("invariant", "small", "3 is above two")
 
 def rounds(make=CounterActions):
     """Return a new search on the engine that `make` creates."""
-    return Rounds(make)
+    return FuzzRounds(make)
 
 
 def test_story_description():

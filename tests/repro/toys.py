@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Repro, Tally, TriedMitigation, Trigger
 
 
 def hang(_mitigation):
@@ -53,7 +53,7 @@ def chatter(_mitigation):
     """Print with Python and directly to the file descriptor; finish the work."""
     print("chatter", flush=True)
     os.write(1, b"more chatter\n")
-    return Work({"a": 1}, [("a", 1)])
+    return Tally({"a": 1}, [("a", 1)])
 
 
 def own_assertion(mitigation):
@@ -70,7 +70,7 @@ def silent(mitigation):
     """Lose a token, unless the mitigation `helps` is applied."""
     if mitigation == "senseless":
         raise InapplicableError("it has no meaning here")
-    return Work({"a": 3, "b": 2}, [("a", 3), ("b", 2 if mitigation == "helps" else 1)])
+    return Tally({"a": 3, "b": 2}, [("a", 3), ("b", 2 if mitigation == "helps" else 1)])
 
 
 def toy(code, *triggers, modules=(), inapplicable=None):
@@ -89,7 +89,7 @@ def toy(code, *triggers, modules=(), inapplicable=None):
             TriedMitigation("useless", "is on record as helping, and doesn't", frozenset({"silent"})),
             TriedMitigation("senseless", "has no meaning", frozenset()),
         ),
-        inapplicable=lambda: inapplicable,
+        inapplicable_reason=lambda: inapplicable,
     )
 
 

@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Work
+from repro.base import InapplicableError, Tally
 
 TOKEN = 7
 SIMULATED = (
@@ -319,7 +319,7 @@ class V0Engine:
 
 def count_answers(
     engines: Sequence[V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
-) -> Work:
+) -> Tally:
     """Count, for each call's requests, the completions that were returned to that call.
 
     The work's note names empty answers, and sequences that grew past the limit.
@@ -348,7 +348,7 @@ def count_answers(
     blocks, parked = (
         sum(getattr(engine, name)() for engine in engines) for name in ("leaked_blocks", "parked")
     )
-    return Work(due, received, stray, blocks, parked, note="; ".join(notes))
+    return Tally(due, received, stray, blocks, parked, note="; ".join(notes))
 
 
 def _completion(group: Any) -> Delivered:

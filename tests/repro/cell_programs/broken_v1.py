@@ -17,7 +17,7 @@ os.dup2(2, 1)
 
 from repro.drivers.schedulers.v1 import V1Engine  # noqa: E402
 from repro.fuzz import stories  # noqa: E402 - standard output is kept before vLLM is imported
-from repro.fuzz.v1 import V1Actions  # noqa: E402
+from repro.fuzz.v1_actions import V1Actions  # noqa: E402
 
 STEP = [{"do": "schedule"}, {"do": "update"}]
 STEPS = [

@@ -1,7 +1,8 @@
-"""Register repros that need only one call into upstream code: made once without a mitigation and once with each.
+"""Register repros that consist of one function, which calls upstream code without a mitigation or with one.
 
 This suffices for most inputs that a framework rejects: its own configuration, loader or trainer gets the input of the
-issue and raises. `repro.judge` compares the exception with the one that the repro names.
+issue and raises. `repro.judge` compares the exception with the one that the repro names. The function may instead
+detect a silent failure, and return its description.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from repro import base, upstream
-from repro.base import Trigger, Work
+from repro.base import Tally, Trigger
 
-# Takes the mitigation, or None. Returns what went wrong if the issue is silent, else None.
+# Takes the name of a mitigation, or None; returns the description of a silent failure, or None.
 Call = Callable[["str | None"], "str | None"]
 
 
@@ -26,23 +27,22 @@ def repro(
 ) -> Callable[[Call], Call]:
     """Register the decorated function, named CODE_TRIGGER (`cmp027_unknown_type`), as a repro with that one trigger.
 
-    The function gets the name of a mitigation, or None, and makes the call. Upstream's errors pass through it. If
-    `raises` is empty, the issue is silent: the function returns a text about what went wrong, or None.
+    The function gets the name of a mitigation, or None. Upstream's exceptions pass through it. If `raises` is empty,
+    the issue is silent, and the function returns the description of the failure, or None if there was none.
 
     Args:
         code: Code of the known issue.
-        needs: Distributions whose modules, which have the same names, must all be installed.
-        raises: Upstream's exception and a part of its text, as "ValueError: must be divisible".
+        needs: Distributions that must all be installed; their modules have the same names.
+        raises: Class of upstream's exception and a part of its text, such as "ValueError: must be divisible".
         modules: Modules to import once, before the attempts; None for those named as the distributions.
         simulated: Parts of an attempt that are simulated.
     """
     kind, _, message = raises.partition(": ")
 
     def register(call: Call) -> Call:
-        def run(mitigation: str | None) -> Work:
-            lost = call(mitigation)
-            received = [] if lost else [("the call", 1)]
-            return Work({"the call": 1}, received, note=lost or "", counted="calls went through")
+        def run(mitigation: str | None) -> Tally:
+            failure = call(mitigation)
+            return Tally.of_checks({"the call": not failure}, "calls went through", failure or "")
 
         base.repro(
             code,
@@ -53,7 +53,7 @@ def repro(
             modules=tuple(needs if modules is None else modules),
             simulated=simulated,
             triggers=[Trigger(call.__name__.partition("_")[2], run, silent=not raises)],
-            inapplicable=partial(upstream.missing, needs),
+            inapplicable_reason=partial(upstream.explain_missing_modules, needs),
         )
         return call
 
