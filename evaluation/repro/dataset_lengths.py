@@ -1,4 +1,4 @@
-"""Reproduce SCH002 by the prompt lengths of a data set: 1,000 rows pass, and 20,000 rows fail.
+"""Reproduce SCH002 by the prompt lengths of a data set: with 1,000 rows all is well, with 20,000 the scheduler fails.
 
 The prompt lengths are random (log-normal): most are short, few are very long. The first 1,000 rows are equal in both
 data sets. Generation is as in EasyR1 with vLLM: `generate()` on batches of 512 prompts, with chunked prefill, async
@@ -119,7 +119,7 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Gene
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The end of a run: its outcome, the first row of the last batch, and the place."""
+    """The end of a run: its outcome, the first row of the batch that raised, and where it raised."""
 
     outcome: str
     batch: int | None = None
@@ -127,12 +127,12 @@ class _Outcome:
 
 
 def _all_batches(
-    engine: v0.V0Engine, prompts: Sequence[int], kept: Sequence[int]
+    engine: v0.V0Engine, prompts: Sequence[int], selected: Sequence[int]
 ) -> tuple[int, list[Delivered], _Outcome]:
     """Return the number of rows of the calls that returned, their completions, and the outcome."""
     requested, received = 0, list[Delivered]()
-    for start in range(0, len(kept), BATCH):
-        batch = kept[start : start + BATCH]
+    for start in range(0, len(selected), BATCH):
+        batch = selected[start : start + BATCH]
         try:
             received += _generate(
                 engine, [SchedulerRequest(str(row), prompts[row], MAX_TOKENS) for row in batch]
@@ -140,7 +140,7 @@ def _all_batches(
         except RefusedRequestError as error:
             return requested, received, _Outcome("refused", batch[0], str(error))
         except AssertionError as error:
-            return requested, received, _Outcome("failed", batch[0], _assertion_place(error))
+            return requested, received, _Outcome("failed", batch[0], _locate_assertion(error))
         requested += len(batch)
     return requested, received, _Outcome("passed")
 
@@ -150,14 +150,14 @@ def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Del
     return completions
 
 
-def _assertion_place(error: AssertionError) -> str:
+def _locate_assertion(error: AssertionError) -> str:
     """Return `path:line: statement` of SCH002's assertion; raise any other AssertionError again."""
-    place = error.__traceback__
-    while place and place.tb_next:
-        place = place.tb_next
-    assert place is not None
-    path, line = place.tb_frame.f_code.co_filename, place.tb_lineno
-    statement = judge.statement(path, line)
+    last = error.__traceback__
+    while last and last.tb_next:
+        last = last.tb_next
+    assert last is not None
+    path, line = last.tb_frame.f_code.co_filename, last.tb_lineno
+    statement = judge.failed_statement(path, line)
     if statement != "assert len(self._async_stopped) == 0":
         raise error
     return f"{judge.below_site_packages(path)}:{line}: {statement}"
