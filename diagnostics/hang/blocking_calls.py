@@ -1,7 +1,7 @@
 """Classify the call that blocks a thread, and find the thread that blocks a process.
 
-The call is classified by the frames of the stack, or else by the system call. The blocking thread is found by following
-the main thread through the process's own locks, queues and futures.
+A call is classified by the kernel's state of the thread, by the frames of its stack, or else by its system call. The
+blocking thread is found by following the main thread through the process's own locks, queues and futures.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from diagnostics.hang import wait_kinds
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
-from diagnostics.hang.wait_kinds import ENDS, IDLE, LIBRARY, WITHIN_PROCESS
-from diagnostics.output.redact import redact_path
+from diagnostics.hang.wait_kinds import IDLE, LIBRARY, PATTERNS, WITHIN_PROCESS
+from diagnostics.logs.tracebacks import short_path
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 """Calls by which a rank waits for its device or for a collective that it started."""
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
-# Waits for a condition, which an outer frame explains.
+# Waits for an event or a lock, which an outer frame of the standard library explains.
 _CONDITIONS = ("event", "lock", "processes_lock")
 _BACKWARD = re.compile(r"(?:^|.*/)torch/autograd/(?:__init__|graph)\.py$")
 _CHILD_WAITS = ("wait4", "waitid")
@@ -63,29 +62,12 @@ def frame_text(frame: StackFrame) -> str:
     """Return a frame as "get (queue.py:171)"."""
     if not frame.path:
         return frame.function
-    path = short_path(frame.path)
-    return f"{frame.function} ({path}:{frame.line})" if frame.line else f"{frame.function} ({path})"
-
-
-@lru_cache(maxsize=4096)
-def short_path(path: str) -> str:
-    """Return a path from the last `site-packages` or library folder on, or its last three parts.
-
-    >>> short_path("/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
-    'torch/distributed/distributed_c10d.py'
-    """
-    for mark in ("/site-packages/", "/dist-packages/"):
-        if mark in path:
-            return path.rpartition(mark)[2]
-    parts = redact_path(path).split("/")  # before the part that shows a user's name is cut off
-    for length in (1, 2):
-        if len(parts) > length + 1 and parts[-1 - length].startswith("python3."):
-            return "/".join(parts[-length:])
-    return "/".join(parts[-3:]).lstrip("/")
+    line = f":{frame.line}" if frame.line else ""
+    return f"{frame.function} ({short_path(frame.path)}{line})"
 
 
 def classify_thread(process: Process, thread: Thread) -> BlockingCall:
-    """Return the call that blocks a thread; for a thread that computes, a call of kind `compute` or `import`."""
+    """Return the call that blocks a thread; if it computes, a call of a kind such as `compute` or `import`."""
     caller = next((frame for frame in thread.frames if not LIBRARY.search(frame.path)), None)
     if state := _by_state(process, thread):
         return replace(state, caller=caller)
@@ -114,17 +96,12 @@ def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
 
 
 def _without_stack(process: Process, thread: Thread) -> BlockingCall:
-    is_filter = not process.python and ENDS["filters"].match(process.title.split(" ")[0])
+    is_filter = not process.python and PATTERNS["filters"].match(process.title.split(" ")[0])
     if is_filter and thread.syscall not in _CHILD_WAITS:
         return BlockingCall("pipe_full" if thread.syscall in ("write", "writev") else "idle")
     if thread.busy and thread.runnable is not None:
         return BlockingCall("compute")  # in native code, as a process that ends
     return _by_syscall(process, thread, None) if thread.syscall or thread.wchan else BlockingCall("unseen")
-
-
-def is_forked(thread: Thread) -> bool:
-    """Return whether a thread's stack begins in a forked Python process."""
-    return any(ENDS["forks"].match(frame.location) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
@@ -148,7 +125,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
             if call.wait.frame != "means":
                 break
-        if not ENDS["machinery"].match(frame.path) and not LIBRARY.search(frame.path):
+        if not PATTERNS["machinery"].match(frame.path) and not LIBRARY.search(frame.path):
             break  # user code: the outer frames called it and do not show its blocking call
     if call:
         return _refine(process, thread, call)
@@ -158,7 +135,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
 
 
 def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
-    """Return whether a frame's kind is more specific than that of the inner frames."""
+    """Return whether a frame shows a wait, and shows it more precisely than the inner frames."""
     if kind == "device" and all(_DRIVER.search(f.path) or f.function in _THREAD_START for f in thread.frames):
         return False
     if kind in wait_kinds.COMPUTING and not thread.busy and thread.runnable is not None:
@@ -176,7 +153,7 @@ def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
     """Make the kind of a call more precise where its system call or other frames show more."""
-    only_machinery = all(ENDS["machinery"].match(frame.path) for frame in thread.frames)
+    only_machinery = all(PATTERNS["machinery"].match(frame.path) for frame in thread.frames)
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
         return replace(call, kind="listen")
     if call.kind == "socket" and only_machinery:
@@ -193,10 +170,10 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
 
 
 def _refine_condition(thread: Thread, call: BlockingCall) -> BlockingCall:
-    """Name the call that waits for a condition: a barrier, a semaphore, or join() of a queue or a thread."""
+    """Replace the kind of a wait for an event or lock by that of its caller: a barrier, a semaphore, or a join()."""
     if call.kind not in _CONDITIONS:
         return call
-    machinery = itertools.takewhile(lambda f: ENDS["machinery"].match(f.path), thread.frames)
+    machinery = itertools.takewhile(lambda f: PATTERNS["machinery"].match(f.path), thread.frames)
     callers = [
         kind for f in machinery for kind, frame in wait_kinds.CALLERS.items() if frame.match(f.location)
     ]
@@ -225,7 +202,7 @@ def _idle_kind(thread: Thread) -> str:
             return "idle" if place and all(_THREADING.match(f.path) for f in thread.frames[:place]) else ""
         joins = frame.function in ("join", "_shutdown") and _THREADING.match(frame.path)
         called = frame.function == "_run" and frame.path.endswith("events.py")
-        if joins or called or not ENDS["machinery"].match(frame.path):
+        if joins or called or not PATTERNS["machinery"].match(frame.path):
             return ""
     return ""
 
@@ -286,8 +263,8 @@ class BlockedState:
             process.
         locked: Threads that wait for each other's locks (a deadlock).
         collectives: Threads that are in a collective.
+        loop_blocked: Whether the blocking thread runs an event loop, which its call blocks.
         serves: Whether another thread waits for requests, so that an idle main thread is normal.
-        loop_blocked: Whether the blocking thread runs an event loop.
     """
 
     process: Process
@@ -348,7 +325,7 @@ def blocked_state(process: Process) -> BlockedState:
         locked=_locked_threads(process, calls) if call.kind in WITHIN_PROCESS else (),
         collectives=tuple(t for t in process.threads if calls[t.tid].kind == "collective"),
         loop_blocked=call.kind not in IDLE
-        and any(ENDS["event_loops"].match(f.location) for f in thread.frames),
+        and any(PATTERNS["event_loops"].match(f.location) for f in thread.frames),
         serves=any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid),
     )
 
@@ -368,20 +345,20 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
             and not (kind == "tasks_done" and calls[t.tid].kind == "queue")
             and not (kind == "lock" and t.futex == steps[-1][0].futex)
         ]
-        best = min(candidates, key=lambda t: (_preference(calls[t.tid]), t.tid), default=None)
+        # A wait for something outside the process is better evidence than one for another thread.
+        best = min(
+            candidates,
+            key=lambda t: (calls[t.tid].kind in WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),
+            default=None,
+        )
         if best is None or (kind in IDLE and calls[best.tid].kind == "native"):
             break
         steps.append((best, calls[best.tid]))
     return tuple(steps)
 
 
-def _preference(call: BlockingCall) -> tuple[bool, bool]:
-    """Return a sort key: a wait for something outside the process is better evidence than one for another thread."""
-    return call.kind in WITHIN_PROCESS, call.kind == "native"
-
-
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
-    """Return threads that wait for different locks while no other thread works: each must hold another's."""
+    """Return threads that wait for different locks while no other thread runs, so that they hold each other's locks."""
     active = [
         t
         for t in process.threads

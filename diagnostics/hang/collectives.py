@@ -1,7 +1,7 @@
 """Add waits in collectives to the wait graph: a rank in a collective waits for each rank that is not in it.
 
 In most hangs all ranks but one wait in a collective. The cause is the rank that did not call the collective, or that
-called a different one.
+called a different one. Ranks of one job are found by the address of their rendezvous store or by their parent process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice, permutations
 
 from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.job_index import JobIndex, merge_overlapping
-from diagnostics.hang.snapshot import LONG_SLEEP_S, Collective, Process
+from diagnostics.hang.snapshot import LOCAL_ADDRESSES, LONG_SLEEP_S, Collective, Process
 from diagnostics.hang.verdict import Edge
 
 IN_COLLECTIVE = ("collective", "rendezvous")
@@ -24,7 +24,6 @@ _MAX_RANKS = 1024
 # With few absent ranks, each waiting rank has an edge to each of them; in a dump half of all may be absent.
 MAX_EDGES = 16 * _MAX_RANKS
 _MAX_RECEIVERS = 8
-_LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
 _IDLE_SIBLING = ("idle", "loop", "supervise", "listen")
 _LAUNCHER = ("child", "start")
 # Functions that wait for a collective without naming it.
@@ -32,7 +31,7 @@ _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
 
 def collective_edges(index: JobIndex) -> Iterator[Edge]:
-    """Yield the wait-for edges of ranks in a collective: to ranks outside it, missing ranks, and engines."""
+    """Yield the wait-for edges of ranks in a collective: to absent, missing or differing ranks, else to engines."""
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
         outside = [p for p in group if index.states[p.key].kind not in IN_COLLECTIVE]
@@ -51,14 +50,20 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
 
 
 def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
-    """Group the ranks into jobs: by the address of their rendezvous store (TCPStore), else by parent process."""
+    """Group processes that may be ranks of one job.
+
+    Ranks are grouped by the address of their rendezvous store (TCPStore), else by parent process like engine workers.
+    Other siblings are a group if one of them is in a collective.
+    """
     groups: dict[str, list[Process]] = defaultdict(list)
     siblings: dict[str, list[Process]] = defaultdict(list)
     for process in index.snapshot.processes:
         family = f"{process.host} children of {process.ppid}"
         if process.role == "trainer":
             # A store on the host's own address is a different one on each host.
-            separate = f" on {process.host}" if process.host and process.job.startswith(_LOCAL) else ""
+            separate = (
+                f" on {process.host}" if process.host and process.job.startswith(LOCAL_ADDRESSES) else ""
+            )
             groups[f"{process.job}{separate}" if process.job else family].append(process)
         elif process.role == "engine worker":
             groups[f"{process.host} workers of {process.ppid}"].append(process)
@@ -81,7 +86,7 @@ def _may_be_member(index: JobIndex, process: Process) -> bool:
 
 
 def missing_ranks(name: str, group: list[Process]) -> list[int]:
-    """Return the ranks without a process; empty unless the job has a local rendezvous address, so all are on one host.
+    """Return the ranks without a process, if the rendezvous address is local, so that all ranks are on one host.
 
     Args:
         name: Key of the job in `rank_groups`: the address of its rendezvous store.
@@ -89,7 +94,7 @@ def missing_ranks(name: str, group: list[Process]) -> list[int]:
     """
     world = group[0].world
     # A dump may claim any world size: there is no use in naming millions of ranks.
-    if not world or world > _MAX_RANKS or not name.startswith(_LOCAL):
+    if not world or world > _MAX_RANKS or not name.startswith(LOCAL_ADDRESSES):
         return []
     return sorted(set(range(world)) - {p.rank for p in group if p.rank is not None})
 
@@ -108,7 +113,10 @@ def _edges_to_missing_ranks(
 def _edges_between_collectives(
     index: JobIndex, inside: list[Process], names: dict[str, str]
 ) -> Iterator[Edge]:
-    """Yield edges to ranks outside the majority's collective; without a majority, edges in all directions."""
+    """Yield edges between ranks in different collectives, from the majority or, without one, in all directions.
+
+    If all ranks of an observed job only receive messages, each waits for the others.
+    """
     counts = Counter(names.values()).most_common(2)
     if len(counts) < 2:
         receivers = [process for process in inside if _only_receives(index.states[process.key])]
@@ -137,7 +145,7 @@ def _only_receives(state: BlockedState) -> bool:
 def _edge_between(
     index: JobIndex, source: Process, target: Process, records: dict[int | None, Collective]
 ) -> Edge:
-    """Return the edge to a rank in another collective; recorded numbers show whether it started fewer."""
+    """Return the edge to a rank in another collective; its kind is `behind` if records show that it started fewer."""
     edge = _edge(index, source, target, f"is in another: {describe_collective(index.states[target.key])}")
     mine, theirs = records.get(source.rank), records.get(target.rank)
     if mine is None or theirs is None or mine.enqueued <= theirs.enqueued:
@@ -150,7 +158,7 @@ def _edge_between(
 
 
 def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) -> Iterator[Edge]:
-    """Yield edges to engines that a rank is connected to and that are in no collective."""
+    """Yield edges to the engines that a rank is connected to, if they are in no collective."""
     connections = index.open_connections(source)
     visited = {process.key for process in group} if connections else set()
     for item, socket in connections:
@@ -164,7 +172,10 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
 
 
 def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
-    """Return an identifier of each rank's current collective: its sequence number, else its operation."""
+    """Return an identifier of each rank's current collective, by the key of its process.
+
+    It is made of the recorded sequence number, else of the recorded operation and sizes, else of the stack.
+    """
     records = {record.rank: record for record in index.snapshot.collectives}
     recorded = {p.key: records[p.rank] for p in inside if p.rank in records}
     if not recorded or len(recorded) < len(inside):
@@ -180,7 +191,7 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
 
 
 def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
-    """Return each rank's operation by its stack; a wait without a name takes that of another rank at the same line."""
+    """Return each rank's operation by its stack; a wait without a name gets the name of a rank at the same line."""
     names, sites = {}, {}
     for process in inside:
         call = index.states[process.key].call

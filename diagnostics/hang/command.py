@@ -34,15 +34,21 @@ FORMATS = ("terminal", "json", "markdown")
 MAX_SECONDS = 1e6
 
 
-def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+def _check_seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
     if not 0 < value <= MAX_SECONDS:  # NaN is neither
         raise click.BadParameter(f"{value:g}: expected seconds above 0, at most {MAX_SECONDS:.0f}")
     return value
 
 
-def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
+def _seconds_option(name: str, default: float, text: str) -> Callable[..., Any]:
     return click.option(
-        name, type=float, callback=_seconds, default=default, show_default=True, metavar="SECONDS", help=text
+        name,
+        type=float,
+        callback=_check_seconds,
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
     )
 
 
@@ -72,7 +78,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     "--watch", "watches", is_flag=True, help="Run the COMMAND after --, and diagnose it when it stalls."
 )
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
-@_duration("--seconds", 1.5, "Time to observe the job.")
+@_seconds_option("--seconds", 1.5, "Time to observe the job.")
 @click.option(
     "--samples",
     type=click.IntRange(1, 50),
@@ -80,8 +86,8 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     show_default=True,
     help="Number of stack samples in that time.",
 )
-@_duration("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
-@_duration("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
+@_seconds_option("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
+@_seconds_option("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option(
     "--verbose",
@@ -96,7 +102,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     metavar="FILE",
     help="Save the snapshot for --from, without personal data.",
 )
-@_duration("--stall", 300.0, "With --watch: diagnose after this time without a change.")
+@_seconds_option("--stall", 300.0, "With --watch: diagnose after this time without a change.")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
@@ -112,7 +118,7 @@ def command(**options: Any) -> int:
 
 
 def _run(request: SimpleNamespace) -> int:
-    """Take or load the snapshot, save it, split it into jobs, diagnose each, match known issues, and report."""
+    """Take or load the snapshot, save it if requested, diagnose its jobs and print the report; return the exit code."""
     try:
         snapshot = collect_snapshot(request)
     except NoProcessError as error:
@@ -125,7 +131,7 @@ def _run(request: SimpleNamespace) -> int:
     if request.save:
         save_snapshot(snapshot, request.save)
     diagnoses = diagnose_jobs(request, snapshot)
-    return report(request, diagnoses)
+    return print_diagnoses(request, diagnoses)
 
 
 def collect_snapshot(request: SimpleNamespace) -> Snapshot:
@@ -134,14 +140,15 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
         progress.update("reading the dumps")
         return read_files(request.files)
     if request.nodes:
-        return observe_hosts(request.nodes, collector(request.pattern, request.seconds, request.samples))
+        program = snapshot_program(request.pattern, request.seconds, request.samples)
+        return observe_hosts(request.nodes, program)
     progress.update(f"observing processes for {request.seconds:g} s")
     selection = Selection(request.pids, request.pattern, request.seconds, request.samples)
     return take_snapshot(selection)
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Save the snapshot if `--save` was given."""
+    """Save the snapshot without personal data; a file that cannot be written is a usage error."""
     try:
         bundle.save(snapshot, path)
     except OSError as error:
@@ -149,19 +156,19 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
 
 
 def diagnose_jobs(request: SimpleNamespace, snapshot: Snapshot) -> list[Diagnosis]:
-    """Return one diagnosis per job, the worst first; processes selected by the user are one job."""
+    """Return a diagnosis of each job with its known issue, the worst first; selected processes are one job."""
     selected = request.pids or request.pattern or request.files
     jobs = [snapshot] if selected else split_jobs(snapshot)
     patience = Patience(request.patience, request.busy_patience)
     diagnoses = [with_issue(diagnose(job, patience, _selection_words(request))) for job in jobs]
-    return sorted(diagnoses, key=lambda diagnosis: _SEVERITY.get(diagnosis.verdict.outcome, 1))
+    return sorted(diagnoses, key=lambda diagnosis: _WORST_FIRST.index(diagnosis.verdict.outcome))
 
 
-_SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
+_WORST_FIRST = ("hang", "unknown", "waiting", "progress", "idle")
 
 
-def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
-    """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
+def print_diagnoses(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
+    """Print the report; return 1 if a job hangs, else 3 if the wait of one is too short or undecided, else 0."""
     verbose = request.verbose or request.watches
     print_report(build_report(diagnoses), ReportOptions(request.form, verbose))
     outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
@@ -183,7 +190,7 @@ def _watch(request: SimpleNamespace) -> int:
         # The job has not moved for `still_s` seconds, so a longer patience is not needed.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
         with contextlib.redirect_stdout(sys.stderr):
-            return report(request, [with_issue(diagnose(snapshot, patience))]) == FINDINGS
+            return print_diagnoses(request, [with_issue(diagnose(snapshot, patience))]) == FINDINGS
 
     return watch.watch_command(request.words, request.stall, diagnose_stall, end=request.end)
 
@@ -229,14 +236,14 @@ _SOURCES = (
 """Source files that are sent to other hosts; they use only the standard library."""
 
 
-def collector(pattern: str, seconds: float, samples: int) -> Program:
+def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
     """Return the program that takes a snapshot on a remote host."""
     options = {"pattern": pattern, "seconds": seconds, "samples": samples}
     return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", _SOURCES, options)
 
 
 def observe_hosts(nodes: NodeOptions, program: Program) -> Snapshot:
-    """Return the joined snapshot of all hosts; a host without an answer is reported as missing."""
+    """Run the program on the hosts; return their joined snapshot, in which a host without an answer is missing."""
     members = query_nodes(nodes, lambda _: program)
     # The report may be shared, so host names are printed on standard error only.
     for number, member in enumerate(members, start=1):

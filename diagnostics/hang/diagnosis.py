@@ -1,4 +1,4 @@
-"""Decide from a snapshot whether a job hangs and which process blocks it. Pure functions: no clock, no /proc."""
+"""Decide from a snapshot whether a job hangs and which processes block it. Pure functions: no clock, no /proc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 WATCH_S = 65
 """Value of `--seconds` in the recommended next command; it is above PATIENCE_S, so that a polling wait is decided."""
-# Waits whose length is known. A process that polls starts a new short wait each time.
+# Waits whose duration is known, unlike the waits of a loop that polls.
 _REQUESTS = ("http", "socket", "kernel")
 # With processes that were not observed these causes are only guesses.
 _GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhere")
@@ -126,7 +126,7 @@ def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incompl
 
 
 def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
-    """Return whether a process that waits for no other process is stuck, and not only idle."""
+    """Return whether a process is stuck without an edge to another: not idle, and no launcher of living children."""
     state = index.states[key]
     if blocker.level == "busy":
         # Normal work is not reported: another thread must wait for this one, or a user must have taken a dump.
@@ -147,7 +147,11 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
 def _asks_its_user(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process waits for its user at a terminal, and only its launchers wait for it."""
     by_launchers = all(edge.kind == "child" for edge in blocker.chain)
-    return by_launchers and index.snapshot.live and all(map(index.asks_its_user, blocker.culprits))
+    states = index.states_of(blocker.culprits)
+    at_terminal = [
+        s for s in states if s.kind == "input" and any(i.fd == 0 and i.kind == "tty" for i in s.process.fds)
+    ]
+    return by_launchers and index.snapshot.live and len(at_terminal) == len(blocker.culprits)
 
 
 def _blocker_order(
@@ -165,14 +169,13 @@ def _blocker_order(
 
 
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:
-    """Return the seconds that these processes have waited for a blocker, the longest wait; None if unknown."""
+    """Return the seconds of the longest wait of these processes and of the blocker; None if unknown."""
     times: list[float | None] = []
     for state in index.states_of({*keys, *blocker.culprits}):
         process = state.process
         if state.kind not in IDLE:
             times.append(state.asleep_s)
-            sockets = [index.socket(process, fd) for fd in state.waited_fds] if process.key in keys else []
-            times += [socket.quiet_s for socket in sockets if socket]
+            times += [socket.quiet_s for socket in index.waited_sockets(state) if process.key in keys]
         if process.key in blocker.culprits:
             times += [socket.received_s for _, socket in index.open_requests(process)]
     known = [time for time in times if time is not None]
@@ -187,7 +190,10 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
-    """Turn a hang into waiting or progress if the wait is short. A dump has no times, so it counts as a hang."""
+    """Set the outcome by the duration of the wait: hang, waiting or progress; unknown for a poll in a dump.
+
+    A dump has no times, so its other waits count as a hang.
+    """
     live, waited_s = index.snapshot.live, verdict.waited_s
     long = waited_s is not None and waited_s >= patience.quiet_s
     if blocker.level == "busy":
@@ -212,7 +218,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a single-threaded process only slept and polled."""
+    """Return whether a process with one thread and no child only slept and polled: it moved no data."""
     state = index.states[blocker.culprits[0]]
     thread, process = state.thread, state.process
     if thread is None or thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
@@ -225,7 +231,7 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether the blocking process was not inspected, or is in native code without a Python stack."""
+    """Return whether the blocking process was not inspected, or its native code explains nothing."""
     states = index.states_of(blocker.culprits)
     if blocker.cause == "native":
         return not blocker.chain or all(s.kind in ("native", "collective", "join") for s in states)
@@ -233,7 +239,7 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _is_incomplete(index: JobIndex) -> bool:
-    """Return whether a process of the job could not be inspected."""
+    """Return whether a host or file is missing, or a Python process, or all processes, could not be inspected."""
     states = [state for state in index.states.values() if state.process.role != "helper"]
     unseen = any(state.kind == "unseen" for state in states if state.process.python)
     inspected = any(state.kind != "unseen" for state in states)
@@ -288,7 +294,10 @@ def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
-    """Name the ranks at another rendezvous than most as blocking, and the others as victims."""
+    """For ranks that wait at a rendezvous, replace the blocking processes by the ranks that are apart from most.
+
+    If there are none, the missing rank was not observed, and no process is named.
+    """
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
     waiting = tuple(key for key, state in index.states.items() if state.kind == "rendezvous")

@@ -1,4 +1,8 @@
-"""Index a snapshot: the blocked state of each process, the peers of sockets, and the processes of each pipe."""
+"""Index a snapshot: the blocked state of each process, the peers of sockets, and the processes of each pipe.
+
+The blocked states are refined by what sockets, pipes and other processes show: a worker without a task is idle, a slow
+download transfers data. `split_jobs` divides a snapshot into jobs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TypeVar
 
 from diagnostics.hang.blocking_calls import BlockedState, BlockingCall, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.snapshot import TRANSFER_RATE, Descriptor, Process, Snapshot, Socket
+from diagnostics.hang.snapshot import LOCAL_ADDRESSES, TRANSFER_RATE, Descriptor, Process, Snapshot, Socket
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
 T = TypeVar("T")
@@ -20,11 +24,6 @@ _TRANSFERS = ("pipe_full", "pipe", "socket", "http", "input")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
 # Kinds of waits in which a parent does not wait for its workers.
 _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an address, with or without a port, is a loopback address."""
-    return address.startswith(("127.", "[::1]", "::1", "[::ffff:127.", "::ffff:127."))
 
 
 def port_of(address: str) -> str:
@@ -58,7 +57,7 @@ class JobIndex:
 
     @classmethod
     def build(cls, snapshot: Snapshot) -> JobIndex:
-        """Build the tables."""
+        """Build the tables, and refine the blocked states of an observed job."""
         index = cls(snapshot)
         for process in snapshot.processes:
             index.states[process.key] = blocked_state(process)
@@ -103,13 +102,12 @@ class JobIndex:
         if state.kind != "pipe":
             return False
         pipes = {item.inode for item in state.process.fds if item.fd in state.waited_fds}
-        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
         return any(item.inode in pipes and "w" in item.mode for item in parent.fds) or any(
-            parent in self.peers(state.process, socket) for socket in sockets if socket
+            parent in self.peers(state.process, socket) for socket in self.waited_sockets(state)
         )
 
     def _mark_idle_by_design(self) -> None:
-        """Mark processes as idle that wait in a worker thread without an open request, and readers of idle pipes."""
+        """Mark processes as idle whose worker thread, server or standard input has no work for them."""
         for state in list(self.states.values()):
             in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
             rests = in_worker and state.kind in ("queue", "event") and not self.open_requests(state.process)
@@ -133,14 +131,10 @@ class JobIndex:
                 self._set_kind(state, "transfer")
 
     def _waits_for_store_key(self, state: BlockedState) -> bool:
-        """Return whether a rank waits for an answer of its job's rendezvous store."""
-        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
+        """Return whether a rank waits for an answer of its job's rendezvous store, which another process runs."""
         port = port_of(state.process.job)
-        return (
-            bool(port)
-            and not self.waits_for_itself(state)
-            and any(s and port_of(s.remote) == port for s in sockets)
-        )
+        from_store = any(port_of(socket.remote) == port for socket in self.waited_sockets(state))
+        return bool(port) and from_store and not self.waits_for_itself(state)
 
     def _reads_from_process(self, state: BlockedState) -> bool:
         """Return whether a program reads, and prompts nobody, from a pipe whose writer does not wait for its end."""
@@ -157,15 +151,17 @@ class JobIndex:
         return [self.states[p.key] for p, end in ends if "w" in end.mode and p.key != process.key]
 
     def _is_never_woken(self, state: BlockedState) -> bool:
-        """Return whether an event loop has no timer and no connection but the one by which its threads wake it."""
-        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
-        own = [s for s in sockets if s and s.kind == "unix" and s.peer and not self.peers(state.process, s)]
+        """Return whether an event loop without a timer waits only on the connection by which its threads wake it."""
+        sockets = self.waited_sockets(state)
+        own = [s for s in sockets if s.kind == "unix" and s.peer and not self.peers(state.process, s)]
         alone = len(state.steps) == 1 and not self.children(state.process)
-        return alone and len(own) == len(sockets) == 1 and bool(state.thread and state.thread.endless)
+        return (
+            alone and len(own) == len(state.waited_fds) == 1 and bool(state.thread and state.thread.endless)
+        )
 
     def _transfers_data(self, state: BlockedState) -> bool:
-        """Return whether the blocking thread ran during the observation, and data moved on what it waits for."""
-        sockets = [s for fd in state.waited_fds if (s := self.socket(state.process, fd)) and s.kind == "tcp"]
+        """Return whether the blocking thread ran during the observation, and received or moved data."""
+        sockets = [socket for socket in self.waited_sockets(state) if socket.kind == "tcp"]
         received = any(self._is_recent(s.received_s) for s in sockets)
         return (received or bool(state.process.io_moved and not sockets)) and self._ran(state)
 
@@ -177,7 +173,7 @@ class JobIndex:
         return age_s is not None and age_s < self.snapshot.seconds
 
     def _paces_transfer(self, state: BlockedState) -> bool:
-        """Return whether a process sleeps between parts of a transfer in which another process waits for it."""
+        """Return whether a process sleeps between the parts of a transfer that another process waits for."""
         process, others = state.process, set()
         if not self._ran(state):
             return False
@@ -198,14 +194,12 @@ class JobIndex:
         return any(self.states[key].kind == "transfer" for key in others - {process.key})
 
     def _has_no_open_request(self, state: BlockedState) -> bool:
-        """Return whether a client never sent a request that is still unanswered, and its server is idle."""
-        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
-        known = [
-            s for s in sockets if s and s.kind == "tcp" and s.state == "ESTABLISHED" and s.quiet_s is not None
-        ]
+        """Return whether a client has no unanswered request on what it waits for, and its servers are idle."""
+        sockets = self.waited_sockets(state)
+        known = [s for s in sockets if s.kind == "tcp" and s.state == "ESTABLISHED" and s.quiet_s is not None]
         peers = [self.states[peer.key].kind for s in known for peer in self.peers(state.process, s)]
-        unanswered = any(s.request_unanswered for s in known)
-        return bool(peers) and len(known) == len(sockets) and not unanswered and set(peers) <= set(IDLE)
+        answered = not any(s.request_unanswered for s in known)
+        return bool(peers) and len(known) == len(state.waited_fds) and answered and set(peers) <= set(IDLE)
 
     def _writers_are_idle(self, process: Process) -> bool:
         """Return whether standard input is a pipe that only idle processes write to."""
@@ -214,14 +208,8 @@ class JobIndex:
 
     def _set_kind(self, state: BlockedState, kind: str) -> None:
         thread, call = state.steps[-1]
-        idle = BlockingCall(kind, call.frame, caller=call.caller)
-        self.states[state.process.key] = replace(state, steps=(*state.steps[:-1], (thread, idle)))
-
-    def asks_its_user(self, key: str) -> bool:
-        """Return whether a process waits for input at a terminal."""
-        state = self.states.get(key)
-        stdin = next((item for item in state.process.fds if item.fd == 0), None) if state else None
-        return bool(state and state.kind == "input" and stdin and stdin.kind == "tty")
+        refined = BlockingCall(kind, call.frame, caller=call.caller)
+        self.states[state.process.key] = replace(state, steps=(*state.steps[:-1], (thread, refined)))
 
     def process(self, key: str) -> Process | None:
         """Return the process with a key; None if the key is not a process."""
@@ -237,14 +225,15 @@ class JobIndex:
         children = self.families.get((process.host, process.pid), ())
         return [child for child in children if child.role != "helper"]
 
-    def siblings(self, process: Process) -> list[Process]:
-        """Return the processes with the same parent, and the process itself."""
-        return self.families[process.host, process.ppid]
-
     def socket(self, process: Process, fd: int) -> Socket | None:
         """Return the socket behind a descriptor."""
         item = next((item for item in process.fds if item.fd == fd and item.kind in ("tcp", "unix")), None)
         return self.sockets.get((process.host, item.inode)) if item else None
+
+    def waited_sockets(self, state: BlockedState) -> list[Socket]:
+        """Return the sockets that the system call of a blocking thread waits for."""
+        sockets = (self.socket(state.process, fd) for fd in state.waited_fds)
+        return [socket for socket in sockets if socket]
 
     def peers(self, process: Process, socket: Socket) -> list[Process]:
         """Return the processes at the other end of a socket, on any observed host."""
@@ -253,7 +242,7 @@ class JobIndex:
             return [owner for owner, _ in owners if owner.key != process.key]
         if socket.kind != "tcp":
             return []
-        local = is_loopback(socket.remote)
+        local = socket.remote.startswith(LOCAL_ADDRESSES)
         connected = [
             owner
             for end in self.connections.get((socket.remote, socket.local), [])[:_MAX_PEERS]
@@ -268,14 +257,14 @@ class JobIndex:
 
     def waits_for_itself(self, state: BlockedState) -> bool:
         """Return whether a process waits on a connection to itself, like a rank that queries its own store."""
-        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
-        return any(s and s.kind == "tcp" and self.connects_to_itself(state.process, s) for s in sockets)
+        sockets = [socket for socket in self.waited_sockets(state) if socket.kind == "tcp"]
+        return any(self.connects_to_itself(state.process, socket) for socket in sockets)
 
     def _listeners(self, host: str, socket: Socket) -> list[Process]:
-        """Return the processes that listen at the address of a connection that is not accepted yet."""
+        """Return the processes that listen at the remote address of a socket."""
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
         # A host's addresses are those that its sockets have; every host has the loopback ones.
-        hosts = {host} if is_loopback(address) else self.hosts.get(address, set())
+        hosts = {host} if address.startswith(LOCAL_ADDRESSES) else self.hosts.get(address, set())
         return [
             process
             for end in (self.listeners.get(port, [])[:_MAX_PEERS] if port else ())
@@ -284,17 +273,20 @@ class JobIndex:
         ][:_MAX_PEERS]
 
     def open_connections(self, process: Process) -> list[tuple[Descriptor, Socket]]:
-        """Return the established TCP connections of a process."""
+        """Return the TCP connections of a process that are established, or closed only by the peer."""
         items = ((item, self.socket(process, item.fd)) for item in process.fds if item.kind == "tcp")
         return [(item, s) for item, s in items if s and s.state in ("ESTABLISHED", "CLOSE_WAIT")]
 
     def listening_ports(self, process: Process) -> set[str]:
         """Return the ports a process listens on."""
-        sockets = [self.sockets.get((process.host, item.inode)) for item in process.fds if item.kind == "tcp"]
-        return {port_of(socket.local) for socket in sockets if socket and socket.state == "LISTEN"}
+        return {port_of(socket.local) for socket in self._listening_sockets(process)}
+
+    def _listening_sockets(self, process: Process) -> list[Socket]:
+        sockets = (self.sockets.get((process.host, i.inode)) for i in process.fds if i.kind == "tcp")
+        return [socket for socket in sockets if socket and socket.state == "LISTEN"]
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
-        """Return connections to a process with a request it has not answered."""
+        """Return connections to a process with a request that it has not read or not answered."""
         ports = self.listening_ports(process)
         return [
             (item, s)
@@ -304,8 +296,7 @@ class JobIndex:
 
     def has_backlog(self, process: Process) -> bool:
         """Return whether connections to a process are not accepted yet."""
-        sockets = [self.sockets.get((process.host, item.inode)) for item in process.fds if item.kind == "tcp"]
-        return any(socket.unread for socket in sockets if socket and socket.state == "LISTEN")
+        return any(socket.unread for socket in self._listening_sockets(process))
 
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections on which the process sent a request and got no response."""
@@ -331,7 +322,10 @@ def merge_overlapping(groups: Iterable[set[T]]) -> list[set[T]]:
 
 
 def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
-    """Split a snapshot into jobs: processes that share a parent, a store, a connection, a pipe or shared memory."""
+    """Split a snapshot into jobs: processes that share a parent, a store, a connection, a pipe or shared memory.
+
+    If there are several, those that consist of services such as Ray's helpers are left out.
+    """
     peers = {(socket.host, socket.inode): socket.peer for socket in snapshot.sockets if socket.peer}
     groups = merge_overlapping(set(_links(process, peers)) for process in snapshot.processes)
     if len(groups) < 2:

@@ -18,10 +18,10 @@ from diagnostics.catalog.model import Issue
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Fix
 from diagnostics.frameworks import FRAMEWORKS
-from diagnostics.hang.blocking_calls import is_forked
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.verdict import HANG
+from diagnostics.hang.wait_kinds import PATTERNS
 
 _load = cache(catalog.load)
 
@@ -49,7 +49,10 @@ def _stack_fixes() -> list[StackFix]:
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
-    """Return the diagnosis of a hang with the code of the known issue whose pattern requires the most frames."""
+    """Add the code of the known issue to the diagnosis of a hang; the pattern that requires the most frames decides.
+
+    A diagnosis that is no hang is returned unchanged.
+    """
     verdict = diagnosis.verdict
     if verdict.outcome != HANG:
         return diagnosis
@@ -60,8 +63,8 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
         for issue in _load().values()
         for shape in issue.hang
         if verdict.cause in shape.causes
-        and _any_frame(shape.culprit, culprits)
-        and _any_frame(shape.waiter, waiters)
+        and _matches(shape.culprit, culprits)
+        and _matches(shape.waiter, waiters)
     ]
     *_, code = max(matches, default=(0, False, ""))
     return replace(diagnosis, verdict=replace(verdict, code=code))
@@ -72,7 +75,8 @@ def _frames(diagnosis: Diagnosis, keys: Iterable[str]) -> list[StackFrame]:
     return [frame for state in states for thread, _ in state.steps for frame in thread.frames]
 
 
-def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> bool:
+def _matches(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> bool:
+    """Return whether one of the patterns matches one of the frames, or there are no patterns."""
     return not patterns or any(
         pattern.function in ("*", frame.function) and pattern.path in frame.path
         for pattern in patterns
@@ -81,13 +85,12 @@ def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> 
 
 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
-    """Return the fix for a pattern in the stacks; None if no pattern matches."""
+    """Return the first fix whose pattern is in the stacks of the blocking processes; None if there is none."""
     verdict = diagnosis.verdict
     states = diagnosis.index.states_of(verdict.culprits)
-    threads = [thread for state in states for thread, _ in state.steps]
-    frames = [frame.location for thread in threads for frame in thread.frames]
+    frames = [frame.location for frame in _frames(diagnosis, verdict.culprits)]
     waits = {edge.kind for edge in verdict.chain} | {state.kind for state in states[:1]}
-    forked = any(map(is_forked, threads))
+    forked = any(map(PATTERNS["forks"].match, frames))
 
     def applies(condition: _Condition) -> bool:
         return (
@@ -97,7 +100,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
         )
 
     fixes = (fix for fix in _stack_fixes() if verdict.cause in fix.causes and any(map(applies, fix.when)))
-    return next(fixes, None) if threads else None
+    return next(fixes, None) if any(state.steps for state in states) else None
 
 
 def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -114,17 +117,17 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
-    """Return the fix for the stacks, followed by the issue's mitigations in one framework's options."""
-    special = stack_fix(diagnosis)
-    trigger = special.trigger if special else ""
+    """Return the fix for the stacks, if there is one, and the issue's mitigations in the job's framework."""
+    fix = stack_fix(diagnosis)
+    trigger = fix.trigger if fix else ""
     triggers = {trigger} & {known.name for known in issue.triggers}
     ranked = mitigation_ranking.recommended_fix(
         issue, triggers=triggers, frameworks=frameworks_in_stacks(diagnosis)
     )
-    if special is None:
+    if fix is None:
         return ranked
     helping = tuple(offer for offer in ranked.offers if triggers & set(offer.helps))
-    return Fix((Advice(special.advice), Explain(issue.code)), helping, ranked.does_not_help)
+    return Fix((Advice(fix.advice), Explain(issue.code)), helping, ranked.does_not_help)
 
 
 def finding_of(diagnosis: Diagnosis) -> Finding | None:
@@ -143,8 +146,7 @@ def finding_of(diagnosis: Diagnosis) -> Finding | None:
 
 
 def issue_document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return title, cause and mitigations of the known issue for the JSON document."""
-    code = diagnosis.verdict.code
-    special = stack_fix(diagnosis)
-    fix = {"fix": special.advice} if special else {}
-    return {"code": code, **mitigation_ranking.issue_summary(_load()[code]), **fix} if code else fix
+    """Return the known issue (title, cause, mitigations) and the fix for the stacks, as JSON; empty without either."""
+    code, fix = diagnosis.verdict.code, stack_fix(diagnosis)
+    issue = {"code": code, **mitigation_ranking.issue_summary(_load()[code])} if code else {}
+    return issue | ({"fix": fix.advice} if fix else {})

@@ -32,7 +32,7 @@ SECTIONS = (("Observed", "evidence"), ("Excluded", "excluded"), ("Not checked", 
 
 
 def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the document `grpo-doctor.hang.v1` of a diagnosis."""
+    """Return the document `grpo-doctor.hang.v1` of a diagnosis, not yet redacted."""
     verdict, index = diagnosis.verdict, diagnosis.index
     states = sorted(
         index.states.values(), key=lambda s: (s.process.rank is None, s.process.rank or 0, s.process.pid)
@@ -69,8 +69,8 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
     }
 
 
-def same_place_groups(document: dict[str, Any]) -> list[tuple[str, Members]]:
-    """Group processes without helpers by the place at which they are blocked, the smallest group first."""
+def group_by_place(document: dict[str, Any]) -> list[tuple[str, Members]]:
+    """Group processes, except helpers, by the call and place that blocks them, the smallest group first."""
     groups: dict[str, Members] = {}
     for process in document["processes"]:
         if process["role"] != "helper":
@@ -80,7 +80,7 @@ def same_place_groups(document: dict[str, Any]) -> list[tuple[str, Members]]:
 
 
 def group_name(members: Members) -> str:
-    """Return the processes of a group in a few words.
+    """Name the processes of a group in a few words.
 
     >>> group_name([{"rank": 0, "role": "trainer", "pid": 7}, {"rank": 2, "role": "trainer", "pid": 9}])
     'ranks 0 (pid 7), 2 (pid 9)'
@@ -128,8 +128,8 @@ class HangReport(Extra):
 
     def render(self, _report: Report, console: Console, *, verbose: bool) -> None:
         """Print all jobs on a terminal."""
-        for place, (document, finding) in enumerate(zip(self.documents, self.findings, strict=True)):
-            if place:
+        for number, (document, finding) in enumerate(zip(self.documents, self.findings, strict=True)):
+            if number:
                 console.print()
             _print_verdict(console, document)
             (_print_everything if verbose else _print_first_screen)(console, document, finding)
@@ -139,7 +139,7 @@ class HangReport(Extra):
     template = "hang.md.j2"
     # For the template.
     sections = SECTIONS
-    groups = staticmethod(same_place_groups)
+    groups = staticmethod(group_by_place)
     group_name = staticmethod(group_name)
     stack_lines = staticmethod(stack_lines)
 
@@ -217,11 +217,11 @@ def _print_section(console: Console, title: str, lines: Sequence[str]) -> None:
 
 
 def _group_lines(document: dict[str, Any]) -> list[str]:
-    """Return a line for each group of processes; a mark shows the group with a blocking process."""
+    """Return a line for each group of processes; for a hang, a mark shows the groups with a blocking process."""
     blocking = document["culprits"] if document["outcome"] == "hang" else ()
     return [
         f"{'▶' if any(member['key'] in blocking for member in members) else ' '} {group_name(members)}: {place}"
-        for place, members in same_place_groups(document)
+        for place, members in group_by_place(document)
     ]
 
 

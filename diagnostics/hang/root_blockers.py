@@ -1,4 +1,4 @@
-"""Find the root blocker of each process in the wait graph: a cycle, or a process that waits for no other process."""
+"""Find the root blocker of a process in the wait graph, and its cause: a cycle, or a process without an edge."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 CAUSE_BY_EDGE = {
     "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
 }  # fmt: skip
-# Kinds of blocked state in which a process cannot continue by itself.
+# Kinds of blocked states in which a process cannot continue by itself.
 _GONE = ("stopped", "dead", "kernel")
 # Native waits that a collective's completion may use.
 _AMBIGUOUS_SYSCALLS = ("", "futex", "running", "poll", "ppoll", "sched_yield", "ioctl")
 _ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel")
 LEVELS = ("gone", "cycle", "stuck", "busy", "quiet")
-"""Levels of root blockers, strongest first. If a process waits for all of several others, the strongest decides."""
+"""Levels of root blockers, strongest first. If a process waits for all of several others, the strongest decides.
+
+`gone`: stopped, dead, missing or in the kernel; `cycle`: a deadlock; `stuck`: blocked; `busy`: computing; `quiet`: idle
+without an open request.
+"""
 # Order of levels if a process waits for any of several others: it is not blocked while one of them works.
 _LEVELS_IF_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
 _MAX_DEPTH = 200
@@ -31,7 +35,7 @@ _REQUESTS = ("http", "socket", "ray", "loop")
 
 @dataclass(frozen=True)
 class RootBlocker:
-    """The end of a chain of waits: the processes that block the others.
+    """The processes at the end of a chain of waits, which block the others.
 
     Attributes:
         level: One of LEVELS.
@@ -53,7 +57,7 @@ class RootBlocker:
 class RootSearch:
     """Searches the wait graph for root blockers.
 
-    The number of paths can grow factorially, so the steps of a search are limited; after the limit only the first edge
+    The number of paths can grow factorially, so the steps of a search are limited. After the limit only the first edge
     of each process is followed.
     """
 
@@ -67,7 +71,7 @@ class RootSearch:
         return self._end_of_path(key, ())
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
-        """Return the root blocker that a path of edges leads to; of several, the strongest."""
+        """Return the root blocker that a path of edges leads to; of several, the first in the order of levels."""
         edges = self._graph.get(key, [])
         state = self._index.states.get(key)
         if state is None:

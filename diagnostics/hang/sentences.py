@@ -1,4 +1,4 @@
-"""Write a verdict as one sentence, and list the observations that support it."""
+"""Write verdicts as sentences, and list the observations that support them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from diagnostics.hang.wait_kinds import CAUSES
 
 _MAX_NAMES = 4
 _WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
-_SAME_COLLECTIVE = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."  # noqa: E501
+_OTHER_CAUSES = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."  # noqa: E501
 
 
 def sentence_of(index: JobIndex, verdict: Verdict) -> str:
-    """Return the verdict as a sentence."""
+    """Return the sentence for a verdict that names blocking processes."""
     names = [_label(index, key, verdict) for key in verdict.culprits]
     who = _enumerate(names) if len(names) <= _MAX_NAMES else f"{len(names)} processes"
     if verdict.cycle and verdict.cause == "deadlock":
@@ -87,7 +87,7 @@ def _doing(state: BlockedState) -> str:
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:
-    """Return the observations about processes; if the cause is a missing response, also the open requests."""
+    """Return observations about the first processes; if the cause is a missing response, also their open requests."""
     lines = []
     for state in index.states_of(keys[:_MAX_NAMES]):
         process = state.process
@@ -153,11 +153,11 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
                 f"{who} are in the same collective, called from different lines: {listed}. They may use process "
                 "groups in different order, the missing rank is not among them, or a rank is"
             )
-    return f"Unknown cause: {ranks} in another group or {_SAME_COLLECTIVE}"
+    return f"Unknown cause: {ranks} in another group or {_OTHER_CAUSES}"
 
 
 def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
-    """Return the sentence for an inferred cause; it names the waiting processes, but not the blocking one."""
+    """Return the sentence for a cause that a dump implies: it names the waiting processes, not the blocking one."""
     state, who = index.states[keys[0]], _brief_names(index, keys)
     doing = f"waits in {describe_collective(state)}" if state.kind == "collective" else _doing(state)
     if len(keys) > 1:
@@ -197,8 +197,8 @@ def _enumerate(names: Iterable[str]) -> str:
 
 
 def _first_names(names: list[str]) -> str:
-    rest = len(names) - _MAX_NAMES
-    return _enumerate([*names[:_MAX_NAMES], f"{rest} more"] if rest > 0 else names)
+    more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
+    return _enumerate([*names[:_MAX_NAMES], *more])
 
 
 def _since(verdict: Verdict) -> str:

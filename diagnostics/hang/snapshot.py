@@ -1,4 +1,4 @@
-"""Define the snapshot of a job's processes: observed live, parsed from a dump, or loaded from a bundle.
+"""Define the snapshot of a job's processes: observed live, parsed from a dump, or loaded from a saved bundle.
 
 The field names are the keys of the bundle `grpo-doctor.hang-snapshot.v1`. Standard library only, because this module
 is sent to other hosts.
@@ -22,6 +22,8 @@ TRANSFER_RATE = 1024
 """Bytes per second; a connection with more than this transfers data, and is no heartbeat."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
+LOCAL_ADDRESSES = ("localhost", "127.", "0.0.0.0", "::1", "[::1]", "[::]", "::ffff:127.", "[::ffff:127.")  # noqa: S104
+"""Beginnings of addresses, with or without a port, that mean another machine on each host."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """An open file: `kind` is tcp, unix, socket, pipe, fifo, file, tty, null, epoll or other."""
+    """An open file: `kind` is tcp, unix, socket (of another kind), pipe, file, tty, epoll or other."""
 
     fd: int
     kind: str
@@ -111,7 +113,9 @@ class Process:
 
     Attributes:
         role: Role in the job, such as "trainer" or "engine core".
+        world: Number of ranks in the job, as WORLD_SIZE or a dump has it; None if unknown.
         job: Address of the rendezvous store of the process's group of ranks.
+        python: Whether the process runs Python.
         state: The kernel's state R, S, D, T, t or Z; X if the process ended; empty if unknown.
         shared: Names of shared memory, each with its inode.
         io_moved: Whether the process read or wrote anything while observed; None if unknown.
@@ -136,7 +140,7 @@ class Process:
 
     @property
     def key(self) -> str:
-        """Identifier among all processes on all hosts."""
+        """Identifier among the processes of all hosts: "HOST/PID"."""
         return f"{self.host}/{self.pid}"
 
     @property
@@ -214,7 +218,7 @@ class Socket:
 def _is_unanswered(
     request_s: float | None, request_bytes: int | None, response_s: float | None, response_bytes: int | None
 ) -> bool:
-    """Return whether the last request is younger than the last response, or there is a request and no response.
+    """Return whether the last request is later than the last response, or there is a request and no response.
 
     The kernel counts both ages from the creation of the connection, in steps of up to 10 ms. Equal ages mean that
     nothing was sent yet, or that the only request was sent at once: only the numbers of bytes tell these apart.
@@ -238,11 +242,11 @@ class Lock:
 
 @dataclass(frozen=True)
 class Collective:
-    """A rank's state in one process group, from a flight recorder.
+    """A rank's state in one process group, from a flight recorder, NCCL's watchdog or NCCL's RAS.
 
     Attributes:
         enqueued: Number of the last collective that the rank started.
-        completed: Number of the last collective that the rank finished.
+        completed: Number of the last collective that the rank finished; -1 if none or unknown.
         operation: Name of the last collective that the rank started.
         sizes: Sizes of this collective's input, as text.
     """
@@ -263,7 +267,7 @@ class Snapshot:
         source: "live", or the kind of dump.
         seconds: Duration of the observation.
         blind: Texts about data that could not be read, with the change that would make it readable.
-        missing: Hosts without an answer, and files that could not be read.
+        missing: Hosts, files, sockets, processes or threads that were not read, so that the job is incomplete.
         notes: Remarks for the user.
     """
 
@@ -288,7 +292,7 @@ class Snapshot:
         return {"schema": SCHEMA} | document
 
     def on_host(self, host: str) -> Snapshot:
-        """Return a copy in which all processes, sockets, locks and messages have the name of a host."""
+        """Return a copy with the name of a host in each process, socket and lock, and before each text of `blind`."""
         placed: dict[str, Any] = {
             name: tuple(dataclasses.replace(item, host=host) for item in getattr(self, name))
             for name in ("processes", "sockets", "locks")
@@ -308,7 +312,7 @@ def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
 
 
 def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
-    """Truncate a text at a word boundary if there is one, because half a secret would not be recognised and masked.
+    """Cut a long text at a word boundary if there is one, because half a secret would not be recognised and masked.
 
     >>> cut_at_word("train.py --key 0a1b2c3d", 18)
     'train.py --key'

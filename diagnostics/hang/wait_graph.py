@@ -1,4 +1,7 @@
-"""Build the wait graph of a job: edges between processes through sockets, pipes, locks, children and collectives."""
+"""Build the wait graph of a job: an edge from each waiting process to the processes that can end its wait.
+
+The edges follow sockets, pipes, locks, shared memory, children and Ray actors; `collectives` adds those between ranks.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
 _MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native", "barrier", "tasks_done")
 _RING_MEMORY = "/psm_"
 _MIN_EDGES = 16
-"""Edges of each process, even if the graph already has MAX_EDGES: a dump can claim any number of peers."""
+"""Limit of edges of a process when the graph already has MAX_EDGES: a dump can claim any number of peers."""
 
 
 def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
-    """Return all wait-for edges, by the key of the waiting process."""
+    """Return the wait-for edges by the key of the waiting process; edges between ranks replace its other edges."""
     graph: dict[str, list[Edge]] = {key: [] for key in index.states}
     for edge in collective_edges(index):
         graph[edge.source].append(edge)
@@ -55,7 +58,7 @@ class _Waiter:
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
             edges = self.dead_processes("has not noticed the end of", self.children)
         if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
-            siblings = self.index.siblings(self.process)
+            siblings = self.index.families[self.process.host, self.process.ppid]
             edges = self.dead_processes("waits in its own store; its sibling is", siblings)
         return edges or (self.any_peer() if self.has_unknown_peer() else [])
 
@@ -144,7 +147,7 @@ class _Waiter:
         return not in_ring and kinds == {"other"}
 
     def any_peer(self) -> list[Edge]:
-        """Return edges to the peers of all connections."""
+        """Return uncertain edges to the peers of the established connections."""
         edges: dict[str, Edge] = {}
         for item in self.process.fds:
             socket = self.index.socket(self.process, item.fd)
@@ -158,7 +161,10 @@ class _Waiter:
         return list(edges.values())
 
     def forwarded_requests(self) -> list[Edge]:
-        """Return edges of an idle event loop with an open request, to processes that got requests or work from it."""
+        """Return edges of an idle process that owes a response, to those that it may have forwarded the request to.
+
+        These are servers that have not answered a request of this process, and children that are not idle.
+        """
         if self.kind == "supervise" or not self.index.open_requests(self.process):
             return []
         edges = []
@@ -197,7 +203,7 @@ class _Waiter:
         return {name for name in self.process.shared if _RING_MEMORY in name}
 
     def ring_edges(self) -> list[Edge]:
-        """Return edges to the processes at the other end of a shared-memory ring buffer: workers, else sharing ones."""
+        """Return edges to the other end of a shared-memory ring buffer: Python children, else the other sharers."""
         memory = self.ring_memory()
         processes = self.index.snapshot.processes
         sharing = [p for p in processes if p.key != self.process.key and memory & set(p.shared)]
@@ -213,7 +219,7 @@ class _Waiter:
         ]
 
     def semaphore_edges(self) -> list[Edge]:
-        """Return edges to all processes that map the semaphore, because the kernel does not show its owner."""
+        """Return edges to the processes that map the semaphore without waiting for it: its owner is unknown."""
         if not self.thread.futex.startswith("sem:"):
             return []
         inode = self.thread.futex.removeprefix("sem:")
@@ -230,6 +236,10 @@ class _Waiter:
         return edges
 
     def file_lock_edges(self) -> list[Edge]:
+        """Return edges to the owners of the file locks that a process waits for.
+
+        If a lock library polls, the file is unknown: then the owners of `*.lock` files are candidates.
+        """
         waited = [item for item in self.process.fds if item.fd in self.thread.waits_fds]
         inodes = {item.inode for item in waited if item.kind == "file"}
         library = any("filelock" in frame.path or "portalocker" in frame.path for frame in self.thread.frames)

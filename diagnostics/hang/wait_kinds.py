@@ -1,4 +1,4 @@
-"""Load `waits.toml`: kinds of waits with their properties, the library functions of each, and causes of hangs."""
+"""Load `waits.toml` (kinds of waits, the library functions of each, causes of hangs), and look up frames in it."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def _name_pattern(functions: str) -> re.Pattern[str]:
 
 _WAITS = msgspec.toml.decode(Path(__file__).with_name("waits.toml").read_bytes(), type=_Waits)
 KINDS, CAUSES = _WAITS.kinds, _WAITS.causes
+# Kinds of calls in which a thread computes, and kinds in which it waits for work.
 COMPUTING = tuple(name for name, kind in KINDS.items() if kind.state == "computes")
 IDLE = tuple(name for name, kind in KINDS.items() if kind.state == "idle")
 WITHIN_PROCESS = tuple(name for name, kind in KINDS.items() if "thread" in kind.ended_by)
@@ -67,8 +68,10 @@ _PACKAGES = "|".join((*TOP_MODULES, *_WAITS.libraries.split()))
 LIBRARY = re.compile("|".join((rf"^(?:{_PACKAGES})/", *_WAITS.library_files.split())))
 """Pattern for the paths of files outside user code."""
 FILE_CHANNELS = re.compile("|".join(_WAITS.file_channels.split()))
-ENDS = {name: _path_pattern(ends) for name, ends in _WAITS.ends.items()}
+PATTERNS = {name: _path_pattern(ends) for name, ends in _WAITS.ends.items()}
+"""Patterns for paths, program names or frames ("path:function"), by their names in the table `ends`."""
 CALLERS = {kind: _path_pattern(ends) for kind, ends in _WAITS.callers.items()}
+"""Patterns for the outer frames ("path:function") that show what a wait for an event or lock is, by that kind."""
 _CALLS = [(kind, _path_pattern(ends), _name_pattern(names)) for kind, ends, names in _WAITS.calls]
 _IDLE_FRAMES = [(_path_pattern(ends), _name_pattern(names)) for ends, names in _WAITS.idle_frames]
 
@@ -85,5 +88,5 @@ def kinds_of_frame(path: str, function: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def is_idle_frame(path: str, function: str) -> bool:
-    """Return whether a thread in this frame is idle."""
+    """Return whether a thread whose first frame outside library internals is this one is idle."""
     return any(names.match(function) and ends.match(path) for ends, names in _IDLE_FRAMES)

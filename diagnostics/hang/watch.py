@@ -1,7 +1,7 @@
 """Implement `hang --watch`: run a command, and diagnose it when it makes no progress for a while.
 
-Progress is output, processor time, or bytes read and written by any process of the command. The counters
-are read from the kernel a few times a minute; nothing is injected into the job.
+Progress is output, processor time, or bytes read and written by the command's processes. The kernel's counters are read
+at least every 15 seconds; nothing is injected into the job.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import BinaryIO
 from diagnostics import UserError, process
 from diagnostics.findings import FINDINGS
 from diagnostics.hang.collect import discovery, proc
+from diagnostics.hang.snapshot import TRANSFER_RATE
 
 Diagnose = Callable[[int, float], bool]
 
@@ -32,54 +33,58 @@ class StallClock:
     """Progress counters of a command's processes, and the time of the last progress; the caller passes the time.
 
     Attributes:
-        since: Time of the last progress.
-        checked: Time of the last counters.
+        last_progress: Time of the last progress, in seconds like all times.
+        last_update: Time of the last counters.
         ran_s: Time in which the threads of all processes ran or waited for a processor.
-        moved: Bytes that all processes read and wrote.
-        output: Bytes of output.
+        bytes_moved: Bytes that all processes read and wrote.
+        output_bytes: Bytes of output.
     """
 
-    since: float
-    checked: float
+    last_progress: float
+    last_update: float
     ran_s: float = 0.0
-    moved: int = 0
-    output: int = 0
+    bytes_moved: int = 0
+    output_bytes: int = 0
 
-    def update(self, now: float, ran_s: float, moved: int, output: int) -> bool:
+    def update(self, now: float, ran_s: float, bytes_moved: int, output_bytes: int) -> bool:
         """Store new counters; return whether they show progress."""
-        elapsed = max(now - self.checked, 1e-6)
-        moves = (
-            output != self.output
+        elapsed = max(now - self.last_update, 1e-6)
+        progresses = (
+            output_bytes != self.output_bytes
             # A process that came or went changes the sums in both directions.
             or ran_s < self.ran_s
             or ran_s - self.ran_s > IDLE_SHARE * elapsed
-            or abs(moved - self.moved) > 1024 * elapsed
+            or abs(bytes_moved - self.bytes_moved) > TRANSFER_RATE * elapsed
         )
-        self.checked, self.ran_s, self.moved, self.output = now, ran_s, moved, output
-        if moves:
-            self.since = now
-        return moves
+        self.last_update, self.ran_s = now, ran_s
+        self.bytes_moved, self.output_bytes = bytes_moved, output_bytes
+        if progresses:
+            self.last_progress = now
+        return progresses
 
 
 def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, end: bool) -> int:
-    """Run a command and diagnose each stall; return its exit code, or 1 if the command hung and was ended.
+    """Run a command and diagnose each stall.
 
     Args:
         words: The command.
         stall_s: Seconds without progress after which the command is diagnosed.
         diagnose: Diagnoses a process that has made no progress for some seconds; returns whether it hangs.
         end: Whether to end a command that hangs.
+
+    Returns:
+        The command's exit code, 128 plus the number of the signal that ended it, or 1 if it hung and was ended here.
     """
     try:
         child = process.start(words, stdin=None, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
         raise UserError(f"hang: --watch: {words[0]}: {error.strerror or error}") from None
     assert child.stdout
-    counted = [0]
-    copier = threading.Thread(target=_copy_output, args=(child.stdout, counted), daemon=True)
+    output_bytes = [0]
+    copier = threading.Thread(target=_copy_output, args=(child.stdout, output_bytes), daemon=True)
     copier.start()
     with process.forward_signals(child):
-        ended = _hangs(child, stall_s, counted, diagnose, until_hang=end)
+        ended = _wait_for_end(child, stall_s, output_bytes, diagnose, or_hang=end)
         if ended:
             process.end_group(child)
     copier.join(timeout=2.0)
@@ -89,15 +94,15 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
     return FINDINGS if ended else code if code >= 0 else 128 - code
 
 
-def _hangs(
+def _wait_for_end(
     child: subprocess.Popen[bytes],
     stall_s: float,
-    counted: list[int],
+    output_bytes: list[int],
     diagnose: Diagnose,
     *,
-    until_hang: bool,
+    or_hang: bool,
 ) -> bool:
-    """Wait for the command's end, or until it hangs; return whether it hangs."""
+    """Wait for the command's end, with `or_hang` also for a hang; return whether a hang ended the wait."""
     clock = StallClock(time.monotonic(), time.monotonic())
     due_s = stall_s
     while True:
@@ -106,21 +111,21 @@ def _hangs(
             return False
         pids = discovery.descendants(discovery.process_table(), [child.pid])
         ran_ns = sum(proc.runnable_ns(pid, tid) or 0 for pid in pids for tid in proc.list_threads(pid))
-        moved = sum(proc.bytes_moved(pid) or 0 for pid in pids)
+        bytes_moved = sum(proc.bytes_moved(pid) or 0 for pid in pids)
         now = time.monotonic()
-        if clock.update(now, ran_ns / 1e9, moved, counted[0]):
+        if clock.update(now, ran_ns / 1e9, bytes_moved, output_bytes[0]):
             due_s = stall_s
-        elif now - clock.since >= due_s:
-            hangs = diagnose(child.pid, now - clock.since)
-            if hangs and until_hang:
+        elif (stalled_s := now - clock.last_progress) >= due_s:
+            hangs = diagnose(child.pid, stalled_s)
+            if hangs and or_hang:
                 return True
             # An undecided wait may be decidable after twice the time.
-            due_s = math.inf if hangs else 2 * (now - clock.since)
+            due_s = math.inf if hangs else 2 * stalled_s
 
 
-def _copy_output(source: BinaryIO, counted: list[int]) -> None:
+def _copy_output(source: BinaryIO, output_bytes: list[int]) -> None:
     while data := os.read(source.fileno(), 65536):
-        counted[0] += len(data)
+        output_bytes[0] += len(data)
         with contextlib.suppress(OSError):
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()

@@ -80,7 +80,7 @@ def test_doctor_checks_driver_and_devices(device):
 
 
 @on_gpu
-@pytest.mark.skipif(stacks.find_tool() is None, reason="needs py-spy")
+@pytest.mark.skipif(stacks.find_py_spy() is None, reason="needs py-spy")
 def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
     """Two crossed locks are found as the cause, although the driver adds threads and memory maps of its own."""
     process = subprocess.Popen(

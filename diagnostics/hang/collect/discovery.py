@@ -68,7 +68,7 @@ class ProcessEntry:
 
 
 def process_table() -> dict[int, ProcessEntry]:
-    """Return all visible processes, without their environment variables."""
+    """Return the visible processes by id, without their environment variables."""
     entries = {}
     for pid in proc.list_pids():
         fields = proc.stat_fields(pid)

@@ -12,7 +12,7 @@ from diagnostics.hang.snapshot import Descriptor, Lock, Process, Socket
 
 @dataclass
 class Host:
-    """All processes of the host with their open files, and all sockets."""
+    """The processes of the host with their open files, and its sockets; files and sockets are read by `survey`."""
 
     processes: dict[int, discovery.ProcessEntry]
     descriptors: dict[int, tuple[Descriptor, ...] | None] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Host:
                     owners.setdefault(item.inode, set()).add(pid)
         return owners
 
-    def resolved(self, items: tuple[Descriptor, ...] | None) -> tuple[Descriptor, ...]:
-        """Return descriptors with the kind of their socket filled in."""
+    def with_socket_kinds(self, items: tuple[Descriptor, ...] | None) -> tuple[Descriptor, ...]:
+        """Return descriptors with the kind of their sockets: tcp or unix instead of socket."""
         return tuple(
             replace(item, kind=self.sockets[item.inode].kind)
             if item.kind == "socket" and item.inode in self.sockets
@@ -53,10 +53,7 @@ class Host:
 
 
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:
-    """Return further Python processes that have a direct or indirect TCP connection to the chosen ones.
-
-    The descendants of these processes are included.
-    """
+    """Return further Python processes with a direct or indirect TCP connection to the chosen ones, and descendants."""
     owners = host.owners()
     visited = chosen | discovery.ancestors(host.processes, os.getpid())
     connected: set[int] = set()
@@ -85,7 +82,7 @@ def _other_ends(host: Host, item: Descriptor) -> list[int]:
 
 
 def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
-    """Return processes that an observed process waits for: at the other end of a pipe, or with a file lock."""
+    """Return processes that an observed one may wait for: at the other end of a pipe or unix socket, or with a lock."""
     owners = host.owners()
     inodes, files = set(), set()
     for process in observed:

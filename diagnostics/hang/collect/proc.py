@@ -1,4 +1,4 @@
-"""Read the state, threads, descriptors, system calls and shared memory of a process from /proc."""
+"""Read processes from /proc: state, threads, times, descriptors, system calls, environment and shared memory."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def command_line(pid: int) -> str:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return the variables named in ENVIRONMENT and no others; overlong values are left out."""
+    """Return the variables named in ENVIRONMENT; overlong values are left out."""
     items = (item.partition("=")[::2] for item in read_proc(pid, "environ").split("\0"))
     return {name: value for name, value in items if name in ENVIRONMENT and len(value) <= MAX_VALUE}
 
@@ -126,7 +126,7 @@ def runnable_ns(pid: int, tid: int) -> int | None:
 
 
 class SchedulerClocks:
-    """The scheduler's clocks, one per processor; they differ by seconds or hours.
+    """The scheduler's clocks, one per processor, which differ by seconds or hours.
 
     Each clock omits the time that its processor spent on interrupts. So the clock of the processor on which a thread
     last ran is read by running there for a moment.
@@ -182,14 +182,12 @@ def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
     return tuple(sorted(items, key=lambda item: item.fd))
 
 
-def _descriptor(pid: int, fd: int, link: str) -> Descriptor:  # noqa: PLR0911
+def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
     match = _LINK.match(link)
     if match and match[1] == "socket":
         return Descriptor(fd, "socket", int(match[2]))
     if match and match[1] == "anon_inode":
         return Descriptor(fd, "epoll" if "eventpoll" in link else "other", path=match[2])
-    if link == "/dev/null":
-        return Descriptor(fd, "null")
     information = dict(
         line.split(":", 1) for line in read_proc(pid, f"fdinfo/{fd}").splitlines() if ":" in line
     )
@@ -205,7 +203,7 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:  # noqa: PLR0911
 
 
 def observe_thread(pid: int, thread: Thread) -> Thread:
-    """Return a thread with its state, wait channel (kernel function) and system call; unreadable ones stay empty."""
+    """Return a thread with its state, wait channel (kernel function) and system call; unreadable values stay empty."""
     state = "".join(stat_fields(pid, thread.tid)[:1])
     wchan = read_proc(pid, f"task/{thread.tid}/wchan").strip("0")
     return replace(thread, state=state, wchan=wchan, **system_call(pid, thread.tid))
@@ -232,7 +230,7 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
 
 
 def _handles_signals(pid: int) -> bool:
-    """Return whether a process handles another signal than those that Python and crash reporters handle."""
+    """Return whether a process handles a signal that Python and crash reporters do not handle by default."""
     _, _, rest = read_proc(pid, "status").partition("\nSigCgt:")
     handled = int(rest.split()[0], 16) if rest else 0
     return bool(handled & ~sum(1 << (number - 1) for number in _USUAL_SIGNALS))
@@ -268,7 +266,7 @@ def _opened_path(pid: int, address: int) -> str:
 
 
 def shared_memory(pid: int) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
-    """Return the names of shared memory, and (start, end, inode) of each mapping with semaphores."""
+    """Return the names of shared memory (at most 64), and (start, end, inode) of each mapping with semaphores."""
     names, semaphores = set(), []
     for line in read_proc(pid, "maps").splitlines():
         parts = line.split(maxsplit=5)

@@ -1,4 +1,4 @@
-"""Take a snapshot: select the processes, sample them for some seconds, and add processes that they wait for."""
+"""Take a snapshot of running processes: select them, sample them for some seconds, and add processes they wait for."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     """
     host = peers.Host(discovery.process_table())
     pids = _select(host, selection)
-    observer = _Observer(host, stacks.find_tool(), sleep)
+    observer = _Observer(host, stacks.find_py_spy(), sleep)
     observed = observer.observe(pids, selection.samples, selection.seconds)
     seconds = observer.seconds
     if further := peers.blocking_processes(host, observed) - pids:
@@ -69,10 +69,11 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
 
 
 def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
-    """Return the snapshot of this host as JSON, or the reason why there is none; other hosts run this function.
+    """Return the snapshot of this host as JSON; if no process matches, its notes say so. Other hosts run this function.
 
     Args:
         options: `pattern`, `seconds` and `samples` of a Selection.
+        _folder: Not used; remote programs get the folder of their sources.
     """
     try:
         return take_snapshot(Selection(**options)).to_json()
@@ -100,17 +101,12 @@ def _select(host: peers.Host, selection: Selection) -> set[int]:
     return set(sorted(pids)[: discovery.MAX_PROCESSES])
 
 
-@dataclass(frozen=True)
-class _Counters:
-    """Counters of a process: nanoseconds in which each thread was runnable, and bytes read and written."""
+_Counters = tuple[dict[int, int | None], int | None]
 
-    ran: dict[int, int | None]
-    moved: int | None
 
-    @classmethod
-    def read(cls, pid: int) -> _Counters:
-        ran = {tid: proc.runnable_ns(pid, tid) for tid in proc.list_threads(pid)}
-        return cls(ran, proc.bytes_moved(pid))
+def _read_counters(pid: int) -> _Counters:
+    """Return the nanoseconds in which each thread was runnable, and the bytes that the process read and wrote."""
+    return {tid: proc.runnable_ns(pid, tid) for tid in proc.list_threads(pid)}, proc.bytes_moved(pid)
 
 
 @dataclass
@@ -124,13 +120,12 @@ class _Observation:
 
     def io_moved(self) -> bool | None:
         """Return whether the process read or wrote any bytes; None if unknown."""
-        if self.before.moved is None or self.after.moved is None:
-            return None
-        return self.before.moved != self.after.moved
+        (_, before), (_, after) = self.before, self.after
+        return None if before is None or after is None else before != after
 
     def runnable_share(self, tid: int, seconds: float) -> float | None:
         """Return the share of the time in which a thread was runnable; None if unknown."""
-        before, after = self.before.ran.get(tid), self.after.ran.get(tid)
+        before, after = self.before[0].get(tid), self.after[0].get(tid)
         return None if before is None or after is None else min(1.0, (after - before) / 1e9 / seconds)
 
 
@@ -153,7 +148,7 @@ class _Observer:
         """Return the processes: sample stacks, and read counters before and after."""
         self.refused |= stacks.unreadable_processes(pids)
         began = time.monotonic()
-        counters = {pid: _Counters.read(pid) for pid in sorted(pids - set(self.refused))}
+        counters = {pid: _read_counters(pid) for pid in sorted(pids - set(self.refused))}
         observations = {pid: _Observation(before, before) for pid, before in counters.items()}
         # A dead process has no stack.
         pythons = [pid for pid in observations if self.host.processes[pid].python and not _is_dead(pid)]
@@ -168,7 +163,7 @@ class _Observer:
         self.seconds = time.monotonic() - began
         self.host.update_sockets()
         for pid, observation in observations.items():
-            observation.after = _Counters.read(pid)
+            observation.after = _read_counters(pid)
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]
 
     def _sample(self, observations: dict[int, _Observation], pythons: list[int]) -> None:
@@ -205,7 +200,7 @@ class _Observer:
             python=entry.python,
             state=fields[0] if fields else "X",
             threads=threads,
-            fds=self.host.resolved(proc.descriptors(pid)),
+            fds=self.host.with_socket_kinds(proc.descriptors(pid)),
             shared=names,
             io_moved=observation.io_moved() if observation else None,
             unseen=tuple(unseen),
@@ -237,7 +232,7 @@ class _Observer:
         return tuple(threads)
 
     def not_inspected(self, observed: list[Process]) -> list[str]:
-        """Return texts about processes that could not be read, with the change that would make them readable."""
+        """Return texts about processes that could not be read, with the reason and, where known, what permits it."""
         texts = [] if self.program else [NO_PYSPY]
         reasons: dict[str, list[int]] = {}
         for pid, reason in self.refused.items():

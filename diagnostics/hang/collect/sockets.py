@@ -1,4 +1,4 @@
-"""List all TCP and unix sockets of this host by inode, with their peers and the times of last traffic.
+"""List the TCP and unix sockets of this host by inode, with their peers and, for TCP, bytes and times of traffic.
 
 The kernel lists the sockets of its network namespace over netlink, as for `ss`, without special permission.
 """
@@ -27,7 +27,7 @@ _LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED, _BYTES_SENT = 44, 52, 128, 200
 
 
 def all_sockets() -> dict[int, Socket]:
-    """Return the sockets of this network namespace by inode."""
+    """Return the TCP and unix sockets of this network namespace by inode."""
     sockets: list[Socket] = []
     with contextlib.suppress(OSError, AttributeError, struct.error):
         sockets += _unix_sockets()

@@ -1,4 +1,7 @@
-"""Read Python stacks with py-spy, in limited time and without stopping the process, and explain failures."""
+"""Read Python stacks with py-spy, in limited time and without stopping the process, and explain failures.
+
+The source lines of frames are read too, because C functions that block have no frame.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +54,14 @@ def blocking_call_in(line: str) -> str:
     return calls[-1] if calls else ""
 
 
-def find_tool() -> str | None:
-    """Return the path of py-spy: next to our interpreter, or on the PATH."""
+def find_py_spy() -> str | None:
+    """Return the path of py-spy: next to our interpreter, or on the PATH; None if it is not installed."""
     beside_python = Path(sys.executable).with_name("py-spy")
     return str(beside_python) if beside_python.is_file() else shutil.which("py-spy")
 
 
 def dump_stacks(program: str, pids: Sequence[int]) -> dict[int, tuple[Thread, ...] | str]:
-    """Return the stacks of several processes, or the reason why there are none."""
+    """Return the threads of each process with their stacks, or the reason why there are none."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         return dict(zip(pids, pool.map(lambda pid: _dump(program, pid), pids), strict=True))
 
@@ -126,7 +129,7 @@ def last_part(name: str) -> str:
 
 
 def _with_kernel_tids(pid: int, threads: tuple[Thread, ...]) -> tuple[Thread, ...]:
-    """Renumber threads as /proc does.
+    """Return the threads with the ids that they have in /proc.
 
     In another pid namespace a process numbers its threads differently. Before Python 3.11 the interpreter stores no
     number: py-spy then prints the address of the C library's descriptor, which contains it.

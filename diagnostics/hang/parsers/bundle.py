@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.snapshot import SCHEMA, Snapshot, cut_at_word
+from diagnostics.hang.snapshot import LOCAL_ADDRESSES, SCHEMA, Snapshot, cut_at_word
 from diagnostics.output.redact import redact
 from diagnostics.output.sanitize import escape
 from diagnostics.safe_io import write_atomically
@@ -18,8 +18,7 @@ from diagnostics.safe_io import write_atomically
 _ADDRESS = re.compile(r"^(\[[^\]]+\]|[\d.]+):(\d+)$")
 # The rendezvous address of a job usually has a host name.
 _JOB = re.compile(r"^(.+):(\d{0,5})$")
-_LOOPBACK = ("127.", "[::1]", "0.0.0.0", "[::]", "localhost")  # noqa: S104 - compared with, not bound to
-_TITLE = 120
+_TITLE_LENGTH = 120
 
 
 def save(snapshot: Snapshot, path: Path) -> None:
@@ -30,7 +29,7 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
 def redacted(document: dict[str, Any]) -> dict[str, Any]:
     """Return the document without personal data; addresses are numbered, so that connections still match."""
-    addresses: dict[str, str] = {}
+    addresses: dict[str, str] = {}  # of other machines
 
     def clean(key: str, value: Any) -> Any:
         if isinstance(value, dict):
@@ -41,11 +40,11 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
             return value
         match = (_JOB if key == "job" else _ADDRESS).match(value)
         if key in ("local", "remote", "job") and match:
-            if match[1].startswith(_LOOPBACK):
+            if match[1].startswith(LOCAL_ADDRESSES):
                 return value
             return f"{addresses.setdefault(match[1], f'address-{len(addresses) + 1}')}:{match[2]}"
         # A title may have secret arguments, so it is truncated; the role describes the process.
-        return redact(value)[:_TITLE] if key == "title" else redact(value)
+        return redact(value)[:_TITLE_LENGTH] if key == "title" else redact(value)
 
     cleaned: dict[str, Any] = clean("", document)
     return cleaned

@@ -1,4 +1,7 @@
-"""Read dump files of any supported format into one snapshot. An unreadable file is skipped and reported by name."""
+"""Read dump files of the supported formats into one snapshot.
+
+The format is recognised by the content. An unreadable file is skipped and reported, unless no file can be read.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from diagnostics.output.redact import mask_and_cut
 MAX_BYTES = 256 << 20
 MAX_LINE = 1000
 MAX_PROCESSES, MAX_THREADS = 1024, 512
-"""Limits of processes, and of threads in each; the report says what is beyond them."""
+"""Limits of processes, and of threads in each; the report counts those beyond them."""
 EXPECTED = (
     "expected a snapshot of hang --save, stacks of py-spy, faulthandler, gdb or pystack, "
     "a flight recorder's dump or NCCL RAS"
@@ -73,7 +76,7 @@ def _read_bytes(name: str) -> bytes:
 
 
 def parse_dump(name: str, data: bytes) -> Snapshot:
-    """Parse a dump of any kind.
+    """Parse a dump of any supported format.
 
     Raises:
         ParseError: The data is no known dump, or a broken one.
@@ -82,12 +85,9 @@ def parse_dump(name: str, data: bytes) -> Snapshot:
         if flight_recorder.is_pickle(data):
             return flight_recorder.to_snapshot(flight_recorder.load_pickle(data, name), name)
         text = data.decode("utf-8", errors="replace")
-        document = None
-        if text.lstrip()[:1] in ("{", "["):
-            with contextlib.suppress(json.JSONDecodeError):  # a log line can begin with a bracket too
-                document = safe_io.parse_json(text)
-        if document is not None:
-            return _parse_document(document, name)
+        with contextlib.suppress(json.JSONDecodeError):  # a log line can begin with a bracket too
+            if text.lstrip()[:1] in ("{", "["):
+                return _parse_document(safe_io.parse_json(text), name)
         return _parse_text(text, name)
     except ParseError:
         raise

@@ -52,7 +52,7 @@ class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any a
 
 
 def is_pickle(data: bytes) -> bool:
-    """Return whether data may be a pickle, by its first two bytes."""
+    """Return whether the first two bytes are those of a pickle that Python can load."""
     return data[:1] == b"\x80" and len(data) > 2 and data[1] <= 5
 
 

@@ -1,4 +1,4 @@
-"""Parse reports about NCCL's ranks: messages of PyTorch's watchdog, and the JSON of NCCL's RAS client.
+"""Parse reports about NCCL's ranks: messages of PyTorch's watchdog, and the JSON of NCCL's RAS.
 
 The watchdog reports each rank whose collective timed out: these ranks are victims. Another rank counts as blocking only
 if the watchdog reports that it started fewer collectives of the same process group.
@@ -31,10 +31,6 @@ _RANK_TAG = re.compile(r"\[rank(\d{1,6})\]")
 # Operations whose sizes are the same on every rank.
 _SAME_SIZES = ("ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 _PAIRS = ("SEND", "RECV", "COALESCED")
-_NAMES = {
-    "_ALLGATHER_BASE": "all_gather_into_tensor", "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
-    "ALLTOALL_BASE": "all_to_all_single",
-}  # fmt: skip
 
 
 @dataclass
@@ -78,7 +74,7 @@ def parse_watchdog(lines: list[str]) -> Snapshot | None:
 
 
 def ranks_differ(snapshot: Snapshot) -> bool:
-    """Return whether ranks are in different collectives, or some ranks are in no collective."""
+    """Return whether ranks differ: in their collective or its sizes, or because some are in none."""
     frames = {process.threads[0].frames for process in snapshot.processes}
     return len(frames | {(c.sizes,) for c in snapshot.collectives}) > (2 if snapshot.collectives else 1)
 
@@ -102,7 +98,7 @@ def _read_timeout(line: str, groups: _Groups) -> None:
 
 
 def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
-    """Return a process group's ranks: timed-out ranks wait, those that started fewer collectives are missing."""
+    """Return a process group's ranks: timed-out ranks wait, those that started fewer collectives are between two."""
     waiting = {rank: r for rank, r in reports.items() if r.waits}
     first = min((r.number for r in waiting.values() if r.number is not None), default=None)
     names = {r.number: r.name for r in waiting.values() if r.name}
@@ -114,7 +110,7 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     processes, collectives = [], []
     for rank, report in sorted(reports.items()):
         if report.waits:
-            processes.append(_rank_process(rank, "wait" if unclear else _operation(report.name)))
+            processes.append(_rank_process(rank, "wait" if unclear else normalized_operation(report.name)))
             if report.number is not None and report.number == first and not unclear:
                 sizes = report.sizes if report.name in _SAME_SIZES and sizes_known else ""
                 done = report.completed or -1
@@ -123,10 +119,6 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
             processes.append(_rank_process(rank))
     all_numbered = len(collectives) == len(waiting)
     return Snapshot(tuple(processes), collectives=tuple(collectives) if all_numbered else (), source=_SOURCE)
-
-
-def _operation(name: str) -> str:
-    return _NAMES.get(name.upper(), normalized_operation(name))
 
 
 def _rank_process(rank: int, operation: str = "") -> Process:
@@ -139,12 +131,12 @@ def _rank_process(rank: int, operation: str = "") -> Process:
 
 
 def is_ras_document(document: Any) -> bool:
-    """Return whether a JSON document looks like NCCL's RAS."""
+    """Return whether a JSON document looks like a report of NCCL's RAS."""
     return isinstance(document, dict) and isinstance(document.get("communicators"), list)
 
 
 def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
-    """Return a RAS document as a snapshot: the ranks of the most uneven communicator, else of the largest.
+    """Return a RAS document as a snapshot: the ranks of the largest communicator, uneven ones first.
 
     Raises:
         ParseError: The document has no ranks.
@@ -171,6 +163,6 @@ def _communicator_snapshot(communicator: dict[str, Any]) -> Snapshot:
 
 
 def _is_uneven(part: Snapshot) -> bool:
-    """Return whether ranks of a communicator started different numbers of collectives, or some are missing."""
+    """Return whether some ranks of a communicator are missing, or started fewer collectives than others."""
     missing = any(process.world != len(part.processes) for process in part.processes)
     return missing or len({collective.enqueued for collective in part.collectives}) > 1

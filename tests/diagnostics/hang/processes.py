@@ -57,7 +57,7 @@ def explain_blindness() -> str:
 
     Reading memory is tested from a sibling process, because Yama's scope 1 permits only parents.
     """
-    if stacks.find_tool() is None:
+    if stacks.find_py_spy() is None:
         return "needs py-spy"
     with subprocess.Popen(["sleep", "500"]) as sleeper:
         look = f"open('/proc/{sleeper.pid}/mem', 'rb').close()"

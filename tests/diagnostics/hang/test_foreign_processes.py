@@ -129,7 +129,7 @@ def test_hanging_py_spy_is_ended_at_the_time_limit(tmp_path, monkeypatch):
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\nexec sleep 600\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(stacks, "find_tool", lambda: str(tool))
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: str(tool))
     monkeypatch.setattr(stacks, "TIMEOUT_S", 0.2)
     with running(sys.executable, "-c", LOCKS) as process:
         snapshot, verdict = observe(process.pid)

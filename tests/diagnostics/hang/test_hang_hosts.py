@@ -123,7 +123,7 @@ def test_bundles_of_several_hosts_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "program", [command.collector("", 1.0, 1), collect_program()], ids=lambda program: program.module
+    "program", [command.snapshot_program("", 1.0, 1), collect_program()], ids=lambda program: program.module
 )
 def test_sent_collector_imports_only_the_standard_library(tmp_path, program):
     zipfile.ZipFile(io.BytesIO(zip_sources(program.sources))).extractall(tmp_path)

@@ -75,7 +75,7 @@ def test_opening_a_named_pipe_is_a_hang():
 
 
 def test_deadlock_over_pipes_is_found_without_py_spy(monkeypatch):
-    monkeypatch.setattr(stacks, "find_tool", lambda: None)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     with running(sys.executable, HOST, "pipes_crossed") as process:
         wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
         diagnosis = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01))
@@ -240,7 +240,7 @@ def test_stall_begins_when_cpu_time_io_and_output_stop():
     clock = StallClock(0.0, 0.0)
     assert clock.update(10.0, 5.0, 0, 0)
     assert not clock.update(20.0, 5.001, 100, 0)
-    assert clock.since == 10.0
+    assert clock.last_progress == 10.0
     assert clock.update(30.0, 5.001, 100, 1)
     assert not clock.update(40.0, 5.001, 100, 1)
-    assert clock.since == 30.0
+    assert clock.last_progress == 30.0
