@@ -15,10 +15,11 @@ from itertools import pairwise
 import click
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.build import build
+from diagnostics.api_index.build import NOT_BUILT, build
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.cli import run_command
+from diagnostics.findings import FINE, INCOMPLETE
 
 
 def changes(provider: str, is_new: Callable[[Release], bool], until: date) -> Iterator[str]:
@@ -62,20 +63,23 @@ def releases_until(package: str, until: date) -> list[str]:
 )
 def command(
     action: str, names: tuple[str, ...], offline: bool, since: datetime | None, until: datetime | None
-) -> None:
-    """Run `build` or `changes`."""
+) -> int:
+    """Run `build` or `changes`, and return the exit code; a package that was not built is incomplete."""
     if (action == "changes") != bool(since):
         raise click.UsageError("`changes` needs --since DAY, and `build` takes none")
     names = names or tuple(PACKAGES)
     if since:
         last = until.date() if until else date.max
         print_changes(names, lambda item: query.upload_day(item) > since.date(), last)
-        return
+        return FINE
     indexed = [Release(name, item) for name in names for item in query.find_releases(name, "")]
+    code = FINE
     for line in build(names, offline=offline):
         print(line, file=sys.stderr, flush=True)
+        code = INCOMPLETE if NOT_BUILT in line else code
     store.clear_cache()
     print_changes(dict.fromkeys(item.package for item in indexed), lambda item: item not in indexed)
+    return code
 
 
 def print_changes(names: Iterable[str], is_new: Callable[[Release], bool], until: date = date.max) -> None:

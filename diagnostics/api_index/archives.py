@@ -32,6 +32,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from diagnostics import UserError
+from diagnostics.api_index.packages import SKIPPED
 from diagnostics.output.redact import mask_and_cut
 
 _BLOCK = 1 << 20
@@ -39,6 +40,8 @@ _SMALL = 12_000_000
 _LARGEST_MEMBER = 8_000_000
 _LARGEST_SDIST = 200_000_000
 _LARGEST_UNPACKED = 1_000_000_000
+# All indexed files of a release together; those of the largest real release have a third of it.
+_LARGEST_INDEXED = 200_000_000
 _LARGEST_LISTING = 100_000_000
 _LARGEST_READ = 32_000_000
 _MOST_READS = 10_000
@@ -49,10 +52,8 @@ _DOWNLOAD_S = 600.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PURELIB = re.compile(r"^[\w.+!-]+\.data/(?:purelib|platlib)/")
 _JSON = "application/vnd.pypi.simple.v1+json"
-# Folders that a run does not import.
-_SKIPPED = re.compile(
-    r"(^|/)(tests?|testing|examples?|benchmarks?|docs?|third_party|thirdparty|node_modules|\.github)/"
-)
+# The suffix of compiled modules, such as `lib.cpython-311-x86_64-linux-gnu.so`.
+_COMPILED = re.compile(r"(?:\.(?:cpython-|abi3)[\w-]*)?\.so$")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Archive:
     """Path in site-packages -> checksum and size."""
     read: Callable[[str], str]
     metadata: dict[str, Any] = field(default_factory=dict)
+    too_large: list[str] = field(default_factory=list)
+    """Files that are not read because of their size."""
 
 
 def connect() -> httpx.Client:
@@ -173,10 +176,10 @@ def error_line(error: Exception) -> str:
 
 _PREFERENCES = (
     re.compile(r"-none-any\.whl$"),
-    re.compile(r"-(cp311-cp311|cp3\d+-abi3)-(manylinux|linux)\w*x86_64\.whl$"),
-    re.compile(r"-(manylinux|linux)\w*x86_64\.whl$"),
+    re.compile(r"-(cp311-cp311|cp3\d+-abi3)-(manylinux|linux)[\w.]*x86_64\.whl$"),
+    re.compile(r"-(manylinux|linux)[\w.]*x86_64\.whl$"),
     re.compile(r"\.tar\.gz$"),
-    re.compile(r"-(manylinux|linux)\w*\.whl$"),
+    re.compile(r"-(manylinux|linux)[\w.]*\.whl$"),
 )
 
 
@@ -193,42 +196,63 @@ def _version_of(filename: str) -> Version | None:
         return None
 
 
-def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool = False) -> Archive:
-    """Open the wheel or sdist of a release; `configs` adds the YAML files in folders named config.
+def is_module(path: str) -> bool:
+    """Return whether a path is a Python module of a package."""
+    return path.endswith(".py") and "/" in path and not SKIPPED.search(path)
+
+
+def open_release(
+    client: httpx.Client, release: ReleaseFiles, includes: Callable[[str], bool] = is_module
+) -> Archive:
+    """Open the wheel or sdist of a release, for the files that `includes` chooses by their path.
 
     Raises:
         ValueError: A file that is fetched completely is too large, or its hash differs from the index's.
     """
     if not release.url.endswith(".whl"):
-        return _open_sdist(_download(client, release, _LARGEST_SDIST), configs=configs)
+        return _open_sdist(_download(client, release, _LARGEST_SDIST), includes)
     size = release.size or int(client.head(release.url).raise_for_status().headers["Content-Length"])
     source: Any
     if size <= _SMALL:
         source = io.BytesIO(_download(client, release, _SMALL))
     else:
         source = _RangeReader(_RangeFile(client, release.url, size), 1 << 16)
-    return open_wheel(zipfile.ZipFile(source), configs=configs)
+    return open_wheel(zipfile.ZipFile(source), includes)
 
 
-def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
-    """Return the indexed members of a wheel as an Archive.
+def open_wheel(archive: zipfile.ZipFile, includes: Callable[[str], bool] = is_module) -> Archive:
+    """Return the chosen members of a wheel as an Archive; a compiled module is named `pyarrow/lib.so`, and is empty.
 
     Raises:
-        ValueError: The indexed members are too large together.
+        ValueError: The chosen members are too large together.
     """
-    members = {_PURELIB.sub("", info.filename): info for info in archive.infolist()}
-    metadata: dict[str, Any] = {}
+    members = {_COMPILED.sub(".so", _PURELIB.sub("", info.filename)): info for info in archive.infolist()}
+    opened = Archive({}, lambda name: "" if name.endswith(".so") else _read_member(archive, members[name]))
+    total = 0
     for name, info in members.items():
         if name.endswith(".dist-info/METADATA") and info.file_size <= _LARGEST_MEMBER:
-            metadata |= _metadata(_read_member(archive, info))
-    sums = {
-        name: f"{info.CRC:08x}{info.file_size:x}"
-        for name, info in members.items()
-        if is_indexed_member(name, info.file_size, configs=configs)
-    }
-    if sum(members[name].file_size for name in sums) > _LARGEST_UNPACKED:
-        raise ValueError(f"the wheel unpacks to more than {_LARGEST_UNPACKED} bytes")
-    return Archive(sums, lambda name: _read_member(archive, members[name]), metadata)
+            opened.metadata |= _metadata(_read_member(archive, info))
+        elif not _has_plain_name(name) or not includes(name):
+            continue
+        elif name.endswith(".so"):
+            opened.checksums[name] = "compiled"
+        elif info.file_size > _LARGEST_MEMBER:
+            opened.too_large.append(name)
+        else:
+            opened.checksums[name] = f"{info.CRC:08x}{info.file_size:x}"
+            total = _checked_total(total + info.file_size)
+    return opened
+
+
+def _checked_total(size: int) -> int:
+    """Refuse a release whose chosen files have more bytes than those of any real one."""
+    if size > _LARGEST_INDEXED:
+        raise ValueError(f"its source files unpack to more than {_LARGEST_INDEXED} bytes")
+    return size
+
+
+def _has_plain_name(name: str) -> bool:
+    return len(name) <= _LONGEST_PATH and name.isprintable()
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
@@ -260,10 +284,11 @@ class _UnpackedSdist(gzip.GzipFile):
         return super().read(_check_read(size))
 
 
-def _open_sdist(data: bytes, *, configs: bool) -> Archive:
-    """Return the members of an sdist, below its folder and `src/` or `python/`."""
+def _open_sdist(data: bytes, includes: Callable[[str], bool]) -> Archive:
+    """Return the chosen members of an sdist, below its folder and `src/` or `python/`."""
     texts: dict[str, bytes] = {}
-    information, requirements = b"", b""
+    opened = Archive({}, lambda name: texts[name].decode(errors="replace"))
+    information, requirements, total = b"", b"", 0
     unpacked = _UnpackedSdist(fileobj=io.BytesIO(data))
     with tarfile.open(fileobj=unpacked, mode="r:") as archive:
         for number, member in enumerate(archive):
@@ -274,31 +299,22 @@ def _open_sdist(data: bytes, *, configs: bool) -> Archive:
                     f"the sdist has more than {_MOST_MEMBERS} members, or one of {member.size} bytes"
                 )
             name = re.sub(r"^(src|python)/", "", member.name.partition("/")[2])
+            is_chosen = _has_plain_name(name) and includes(name) and not name.endswith(".so")
             if not member.isreg() or member.size > _LARGEST_MEMBER:
-                continue
-            if is_indexed_member(name, member.size, configs=configs):
-                texts[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+                opened.too_large += [name] if member.isreg() and is_chosen else []
+            elif is_chosen:
+                total = _checked_total(total + member.size)
+                text = texts[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+                opened.checksums[name] = f"{zlib.crc32(text):08x}{len(text):x}"
             elif name == "PKG-INFO":
                 information = archive.extractfile(member).read()  # type: ignore[union-attr]
             elif name.endswith(".egg-info/requires.txt"):
                 requirements = archive.extractfile(member).read()  # type: ignore[union-attr]
-    metadata = _metadata(information.decode(errors="replace"))
-    metadata["requires"] = metadata["requires"] or _egg_requirements(requirements.decode(errors="replace"))
-    sums = {name: f"{zlib.crc32(text):08x}{len(text):x}" for name, text in texts.items()}
-    return Archive(sums, lambda name: texts[name].decode(errors="replace"), metadata)
-
-
-def is_indexed_member(name: str, size: int, *, configs: bool = False) -> bool:
-    """Return whether a member is a module of a package or, with `configs`, a YAML config file.
-
-    >>> is_indexed_member("trl/a.py", 1), is_indexed_member("trl/tests/a.py", 1), is_indexed_member("setup.py", 1)
-    (True, False, False)
-    """
-    if size > _LARGEST_MEMBER or len(name) > _LONGEST_PATH or not name.isprintable():
-        return False
-    if _SKIPPED.search(name) or "/" not in name:
-        return False
-    return name.endswith(".py") or (configs and "/config/" in name and name.endswith(".yaml"))
+    opened.metadata = _metadata(information.decode(errors="replace"))
+    opened.metadata["requires"] = opened.metadata["requires"] or _egg_requirements(
+        requirements.decode(errors="replace")
+    )
+    return opened
 
 
 def _metadata(text: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from diagnostics.api_index.uses import Use, collect_uses
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Increase the number when `extract` or `uses` changes: all sources in the cache are then extracted again.
 _NAMES, _USES = "names.4", "uses.4"
+NOT_BUILT = "not built"
 _AT_ONCE = 500
 # Limits on star imports of star imports, and on the names that all of a release bring; more stay unresolved.
 _MOST_STARS_DEEP, _MOST_STAR_NAMES = 50, 1_000_000
@@ -40,7 +41,8 @@ create table if not exists extracts (
 class Cache:
     """The cached releases of one package, with their sources and extracts."""
 
-    def __init__(self, package: str, folder: Path = CACHE) -> None:
+    def __init__(self, package: str, folder: Path | None = None) -> None:
+        folder = folder or CACHE
         folder.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(folder / f"{package}.sqlite", timeout=60)
         self._database.executescript(_TABLES)
@@ -54,12 +56,16 @@ class Cache:
         """Return the checksums of all cached sources."""
         return {checksum for (checksum,) in self._database.execute("select checksum from sources")}
 
-    def add_release(self, version: str, record: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-        """Store a release's record, and those of its sources that no earlier release has."""
-        packed = ((name, zlib.compress(text.encode("utf-8", "replace"))) for name, text in sources.items())
-        self._database.executemany("insert or ignore into sources values (?, ?)", packed)
-        self._database.execute("insert or replace into releases values (?, ?)", (version, json.dumps(record)))
-        self._database.commit()
+    def add_release(
+        self, version: str, record: Mapping[str, Any], sources: Iterable[tuple[str, str]]
+    ) -> None:
+        """Store a release's record and its new sources as (checksum, text); nothing if a source cannot be read."""
+        packed = ((name, zlib.compress(text.encode("utf-8", "replace"))) for name, text in sources)
+        with self._database:
+            self._database.executemany("insert or ignore into sources values (?, ?)", packed)
+            self._database.execute(
+                "insert or replace into releases values (?, ?)", (version, json.dumps(record))
+            )
 
     def source(self, checksum: str) -> str:
         """Return the cached source with a checksum."""
@@ -82,29 +88,30 @@ class Cache:
 
 
 def fetch(client: httpx.Client, package: IndexedPackage, cache: Cache) -> Iterator[str]:
-    """Download the releases that the cache lacks, newest first; yield a line about each."""
+    """Download the releases that the cache lacks, newest first; yield a line about each, and what was not read."""
     listed = archives.list_releases(client, package.name, since_day=package.since_day, since=package.since)
     known, checksums = cache.releases(), cache.checksums()
     for release in reversed(listed):
         if release.version in known:
             continue
         try:
-            archive = archives.open_release(client, release, configs=package.configs)
-            files = {path: sum_ for path, sum_ in archive.checksums.items() if package.includes(path)}
-            sources = {sum_: archive.read(path) for path, sum_ in files.items() if sum_ not in checksums}
+            archive = archives.open_release(client, release, package.includes)
+            record = {
+                "day": release.day,
+                "python": release.requires_python or archive.metadata.get("python", ""),
+                "requires": archive.metadata.get("requires", []),
+                "read": release.url.rpartition("/")[2],
+                "files": archive.checksums,
+            }
+            new = {sum_: path for path, sum_ in archive.checksums.items() if sum_ not in checksums}
+            sources = ((sum_, archive.read(path)) for sum_, path in new.items())
+            cache.add_release(release.version, record, sources)
         except Exception as error:  # noqa: BLE001 - httpx, tarfile and zipfile raise a dozen kinds
             yield f"{package.name} {release.version}: not read: {archives.error_line(error)}"
             continue
-        checksums |= set(sources)
-        record = {
-            "day": release.day,
-            "python": release.requires_python or archive.metadata.get("python", ""),
-            "requires": archive.metadata.get("requires", []),
-            "read": release.url.rpartition("/")[2],
-            "files": files,
-        }
-        cache.add_release(release.version, record, sources)
-        yield f"{package.name} {release.version}: {len(files)} files, {len(sources)} of them new"
+        checksums |= new.keys()
+        unread = f"; too large to read: {', '.join(archive.too_large)}" if archive.too_large else ""
+        yield f"{package.name} {release.version}: {len(archive.checksums)} files, {len(new)} of them new{unread}"
 
 
 def module_of(path: str) -> tuple[str, bool]:
@@ -113,9 +120,9 @@ def module_of(path: str) -> tuple[str, bool]:
     >>> module_of("trl/trainer/__init__.py"), module_of("verl/trainer/config/a.yaml")
     (('trl.trainer', True), ('verl/trainer/config/a.yaml', False))
     """
-    if not path.endswith(".py"):
+    if path.endswith(".yaml"):
         return path, False
-    base = path.removesuffix(".py")
+    base = path.rpartition(".")[0]
     return base.removesuffix("/__init__").replace("/", "."), base.endswith("/__init__")
 
 
@@ -124,6 +131,8 @@ def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
     module, is_package = module_of(path)
     if path.endswith(".yaml"):
         return extract_yaml(text)
+    if path.endswith(".so"):
+        return {"__getattr__": "dynamic *"}
     if package.is_outlined(path):
         return extract_outline(text)
     try:
@@ -215,9 +224,11 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     history: dict[str, list[tuple[int, Facts]]] = {}
     options: list[dict[str, dict[str, str]]] = []
     for number, version in enumerate(versions):
+        files = records[version]["files"].items()
+        # A module that is compiled, too, such as pydantic's, is read from its source.
         names = {
             module_of(path)[0]: extracts[path, checksum]
-            for path, checksum in records[version]["files"].items()
+            for path, checksum in sorted(files, key=lambda item: not item[0].endswith(".so"))
         }
         options.append(declared_options(package.name, names))
         for module, facts in (names | expand_stars(names)).items():
@@ -302,12 +313,18 @@ def _about(
 
 
 def build(names: Iterable[str], *, offline: bool = False) -> Iterator[str]:
-    """Fetch new releases of packages, extract them and write the files of the index; yield a line about each step."""
+    """Fetch new releases of packages, extract them and write the files of the index; yield a line about each step.
+
+    A package that cannot be read keeps its file, and the next one is built.
+    """
     with archives.connect() as client:
         for name in names:
-            cache = Cache(name)
-            if not offline:
-                yield from fetch(client, PACKAGES[name], cache)
-            if cache.releases():
-                path = pack(PACKAGES[name], cache, store.FOLDER)
-                yield f"{path.name}: {path.stat().st_size / 1000:.0f} kB"
+            try:
+                cache = Cache(name)
+                if not offline:
+                    yield from fetch(client, PACKAGES[name], cache)
+                if cache.releases():
+                    path = pack(PACKAGES[name], cache, store.FOLDER)
+                    yield f"{path.name}: {path.stat().st_size / 1000:.0f} kB"
+            except Exception as error:  # noqa: BLE001 - a listing, a database or a source of any form
+                yield f"{name}: {NOT_BUILT}: {archives.error_line(error)}"

@@ -164,6 +164,10 @@ class _ModuleReader:
             case ast.Assign():
                 entry = _value_entry(node.value)
                 names = dict.fromkeys(name for target in node.targets for name in _name_targets(target))
+                # `__getattr__, __dir__, __all__ = attach(…)` of huggingface_hub, whose table has the names.
+                if "__getattr__" in names:
+                    del names["__getattr__"]
+                    self.lazy = True
                 for name in names:
                     yield name, _list_entry(node.value) if name == "__all__" else entry
                     if name == MODEL_TYPES:

@@ -1,12 +1,21 @@
-"""List the indexed packages, with the releases and files to read of each."""
+"""Load `packages.toml`: the indexed packages, with the releases and files to read of each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+# Folders that a run does not import.
+SKIPPED = re.compile(
+    r"(^|/)(tests?|testing|examples?|benchmarks?|docs?|third_party|thirdparty|node_modules|\.github)/"
+)
 
 
-@dataclass(frozen=True)
-class IndexedPackage:
+class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings for reading one package.
 
     Attributes:
@@ -37,8 +46,15 @@ class IndexedPackage:
     same_release_as: str = ""
 
     def includes(self, path: str) -> bool:
-        """Return whether a file is read."""
-        return path.partition("/")[0] in self.modules and not path.startswith(self.left_out or ("//",))
+        """Return whether a file is read: a Python module, a compiled one (`.so`), or a YAML file in a folder config."""
+        is_config = self.configs and "/config/" in path and path.endswith(".yaml")
+        top = path.removesuffix(".py").partition("/")[0]
+        return (
+            (path.endswith((".py", ".so")) or is_config)
+            and top in self.modules
+            and not SKIPPED.search(path)
+            and not path.startswith(self.left_out or ("//",))
+        )
 
     def is_outlined(self, path: str) -> bool:
         """Return whether only the outline of a file is read."""
@@ -46,82 +62,5 @@ class IndexedPackage:
         return path.startswith(self.outlined or ("//",)) and not is_whole
 
 
-_STACK = ("vllm", "transformers", "peft", "accelerate", "trl")
-PACKAGES = {
-    package.name: package
-    for package in (
-        IndexedPackage("trl", ("trl",), since="0.14", uses=("vllm", "transformers", "peft", "accelerate")),
-        IndexedPackage("verl", ("verl",), since_day="2024-01-01", configs=True, uses=_STACK),
-        IndexedPackage("openrlhf", ("openrlhf",), since="0.5", uses=_STACK),
-        IndexedPackage("peft", ("peft",), since="0.12", uses=("transformers", "accelerate")),
-        IndexedPackage("accelerate", ("accelerate",), since="0.34", uses=("transformers",)),
-        IndexedPackage("ms-swift", ("swift",), since="3.1", uses=_STACK),
-        IndexedPackage(
-            "transformers",
-            ("transformers",),
-            since="4.46",
-            outlined=(
-                "transformers/models/",
-                "transformers/pipelines/",
-                "transformers/data/",
-                "transformers/quantizers/",
-            ),
-            whole=("transformers/models/auto/",),
-            left_out=("transformers/kernels/", "transformers/utils/dummy_"),
-        ),
-        IndexedPackage(
-            "vllm",
-            ("vllm",),
-            since="0.6",
-            outlined=(
-                "vllm/model_executor/models/",
-                "vllm/models/",
-                "vllm/model_executor/layers/",
-                "vllm/model_executor/kernels/",
-                "vllm/attention/",
-                "vllm/v1/attention/",
-                "vllm/compilation/",
-                "vllm/vllm_flash_attn/",
-                "vllm/transformers_utils/",
-                "vllm/tool_parsers/",
-                "vllm/reasoning/",
-                "vllm/entrypoints/openai/tool_parsers/",
-                "vllm/distributed/kv_transfer/",
-                "vllm/_",
-                "vllm/v1/kv_offload/",
-                "vllm/v1/spec_decode/",
-                "vllm/benchmarks/",
-            ),
-            uses=("transformers",),
-            used_kinds=("registered",),
-        ),
-        IndexedPackage("deepspeed", ("deepspeed",), left_out=("deepspeed/ops/csrc/",)),
-        IndexedPackage("unsloth-zoo", ("unsloth_zoo",), uses=_STACK),
-        IndexedPackage("unsloth", ("unsloth",), uses=_STACK),
-        IndexedPackage(
-            "sglang",
-            ("sglang",),
-            outlined=(
-                "sglang/srt/models/",
-                "sglang/srt/layers/",
-                "sglang/srt/mem_cache/",
-                "sglang/srt/speculative/",
-                "sglang/srt/disaggregation/",
-                "sglang/srt/configs/",
-            ),
-            left_out=("sglang/multimodal_gen/", "sglang/kernels/", "sglang/jit_kernel/"),
-            uses=("transformers",),
-        ),
-        IndexedPackage(
-            "ray",
-            ("ray",),
-            left_out=("ray/dashboard/", "ray/rllib/", "ray/_private/", "ray/thirdparty_files/"),
-        ),
-        IndexedPackage(
-            "vllm-ascend", ("vllm_ascend",), uses=("vllm", "transformers"), same_release_as="vllm"
-        ),
-        IndexedPackage("skyrl", ("skyrl",), configs=True, uses=_STACK),
-        IndexedPackage("skyrl-train", ("skyrl_train",), configs=True, uses=_STACK),
-        IndexedPackage("areal", ("areal",), uses=_STACK),
-    )
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
+PACKAGES = {item.name: item for item in msgspec.convert(_TABLE["package"], list[IndexedPackage])}

@@ -80,3 +80,13 @@ def test_parser_options_added_in_a_loop_are_read():
             p.add_argument(f"--{other}.lr")
     """
     assert [name for name in extract_module(text) if name.startswith("--")] == ["--a.lr", "--b.lr"]
+
+
+def test_names_that_a_helper_attaches_are_read_from_its_table():
+    text = """
+        TABLE = {"download": ["fetch"]}
+        __getattr__, __dir__, __all__ = attach(__name__, TABLE)
+    """
+    facts = extract(textwrap.dedent(text), "hub", is_package=True)
+    assert facts["fetch"] == "import hub.download:fetch"
+    assert "__getattr__" not in facts

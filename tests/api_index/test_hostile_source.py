@@ -143,6 +143,6 @@ def test_unreadable_index_is_one_line(monkeypatch, tmp_path, capsys):
     """A fault that the user can fix ends in one line, not in a traceback."""
     monkeypatch.setattr(build, "CACHE", tmp_path)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setattr(build.Cache.__init__, "__defaults__", (tmp_path,))
-    assert run_command(api_index_command.command, ["build", "peft"], "api_index") == 2
-    assert capsys.readouterr().err.startswith("grpo-doctor: the index cannot be read for peft: ConnectError")
+    assert run_command(api_index_command.command, ["build", "peft"], "api_index") == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("peft: not built: UserError: the index cannot be read for peft: ConnectError")
