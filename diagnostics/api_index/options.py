@@ -217,7 +217,7 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 
 @cache
 def _surface(release: Release, companion: int = 0) -> Surface | None:
-    companions = query.companions_of(release.package, companion)
+    companions = query.companions_of(release, companion)
     return query.surface_of(release, *companions) if store.load(release.package) else None
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, cached_property
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -23,9 +23,9 @@ from diagnostics.output import pairs
 from diagnostics.versions import in_range, parse_version
 
 # Packages whose classes the options of a package extend.
-_COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
+_COMPANIONS = {"trl": ("transformers",), "peft": ("transformers",), "ms-swift": ("transformers", "trl")}
 # Distributions whose module has another name.
-_MODULES = {"ms-swift": "swift"}
+_MODULES = {"ms-swift": "swift", "autoawq": "awq", "lm-format-enforcer": "lmformatenforcer"}
 # Files for other hardware than NVIDIA GPUs.
 _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
 # Files that are imported for one model only.
@@ -55,8 +55,6 @@ class Compatibility:
     Attributes:
         declared: The version ranges that the user declares for the provider, with the extra that declares each.
         allowed: Whether the declared ranges allow the pair; None if none is declared, or only another extra's.
-        conflicts: Requirements of both on a third package that no release of it satisfies.
-        names: The user's uses compared with the provider's names; None if that is not in the index.
         run: The published result of the pair: `ran`, `part`, `fails` or ''.
         run_failures: Codes of the layers that failed in that run.
     """
@@ -65,10 +63,23 @@ class Compatibility:
     provider: Release
     declared: tuple[str, ...]
     allowed: bool | None
-    conflicts: tuple[str, ...] = ()
-    names: Comparison | None = None
     run: str = ""
     run_failures: tuple[str, ...] = ()
+
+    @cached_property
+    def conflicts(self) -> tuple[str, ...]:
+        """Requirements of both on a third package that no release of it satisfies."""
+        return tuple(conflicts(self.user, self.provider))
+
+    @cached_property
+    def names(self) -> Comparison | None:
+        """The user's uses compared with the provider's names; None if that is not in the index."""
+        return check(self.user, self.provider)
+
+    @property
+    def excluded(self) -> bool:
+        """Whether ranges, requirements or a run contradict the pair, whatever names it lacks."""
+        return self.allowed is False or self.run == "fails" or bool(self.conflicts)
 
     @property
     def at_import(self) -> list[MissingUse]:
@@ -90,19 +101,19 @@ class Compatibility:
     @property
     def contradicted(self) -> bool:
         """Whether ranges, requirements, names at import or a run contradict the pair; it is then never recommended."""
-        return self.allowed is False or bool(self.conflicts or self.at_import) or self.run == "fails"
+        return self.excluded or bool(self.at_import)
 
     @property
     def rank(self) -> tuple[object, ...]:
         """The sort key; the smallest is best.
 
         In order: not contradicted, a published run, a declared range, few names missing at import, not much later, few
-        names missing when called, newest.
+        names missing when called, newest. The names of an excluded pair are not compared.
         """
         declared = {True: 0, None: 1, False: 2}[self.allowed]
         age = -store_number(self.provider), -store_number(self.user)
-        called = len(self.when_called)
-        return self.contradicted, _RANKS[self.run], declared, len(self.at_import), self.is_later, called, age
+        at_import, called = (0, 0) if self.excluded else (len(self.at_import), len(self.when_called))
+        return self.contradicted, _RANKS[self.run], declared, at_import, self.is_later, called, age
 
 
 def fail_at_import(comparison: Comparison) -> list[MissingUse]:
@@ -173,6 +184,11 @@ def module_of(package: str) -> str:
     return _MODULES.get(package, package.replace("-", "_"))
 
 
+def package_of(module: str) -> str:
+    """Return the indexed package that a top-level module belongs to; '' if there is none."""
+    return next((item for item in store.indexed_packages() if module_of(item) == module), "")
+
+
 @cache
 def uses_of(user: Release, provider: str) -> list[Use] | None:
     """Return a release's uses of another package's names; None if the release is not in the index."""
@@ -240,7 +256,9 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
     """
     results: tuple[list[str], list[str], list[str]] = [], [], []
     for version in reversed(find_releases(package, "")):
-        surface = surface_of(Release(package, version), *companions_of(package))
+        release = Release(package, version)
+        until = upload_day(release) + timedelta(days=_LATER_DAYS)
+        surface = surface_of(release, *companions_of(release, until=until))
         definition = surface.find(use.module, use.name) if surface else None
         lookup = Lookup(surface) if surface else None
         if lookup is None:
@@ -253,10 +271,26 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
     return results
 
 
-def companions_of(package: str, place: int = 0) -> list[Release]:
-    """Return a release of each package whose classes this package's options extend: the newest, or `-1` the oldest."""
-    names = _COMPANIONS.get(package, ())
-    return [Release(name, versions[place]) for name in names if (versions := find_releases(name, ""))]
+@cache
+def companions_of(release: Release, place: int = 0, until: date = date.max) -> tuple[Release, ...]:
+    """Return a release of each package whose classes this release's classes extend.
+
+    Args:
+        release: The release; only releases that its requirements allow are returned.
+        place: 0 for the newest one, -1 for the oldest.
+        until: The day until which the returned release was uploaded.
+    """
+    companions = []
+    for name in _COMPANIONS.get(release.package, ()):
+        required = [item for item, extra in declared_ranges(release, name) if not extra]
+        allowed = [
+            item
+            for version in find_releases(name, "")
+            if all(in_range(version, ranges) for ranges in required)
+            and upload_day(item := Release(name, version)) <= until
+        ]
+        companions += allowed[place:][:1]
+    return tuple(companions)
 
 
 def _defines_method(surface: Surface, definition: Definition, use: Use) -> bool:
@@ -344,15 +378,7 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
         allowed, binding = None, [*binding, *accepting]
     same_number = " (by its number)" if is_built_for(user.package, provider.package) else ""
     declared = tuple(f"{item}" + (f" (extra {extra})" if extra else same_number) for item, extra in binding)
-    return Compatibility(
-        user,
-        provider,
-        declared,
-        allowed,
-        tuple(conflicts(user, provider)),
-        check(user, provider),
-        *published_run(user, provider),
-    )
+    return Compatibility(user, provider, declared, allowed, *published_run(user, provider))
 
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:

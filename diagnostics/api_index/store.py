@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import lzma
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from diagnostics import UserError
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
 SCHEMA = "grpo-doctor.api.v1"
 _CHUNK = 250_000
+_NAME_FILTER = "name-filter.bin"
 # A fixed date, so that equal content gives equal bytes.
 _DATE = (2026, 1, 1, 0, 0, 0)
 
@@ -110,7 +112,22 @@ def write_package(
             text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
             data = text.encode(errors="replace")  # a string in the source can have half a character
             archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), data, zipfile.ZIP_LZMA)
+        top_names = {name for _life, names in modules.values() for name in names if "." not in name}
+        archive.writestr(zipfile.ZipInfo(_NAME_FILTER, _DATE), name_filter(top_names), zipfile.ZIP_STORED)
     temporary.replace(path)
+
+
+def name_filter(names: Collection[str]) -> bytes:
+    """Return a bit map with the bit of each name's checksum set: a name whose bit is not set is none of them."""
+    bits = bytearray(len(names) + 1)
+    for name in names:
+        place, bit = divmod(_filter_bit(name, bits), 8)
+        bits[place] |= 1 << bit
+    return bytes(bits)
+
+
+def _filter_bit(name: str, bits: Sized) -> int:
+    return zlib.crc32(name.encode(errors="replace")) % (8 * len(bits))
 
 
 class Package:
@@ -138,7 +155,7 @@ class Package:
         if name not in self._documents:
             known = f"{name}.json" in self._members
             try:
-                self._documents[name] = msgspec.json.decode(self._read(name)) if known else {}
+                self._documents[name] = msgspec.json.decode(self._read(f"{name}.json")) if known else {}
             except (ValueError, RecursionError) as error:
                 raise self._damaged(error) from error
         return self._documents[name]
@@ -146,7 +163,7 @@ class Package:
     def _read(self, name: str) -> bytes:
         if name not in self._texts:
             try:
-                self._texts[name] = self._archive.read(f"{name}.json")
+                self._texts[name] = self._archive.read(name)
             except (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
                 raise self._damaged(error) from error
         return self._texts[name]
@@ -179,11 +196,19 @@ class Package:
         names: dict[str, Any] = self.document(f"names-{entry[0]:03}")[module] if entry else {}
         return names
 
+    @cached_property
+    def _name_filter(self) -> bytes:
+        return self._read(_NAME_FILTER) if _NAME_FILTER in self._members else b""
+
     def find_name(self, name: str) -> list[str]:
         """Return the modules that define or import a name in some release."""
+        if bits := self._name_filter:
+            place, bit = divmod(_filter_bit(name, bits), 8)
+            if not bits[place] >> bit & 1:
+                return []
         key = f"{json.dumps(name)}:".encode()
         chunks = {member for member in self._members if member.startswith("names-")}
-        with_name = {item for item in chunks if key in self._read(item.removesuffix(".json"))}
+        with_name = {item for item in chunks if key in self._read(item)}
         return [
             module
             for module, (chunk, _life) in self.about["modules"].items()
@@ -197,7 +222,9 @@ class Package:
 
     def metadata(self, field: str, number: int) -> list[str]:
         """Return the requirements (field="requires") or the Python constraint (field="python") of a release."""
-        return list(UnpackedValues(self.about[field], number))
+        return [
+            *iter(UnpackedValues(self.about[field], number))
+        ]  # list() would unpack all twice, for the length
 
 
 @cache

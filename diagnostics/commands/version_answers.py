@@ -144,8 +144,8 @@ def _are_compatible(first: Release, second: Release) -> bool:
     return not any(query.conflicts(first, second))
 
 
-def evidence_lines(pair: Compatibility) -> Iterator[str]:
-    """Yield the evidence on a pair of releases, strongest first."""
+def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
+    """Yield the evidence on a pair of releases, strongest first; without `with_names` not that of an excluded pair."""
     if pair.run:
         results = {
             "ran": "ran on a CPU",
@@ -162,7 +162,14 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
         yield f"{pair.user.package} declares no range of {pair.provider.package}"
     if pair.is_later:
         yield f"more than a month newer than {pair.user}"
+    if pair.allowed is False and not with_names:
+        return
     yield from (f"conflict: {text}" for text in pair.conflicts)
+    if with_names or not pair.excluded:
+        yield from _name_evidence(pair)
+
+
+def _name_evidence(pair: Compatibility) -> Iterator[str]:
     if pair.names is None:
         yield "names: not in the index"
     elif not pair.names.missing:
@@ -257,7 +264,7 @@ def render(
         first = answer.pairs[0]
         package, release = (answer.provider, first.user) if one_user else (answer.user, first.provider)
         print_text(console, f"{package} for {release}", "bold")
-        rows = _evidence_rows(answer, one_user=one_user)
+        rows = _evidence_rows(answer, one_user=one_user, with_names=every or answer.best is None)
         visible = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
         for row in visible:
             print_text(console, " ".join(row))
@@ -289,7 +296,7 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         print_text(console, f"{_mark_of(pair)} {pair.user} with {pair.provider}: {evidence}")
 
 
-def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
+def _evidence_rows(answer: Answer, *, one_user: bool, with_names: bool) -> list[tuple[str, str]]:
     """Return mark and text of each run of successive releases with the same evidence, the best first."""
 
     def varying(pair: Compatibility) -> Release:
@@ -298,7 +305,11 @@ def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
     def key(item: tuple[int, Compatibility]) -> tuple[object, ...]:
         # The pairs are sorted from the newest: position plus release number is equal for successive releases.
         place, pair = item
-        return place + query.store_number(varying(pair)), pair.contradicted, *evidence_lines(pair)
+        return (
+            place + query.store_number(varying(pair)),
+            pair.contradicted,
+            *evidence_lines(pair, with_names=with_names),
+        )
 
     rows = []
     for _key, group in groupby(enumerate(answer.pairs), key=key):
@@ -306,7 +317,8 @@ def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
         label = last if first == last else f"{first} to {last}"
         label = label if one_user else f"{answer.user} {label}"
-        rows.append((_mark_of(pairs[0]), f"{label}: {'; '.join(evidence_lines(pairs[0]))}"))
+        evidence = "; ".join(evidence_lines(pairs[0], with_names=with_names))
+        rows.append((_mark_of(pairs[0]), f"{label}: {evidence}"))
     return rows
 
 

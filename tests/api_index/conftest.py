@@ -89,7 +89,9 @@ PACKAGES = {
 }
 
 
-_CACHED = (store._load, query.surface_of, query._exists, query.requirements_of, query.uses_of)
+_CACHED = (
+    store._load, query.surface_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
+)  # fmt: skip
 
 
 def make_wheel(package, version, files, requires):
