@@ -93,6 +93,7 @@ class Explanation:
         is_decided: Whether the index has the names of the module in question.
         elsewhere: How to write the argument or option instead; '' if unknown.
         import_check: The module whose import shows why a name is missing that the release has; '' if it has not.
+        is_conditional: Whether the name is defined under a condition, such as an optional package that is installed.
     """
 
     subject: str
@@ -107,11 +108,14 @@ class Explanation:
     elsewhere: str = ""
     is_decided: bool = True
     import_check: str = ""
+    is_conditional: bool = False
 
     @property
     def headline(self) -> str:
         """Sentences that say which releases define the name and whether the installed one is too old or too new."""
         releases = _releases(self.provider)
+        if not self.is_decided and not self.caller:
+            return f"{self.subject} is not found: Python imports a folder {self.provider} that has no __init__.py."
         if not self.is_decided:
             state = f"{self.provider} {self.installed}".strip()
             return f"{self.caller} imports {self.subject}, which the {state} in use does not have."
@@ -126,6 +130,8 @@ class Explanation:
         else:
             text = f"{self.provider} has {self.subject} {_describe_spans(self.versions, releases)}."
         note = f" {self.elsewhere}" if self.elsewhere else ""
+        if self.is_conditional:
+            text += " It is defined under a condition, such as an installed optional package."
         return text + self._installed_sentence(releases) + self._calling_sentence() + note
 
     def _installed_sentence(self, releases: list[str]) -> str:
@@ -189,7 +195,11 @@ def explain_missing(
     installed = installed or {}
     pieces = [line.strip() for line in message[:_LONGEST].splitlines()]
     for text in dict.fromkeys(("".join(pieces), " ".join(pieces))):
-        if found := _explain_option(text, installed) or _explain_use(text, installed, caller):
+        if found := (
+            _explain_option(text, installed)
+            or _explain_shadowed(text)
+            or _explain_use(text, installed, caller)
+        ):
             return found
         match = _ERRORS[0][0].search(text)
         module = match["module"] if match else ""
@@ -198,6 +208,24 @@ def explain_missing(
             subject, release = f"{module}.{match['name']}", installed.get(provider, "")
             return Explanation(subject, provider, (), (), release, caller=caller, is_decided=False)
     return None
+
+
+def _explain_shadowed(message: str) -> Explanation | None:
+    """Explain an import that found another folder instead of an indexed package."""
+    match = _ERRORS[0][0].search(message)
+    if (
+        not match
+        or "(unknown location)" not in message
+        or not (provider := query.package_of(match["module"]))
+    ):
+        return None
+    advice = (
+        f"Start Python in another folder than one that contains a folder {match['module']}; if there is none, install"
+        f" {provider} again."
+    )
+    return Explanation(
+        f"{match['module']}.{match['name']}", provider, (), (), elsewhere=advice, is_decided=False
+    )
 
 
 def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Explanation | None:
@@ -218,33 +246,39 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
         changes += [
             change for item in callers if (change := _other_caller(item, installed, caller, direction))
         ]
-        import_check = ""
-        if use.kind == "name" and (release in versions or not (release or missing)):
-            import_check, is_own = _definition_module(use, provider, release)
-            changes = changes if is_own and not release else []
+        import_check, is_conditional = "", False
+        if use.kind == "name" and versions:
+            module, is_own, is_conditional = _definition_module(use, provider, release, versions)
+            if release in versions or not (release or missing):
+                import_check = module
+                changes = changes if is_own and not release and not is_conditional else []
         model_type = use.path[0] if use.kind == "registered" else ""
         elsewhere = "" if versions else _other_place(use, provider)
         return Explanation(
             use.text, provider, versions, callers, release, direction, tuple(changes), model_type, caller, elsewhere,
-            import_check=import_check,
+            import_check=import_check, is_conditional=is_conditional,
         )  # fmt: skip
     return None
 
 
-def _definition_module(use: Use, provider: str, installed: str) -> tuple[str, bool]:
-    """Return the module that a name comes from, and whether it is the provider's own."""
-    surface = query.surface_of(query.Release(provider, query.find_releases(provider, installed)[0]))
+def _definition_module(
+    use: Use, provider: str, installed: str, versions: tuple[str, ...]
+) -> tuple[str, bool, bool]:
+    """Return the module that a name comes from, whether it is the provider's own, and whether it has a condition."""
+    version = installed if installed in versions else versions[-1]
+    surface = query.surface_of(query.Release(provider, version))
     definition = surface.find(use.module, use.name) if surface else None
-    if definition is None:
-        return use.module, True
+    if surface is None or definition is None:
+        return use.module, True, False
+    is_conditional = surface.facts(use.module).get(use.name, "").startswith("?")
     # A name for another package's object may be set only if that package is installed.
     value = re.match(r"value = (\w+)\.", definition.entry)
-    return (value[1], False) if value else (definition.module, True)
+    return (value[1], False, True) if value else (definition.module, True, is_conditional)
 
 
 def _is_read(provider: str, module: str) -> bool:
     """Return whether the index has the modules of a folder, so that a missing one does not exist."""
-    return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/")
+    return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/__init__.py")
 
 
 def _other_place(use: Use, provider: str) -> str:
@@ -303,15 +337,7 @@ def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
         match = pattern.search(message)
         parts = match.groupdict() if match else {}
         if "module" in parts:
-            provider = next(
-                (
-                    item
-                    for item in store.indexed_packages()
-                    if query.module_of(item) == parts["module"].partition(".")[0]
-                ),
-                "",
-            )
-            if provider:
+            if provider := query.package_of(parts["module"].partition(".")[0]):
                 yield Use("name", parts["module"], parts.get("name") or ""), provider
         elif "model_type" in parts:
             yield Use(kind, CONFIGS, MODEL_TYPES, (parts["model_type"],)), "transformers"

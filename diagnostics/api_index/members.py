@@ -18,7 +18,8 @@ def find_member(
     A package fits if each of its releases has at most one class or function of that name, apart from subclasses, and
     one of these conditions holds:
 
-    - Some of its releases satisfy the use, and others do not.
+    - Some of its releases satisfy the use, and others do not. An attribute may be undecided in others: the error
+      shows that the release in use lacks it.
     - All give the same answer, the use is a call, and the package is the caller or exports the class at top level.
 
     Args:
@@ -87,7 +88,9 @@ def _releases_with_class(index: store.Package, module: str, owner: str) -> Itera
 def _is_decided(package: str, use: Use, *, is_caller: bool) -> bool:
     """Return whether one of the two conditions of `find_member` holds."""
     found, missing, undecided = query.releases_with(package, use)
-    if undecided or (found and missing) or use.kind == "attribute":
+    if use.kind == "attribute":
+        return bool(found and (missing or undecided))
+    if undecided or (found and missing):
         return bool(found and missing and not undecided)
     surface = query.surface_of(Release(package, query.find_releases(package, "")[0]))
     exported = surface.find(query.module_of(package), use.name) if surface else None

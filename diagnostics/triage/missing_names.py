@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.explain import Explanation, explain_missing
@@ -12,11 +13,12 @@ from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import clean
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.output.redact import mask_and_cut
+from diagnostics.triage.log_facts import installed_versions, pattern_of
 from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 
 _CODE = "CMP906"
-_MAX_LINES, _MAX_WRAPPED = 20, 3
+_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
@@ -25,6 +27,7 @@ _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
     """Yield a finding for the first error about a missing name of an indexed package; a cause before its effects."""
     installed = {package: version for package, (version, _place) in verdict.versions.items()}
+    installed = LoggedReleases(installed, verdict.logs)
     hits = [*verdict.anchors, *(hit for candidate in verdict.candidates for hit in candidate.hits)]
     hits = hits[:_MAX_LINES]
     if verdict.state != "clean":
@@ -41,6 +44,29 @@ def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
         yield _finding(*hidden)
 
 
+class LoggedReleases(Mapping[str, str]):
+    """Installed releases by package; for a package that triage does not report, the log's lines are searched."""
+
+    def __init__(self, known: Mapping[str, str], logs: Iterable[LogFacts]) -> None:
+        self._known, self._logs = known, list(logs)
+
+    def __getitem__(self, package: str) -> str:
+        return self._known[package] if package in self._known else self._searched[package]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._searched, **self._known})
+
+    def __len__(self) -> int:
+        return len({**self._searched, **self._known})
+
+    @cached_property
+    def _searched(self) -> dict[str, str]:
+        names = pattern_of(store.indexed_packages())
+        lines = (clean(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES))
+        found = [item for line in lines for item in installed_versions(line, names)]
+        return dict(reversed(found))  # the first line about a package counts
+
+
 def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
     """Yield the last lines that are a message about a missing name, without the exception's name."""
     first = max(log.lines - _MAX_LINES, 0) + 1
@@ -50,7 +76,7 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
             yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank)
 
 
-def _explain(hit: Hit, log: LogFacts, installed: dict[str, str]) -> Explanation | None:
+def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanation | None:
     """Explain the message of a hit, together with the next lines if a terminal or a web form wrapped it."""
     traceback = hit.traceback
     message = f"{traceback.type}: {traceback.message}" if traceback else hit.text
@@ -83,25 +109,26 @@ def package_of(path: str) -> str:
     >>> package_of("/opt/env/site-packages/trl/import_utils.py"), package_of("/src/verl/verl/protocol.py")
     ('trl', 'verl')
     """
-    packages = {query.module_of(name): name for name in store.indexed_packages()}
     path = path.replace("\\", "/")
     for mark in ("site-packages/", "dist-packages/"):
         if mark in path:
             module = path.rpartition(mark)[2].partition("/")[0]
-            return packages.get(module, module)
+            return query.package_of(module) or module
     parts = path.removesuffix(".py").split("/")
     for start in range(len(parts) - 2, 0, -1):
-        index = store.load(packages.get(parts[start], ""))
+        package = query.package_of(parts[start])
+        index = store.load(package) if package else None
         # A folder of the user may have the same name.
         if index and ".".join(parts[start:]) in index.about["modules"]:
-            return packages[parts[start]]
+            return package
     return ""
 
 
 def _finding(explanation: Explanation, hit: Hit) -> Finding:
     certain = bool(explanation.direction and explanation.installed)
     # A name that no release has, in code of unknown origin, may be a mistake in that code.
-    misspelled = explanation.is_decided and not explanation.versions and not explanation.caller
+    is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
+    is_uncertain |= explanation.is_conditional and not explanation.installed
     evidence = [Evidence(hit.text, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
@@ -141,7 +168,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         _CODE,
         explanation.headline,
         Severity.ERROR,
-        Certainty.ESTABLISHED if certain else Certainty.HYPOTHESIS if misspelled else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if certain else Certainty.HYPOTHESIS if is_uncertain else Certainty.SUPPORTED,
         "static" if explanation.is_decided else "declared",
         explanation.sentences,
         tuple(evidence),

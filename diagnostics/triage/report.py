@@ -65,9 +65,11 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     if findings and any(_proof(it) >= _proof(findings[0]) for it in verdict.computed):
         findings[0] = replace(findings[0], severity=min(findings[0].severity, Severity.WARNING))
     # Where the index decides the name in a line, an entry for such lines in general comes later, without its fix.
+    # One of a configuration was reproduced with another option.
     decided = {it.evidence[0].place for it in verdict.computed if it.known_by == "static"}
     for number, candidate in enumerate(verdict.candidates):
-        if findings[number].known_by != "executed" and any(hit.location in decided for hit in candidate.hits):
+        is_exact = findings[number].known_by == "executed" and not candidate.issue.code.startswith("CFG")
+        if not is_exact and any(hit.location in decided for hit in candidate.hits):
             findings[number] = replace(findings[number], severity=Severity.INFO, remedy=None)
     findings += [_lead_finding(lead, place) for place, lead in enumerate(verdict.leads[:MAX_LEADS])]
     findings += verdict.computed

@@ -32,7 +32,7 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import missing_names
 from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.triage import command as triage
-from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache
+from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache, make_sdist
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
@@ -115,13 +115,71 @@ def test_an_sdist_is_read_like_a_wheel(tmp_path):
 @pytest.mark.parametrize("sdists", [False, True])
 def test_release_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch, sdists):
     """A hundred kilobytes can unpack to gigabytes."""
-    monkeypatch.setattr(build.archives, "_LARGEST_UNPACKED", 1000)
+    monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 1000)
     cache, files = build.Cache("vllm", tmp_path), {"vllm/a.py": "x = 1\n" * 100, "vllm/b.py": "y = 1\n" * 100}
     with FakeIndex({"vllm": {"0.2": (files, [])}}, sdists=sdists).client() as client:
         (line,) = build.fetch(client, PACKAGES["vllm"], cache)
     assert "not read: ValueError" in line
-    assert "unpacks to more than 1000 bytes" in line
+    assert "unpack to more than 1000 bytes" in line
     assert cache.releases() == {}
+
+
+def test_sdist_that_unpacks_to_a_thousand_times_its_size_takes_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 4_000_000)
+    index, cache = FakeIndex({}), build.Cache("vllm", tmp_path)
+    index.wheels["vllm-1.tar.gz"] = make_sdist(
+        "vllm", "1", {f"vllm/m{number}.py": "#" * 2_000_000 for number in range(40)}, []
+    )
+    assert len(index.wheels["vllm-1.tar.gz"]) < 100_000
+    tracemalloc.start()
+    with index.client() as client:
+        (line,) = build.fetch(client, PACKAGES["vllm"], cache)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "unpack to more than 4000000 bytes" in line
+    assert most < 15_000_000
+
+
+@pytest.mark.parametrize("sdists", [False, True])
+def test_file_that_is_too_large_is_named(tmp_path, monkeypatch, sdists):
+    monkeypatch.setattr(build.archives, "_LARGEST_MEMBER", 1000)
+    files = {"vllm/a.py": "x = 1\n", "vllm/big.py": "y = 1\n" * 1000}
+    cache = build.Cache("vllm", tmp_path)
+    with FakeIndex({"vllm": {"0.2": (files, [])}}, sdists=sdists).client() as client:
+        (line,) = build.fetch(client, PACKAGES["vllm"], cache)
+    assert line == "vllm 0.2: 1 files, 1 of them new; too large to read: vllm/big.py"
+
+
+def test_unreadable_package_does_not_end_the_build(tmp_path, monkeypatch):
+    """The next package is built, the file of the unreadable one stays, and the command reports it."""
+    index = FakeIndex(RELEASES)
+    for name, value in {"CACHE": tmp_path / "cache", "PACKAGES": PACKAGES}.items():
+        monkeypatch.setattr(build, name, value)
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    monkeypatch.setattr(build.archives, "connect", index.client)
+    listed = build.archives._listed_files
+
+    def answer(client, package, environ):
+        if package == "vllm":
+            raise UserError("the index cannot be read for vllm: ReadTimeout")
+        return listed(client, package, environ)
+
+    monkeypatch.setattr(build.archives, "_listed_files", answer)
+    lines = list(build.build(["vllm", "trl"]))
+    assert lines[0] == "vllm: not built: UserError: the index cannot be read for vllm: ReadTimeout"
+    assert lines[-1].startswith("trl.zip: ")
+    assert not (tmp_path / "vllm.zip").exists()
+
+
+def test_compiled_module_may_define_any_name(make_index):
+    """A name that a package imports from its compiled module is neither known nor missing."""
+    files = {
+        "vllm/__init__.py": "from vllm.core import fast\n",
+        "vllm/core.cpython-311-x86_64-linux-gnu.so": "",
+    }
+    make_index(files)
+    assert query.releases_with("vllm", Use("name", "vllm", "fast"))[2] == ["0.1"]
+    assert query.releases_with("vllm", Use("name", "vllm", "slow"))[1] == ["0.1"]
 
 
 def hostile_sdist(kind, size, padding=b""):
@@ -726,6 +784,25 @@ def test_package_outside_the_index_is_named_with_its_caller():
     assert not explanation.changes
 
 
+def test_import_of_a_folder_without_an_init_is_no_matter_of_releases(index):
+    """Python prints no path of the module, because the folder it found is no package."""
+    explanation = explain_missing("ImportError: cannot import name 'LLM' from 'vllm' (unknown location)")
+    assert explanation.headline == (
+        "vllm.LLM is not found: Python imports a folder vllm that has no __init__.py."
+    )
+    assert explanation.changes == ()
+
+
+def test_name_under_a_condition_does_not_decide_the_release(make_index):
+    """A release without the optional package lacks the name, too."""
+    files = {"vllm/__init__.py": "if find_spec('x'):\n    from vllm.extra import helper\n"}
+    make_index(*[files | {"vllm/extra.py": "def helper(): ...\n"}] * 2)
+    explanation = explain_missing("ImportError: cannot import name 'helper' from 'vllm'")
+    assert explanation.changes == ()
+    assert "It is defined under a condition" in explanation.headline
+    assert explanation.import_check == "vllm.extra"
+
+
 def test_newer_caller_is_recommended(index):
     """If the next release of the caller does not use the missing name, it is recommended too."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"
@@ -800,6 +877,32 @@ def test_triage_explains_a_missing_name(index, tmp_path):
         "vllm has vllm.ports from 0.1 to 0.2. The installed vllm 0.3 is too new."
     )
     assert "vllm<=0.2" in json.dumps(finding["remedy"])
+
+
+def triage_first_finding(path, text):
+    """Return the first finding of a log with this text."""
+    path.write_text(text)
+    result = CliRunner().invoke(triage.command, [str(path), "--format", "json"], standalone_mode=False)
+    return json.loads(result.output)["findings"][0]
+
+
+def test_release_of_any_indexed_package_is_read_from_the_log(tmp_path):
+    finding = triage_first_finding(
+        tmp_path / "run.log",
+        "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors'\n"
+        "- huggingface_hub version: 0.23.5\n",
+    )
+    assert finding["certainty"] == "established"
+    assert "The installed huggingface-hub 0.23.5 is too old." in finding["detail"]
+
+
+def test_index_comes_before_an_entry_about_options_in_general(tmp_path):
+    finding = triage_first_finding(
+        tmp_path / "run.log",
+        "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'top_p'\n",
+    )
+    assert finding["code"] == "CMP906"
+    assert "trl>=0.16.0" in json.dumps(finding["remedy"])
 
 
 def test_changes_lists_what_the_releases_of_a_period_removed():
