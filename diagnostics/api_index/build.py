@@ -269,13 +269,9 @@ def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str,
         documents[f"uses-{provider}"] = {
             path: store.pack_values(every, range(len(releases)), len(releases))
             for path, every in by_file.items()
-            if any(_names_something(keys) for keys in every)
+            if any(Use.from_key(key, "", 0).kind != "arm" for keys in every for key in keys)
         }
     return documents
-
-
-def _names_something(keys: Iterable[str]) -> bool:
-    return any(Use.from_key(key, "", 0).kind != "arm" for key in keys)
 
 
 def _is_of(key: str, provider: str) -> bool:

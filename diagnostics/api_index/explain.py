@@ -213,19 +213,11 @@ def explain_missing(
 def _explain_shadowed(message: str) -> Explanation | None:
     """Explain an import that found another folder instead of an indexed package."""
     match = _ERRORS[0][0].search(message)
-    if (
-        not match
-        or "(unknown location)" not in message
-        or not (provider := query.package_of(match["module"]))
-    ):
+    module = match["module"] if match and "(unknown location)" in message else ""
+    if not match or not query.package_of(module):
         return None
-    advice = (
-        f"Start Python in another folder than one that contains a folder {match['module']}; if there is none, install"
-        f" {provider} again."
-    )
-    return Explanation(
-        f"{match['module']}.{match['name']}", provider, (), (), elsewhere=advice, is_decided=False
-    )
+    advice = f"Start Python where no other folder {module} is; if there is none, install the package again."
+    return Explanation(f"{module}.{match['name']}", module, (), (), elsewhere=advice, is_decided=False)
 
 
 def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Explanation | None:
@@ -364,12 +356,8 @@ def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict
         for file, packed in documents.items():
             for key, lines in packed.items():
                 if text in key:
-                    yield (
-                        package,
-                        file,
-                        Use.from_key(key, file, 0),
-                        lines if isinstance(lines, dict) else {"0-": lines},
-                    )
+                    spans = lines if isinstance(lines, dict) else {"0-": lines}
+                    yield package, file, Use.from_key(key, file, 0), spans
 
 
 def _callers(provider: str, target: Use, installed: str) -> Iterator[Caller]:
@@ -405,14 +393,17 @@ def _describe_spans(versions: tuple[str, ...], releases: list[str]) -> str:
     >>> _describe_spans(("1", "2", "4"), ["1", "2", "3", "4"])
     'from 1 to 2 and from 4 on'
     """
+    return " and ".join(
+        f"in {first}" if first == last else f"from {first} to {last}" if last else f"from {first} on"
+        for first, last in _spans(versions, releases)
+    )
+
+
+def _spans(versions: tuple[str, ...], releases: list[str]) -> list[tuple[str, str]]:
+    """Return the first and last release of each span of releases; '' if the span reaches the newest release."""
     spans = store.spans_of([releases.index(version) for version in versions], len(releases)).split()
-    texts = []
-    for first, _, last in (span.partition("-") for span in spans):
-        until = f"to {releases[int(last)]}" if last else "on"
-        texts.append(
-            f"in {releases[int(first)]}" if first == last else f"from {releases[int(first)]} {until}"
-        )
-    return " and ".join(texts)
+    bounds = (span.partition("-") for span in spans)
+    return [(releases[int(first)], releases[int(last)] if last else "") for first, _, last in bounds]
 
 
 def _releases(package: str) -> list[str]:
@@ -442,16 +433,14 @@ def _ranges(provider: str, versions: tuple[str, ...]) -> tuple[str, list[str]]:
     ('too new', ['trl>=0.14.0,<=0.15.0'])
     """
     releases = _releases(provider)
-    numbers = [releases.index(version) for version in versions]
-    spans = [span.partition("-") for span in store.spans_of(numbers, len(releases)).split()]
-    ranges = []
-    for first, _, last in reversed(spans):
-        upper = f",<={releases[int(last)]}" if last else ""
-        is_one = first == last
-        ranges.append(f"{provider}{'==' if is_one else '>='}{releases[int(first)]}{'' if is_one else upper}")
-    if len(spans) > 1 or (numbers[0] > 0 and spans[0][2]):
+    spans = _spans(versions, releases)
+    ranges = [
+        f"{provider}=={first}" if first == last else f"{provider}>={first}{f',<={last}' if last else ''}"
+        for first, last in reversed(spans)
+    ]
+    if len(spans) > 1 or (versions[0] != releases[0] and spans[0][1]):
         return "", ranges
-    return "too new" if spans[0][2] else "too old", ranges
+    return "too new" if spans[0][1] else "too old", ranges
 
 
 def _other_caller(item: Caller, installed: Mapping[str, str], caller: str, direction: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import httpx
+import msgspec
 import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
@@ -266,7 +267,12 @@ def test_source_that_cannot_be_parsed_may_define_any_name(text):
     """Python's parser raises MemoryError for a million minus signs."""
     package = PACKAGES["vllm"]
     assert build.extract_file(package, "vllm/a.py", text) == {"__getattr__": "dynamic *"}
-    assert build.extract_uses(replace(package, uses=("trl",)), "vllm/a.py", f"import trl\n{text}") == {}
+    assert (
+        build.extract_uses(
+            msgspec.structs.replace(package, uses=("trl",)), "vllm/a.py", f"import trl\n{text}"
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
