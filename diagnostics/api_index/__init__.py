@@ -1,7 +1,11 @@
 """The API index: what each release of the supported packages defines and requires, read from wheels, never run.
 
-`extract` reads one source file, `archives` reads wheels and sdists, `build` writes one file per package to
-`diagnostics/data/api/`, `store` reads them. `surface` answers which names, members and arguments a release has, `uses`
-which names a package takes from another, `compare` puts both together, `members` finds the class that an error names,
-and `options` lists what a command accepts.
+To build it: `packages` lists the packages to read, `archives` reads their wheels and sdists, `source` parses a file
+safely, `extract` lists the names that a file defines, `uses` the names that it takes from other packages, and `build`
+writes one file per package to `diagnostics/data/api/`.
+
+To look up: `store` reads these files, `surface` finds names, members and parameters in one release, `options` the
+options of its commands. `compare` checks the uses of one release against the names of another, `rules` adds behaviour
+that names do not show, and `query` ranks pairs of releases. `explain` explains an error about a missing name, for
+which `members` finds the class.
 """

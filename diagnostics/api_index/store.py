@@ -69,14 +69,13 @@ def pack_values(values: Sequence[Mapping[str, Any]], numbers: Sequence[int], cou
     for facts, number in zip(values, numbers, strict=True):
         for name, entry in facts.items():
             by_name.setdefault(name, {}).setdefault(entry, []).append(number)
-    life = list(numbers)
     packed: dict[str, Any] = {}
     for name in sorted(by_name):
         entries = by_name[name]
         (entry, present), *more = entries.items()
         packed[name] = (
             entry
-            if not more and present == life
+            if not more and present == list(numbers)
             else {spans_of(places, count): text for text, places in entries.items()}
         )
     return packed
@@ -96,13 +95,13 @@ def write_package(
     chunks: list[dict[str, Any]] = [{}]
     sizes, places = 0, {}
     for module in sorted(modules):
-        life, names = modules[module]
+        spans, names = modules[module]
         if sizes > _CHUNK:
             chunks.append({})
             sizes = 0
         chunks[-1][module] = names
         sizes += len(json.dumps(names))
-        places[module] = [len(chunks) - 1, life]
+        places[module] = [len(chunks) - 1, spans]
     documents = {"about": {**about, "modules": places}, **members}
     documents |= {f"names-{number:03}": chunk for number, chunk in enumerate(chunks)}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +111,7 @@ def write_package(
             text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
             data = text.encode(errors="replace")  # a string in the source can have half a character
             archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), data, zipfile.ZIP_LZMA)
-        top_names = {name for _life, names in modules.values() for name in names if "." not in name}
+        top_names = {name for _spans, names in modules.values() for name in names if "." not in name}
         archive.writestr(zipfile.ZipInfo(_NAME_FILTER, _DATE), name_filter(top_names), zipfile.ZIP_STORED)
     temporary.replace(path)
 
@@ -183,8 +182,8 @@ class Package:
     def folders(self) -> dict[str, int]:
         """For each module and each folder of modules: the releases that have it, as bits of a number."""
         masks: dict[str, int] = {}
-        for module, (_chunk, life) in self.about["modules"].items():
-            mask = _mask(life, len(self.releases))
+        for module, (_chunk, spans) in self.about["modules"].items():
+            mask = _mask(spans, len(self.releases))
             while module:
                 masks[module] = masks.get(module, 0) | mask
                 module = module.rpartition(".")[0]  # noqa: PLW2901 - the folder is next
@@ -211,11 +210,11 @@ class Package:
         with_name = {item for item in chunks if key in self._read(item)}
         return [
             module
-            for module, (chunk, _life) in self.about["modules"].items()
+            for module, (chunk, _spans) in self.about["modules"].items()
             if f"names-{chunk:03}.json" in with_name and name in self.packed(module)
         ]
 
-    def life(self, module: str) -> str:
+    def release_spans(self, module: str) -> str:
         """Return the spans of the releases that have a module."""
         spans: str = self.about["modules"][module][1]
         return spans

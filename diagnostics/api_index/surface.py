@@ -77,8 +77,7 @@ class IndexedFacts:
     def facts(self, module: str) -> Mapping[str, str] | None:
         """Return the names that a module defines, with their entries."""
         if module not in self._facts:
-            life = self._package.about["modules"].get(module, ("", ""))[1]
-            exists = in_spans(life, self._number)
+            exists = in_spans(self._package.about["modules"].get(module, ("", ""))[1], self._number)
             self._facts[module] = (
                 UnpackedValues(self._package.packed(module), self._number) if exists else None
             )

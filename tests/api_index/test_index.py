@@ -892,16 +892,6 @@ def triage_first_finding(path, text):
     return json.loads(result.output)["findings"][0]
 
 
-def test_release_of_any_indexed_package_is_read_from_the_log(tmp_path):
-    finding = triage_first_finding(
-        tmp_path / "run.log",
-        "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors'\n"
-        "- huggingface_hub version: 0.23.5\n",
-    )
-    assert finding["certainty"] == "established"
-    assert "The installed huggingface-hub 0.23.5 is too old." in finding["detail"]
-
-
 def test_index_comes_before_an_entry_about_options_in_general(tmp_path):
     finding = triage_first_finding(
         tmp_path / "run.log",
