@@ -143,6 +143,14 @@ def read_installed(path: Path, limit: int) -> str:
     return read_text(real, limit)
 
 
+def list_folder(folder: str | Path) -> list[str]:
+    """Return the names in a folder, in no order; none if it cannot be listed."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names alone, of large folders
+    except OSError:
+        return []
+
+
 def read_kernel_file(path: str | Path) -> str:
     """Read the beginning of a file of /proc or /sys, about METADATA_LIMIT bytes; empty if it cannot be read."""
     try:

@@ -1,8 +1,8 @@
 """Collect the environment variables that change how a run behaves, without values that may be secret.
 
-Values are read of the variables in `env_vars.txt`, of those that the installed vLLM reads, and of simple switches of C
-libraries. Other variables of these programs are reported as set, without their value: one of Ray's contains the whole
-job description, and a variable with a made-up name may contain anything.
+Values are reported for the variables in `env_vars.txt`, those that the installed vLLM reads, and plain switches of
+libraries such as NCCL. Other variables of these programs are only reported as set: one of Ray's contains the whole job
+description, and a variable with an unknown name may contain anything.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from diagnostics.output.redact import MASK, mask
 
-# Variables that are reported; whether their values are read depends on the rules below.
+# Variables that are reported; whether with their values depends on the rules below.
 _PREFIXES = (
     "ACCELERATE_", "CUDA_", "GLOO_", "HF_", "NCCL_", "NVIDIA_", "OMP_", "PYTORCH_", "RAY_", "TORCH_", "TORCHELASTIC_",
     "TRITON_", "TRL_", "TRANSFORMERS_", "VERL_", "VLLM_",
 )  # fmt: skip
-# Switches of libraries in C: a word, a number, a path, a list of those.
+# Variables of these libraries are reported with their value if it is plain: a word, a number, a path, a list of those.
 _SWITCH_PREFIXES = ("CUDA_", "GLOO_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TORCHELASTIC_", "TRITON_")
 _PLAIN_VALUE = re.compile(r"[\w.,:;/=+~^%@* -]{0,512}", re.ASCII)
 _NAMES = set(Path(__file__).with_name("env_vars.txt").read_text(encoding="ascii").split())
@@ -47,7 +47,7 @@ def collect(environ: Mapping[str, str], known: Iterable[str] = ()) -> dict[str, 
 
 
 def _value(name: str, value: str, readable: set[str]) -> str:
-    """Return the value to report for a variable: masked, or HIDDEN if it may be a secret."""
+    """Return the value to report for a variable: with secrets masked, or HIDDEN if it may be a secret as a whole."""
     if name in _PROXIES:
         return _proxy(value)
     if _SECRET.search(name) and name not in _NOT_SECRET:

@@ -1,4 +1,4 @@
-"""Collect everything that the static tier reads, an environment and its machine, as one JSON document."""
+"""Collect the facts that the static tier checks, about an environment and its machine, as one JSON document."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Facts:
 
 
 def collect(prefix: Path | None, environ: Mapping[str, str] = os.environ) -> Facts:
-    """Examine an environment, by its prefix (None: the one of this Python), and this machine.
+    """Examine this machine and the environment at a prefix; with None, the environment of this Python.
 
     Raises:
         NoEnvironmentError: There is no Python environment at the prefix.

@@ -1,4 +1,4 @@
-"""Read the NVIDIA GPUs from `nvidia-smi -q -x`. No CUDA context is created and no GPU memory is used."""
+"""Read the NVIDIA driver and its GPUs from `nvidia-smi -q -x`, /proc and /dev, without creating a CUDA context."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from diagnostics.safe_io import read_kernel_file
 
 LIMIT_S = 10.0
-# Folders of the system: an environment's own `bin` is never searched, because nothing in it may be run.
+# Only folders of the system, because no program of the examined environment may be run.
 _FOLDERS = (
     "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/usr/local/nvidia/bin:/usr/lib/wsl/lib:/run/current-system/sw/bin"
 )
@@ -21,13 +21,16 @@ _MAX_XML = 16 << 20
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; a value the driver does not report is None or empty.
+    """One GPU; a value that the driver does not report is None or empty.
 
     Attributes:
-        capability: CUDA compute capability, as "9.0"; empty, because `nvidia-smi -q` does not report it.
+        memory_gb: Memory in GB of 1e9 bytes.
+        used_gb: Memory in use, in GB of 1e9 bytes.
+        capability: CUDA compute capability; always empty, because `nvidia-smi -q` does not report it.
         compute_mode: `default`, `exclusive_process`, `exclusive_thread` or `prohibited`.
         ecc_uncorrected: Uncorrectable memory errors since the driver was loaded.
-        rows_pending: Whether broken memory waits for a reset, or could not be replaced.
+        rows_pending: Whether broken memory waits for a reset to be replaced, or could not be replaced.
+        problem: Why the driver's report on this GPU cannot be used; empty if it can.
     """
 
     index: int
@@ -51,10 +54,10 @@ class Gpus:
         state: `ok`; `none` (no NVIDIA driver, not a failure); `failed` (the driver reports an error); `timeout`;
             `unknown` (not queried).
         problem: The driver's message if the state is not `ok`.
-        driver: Driver release, as "570.86.15".
-        cuda: The newest CUDA that this driver supports, as "12.8".
-        module: Release of the loaded kernel module.
-        nodes: Device files, as "/dev/nvidia0".
+        driver: Driver release, such as "570.86.15".
+        cuda: The newest CUDA that this driver supports, such as "12.8".
+        module: Release of the loaded kernel module; empty if none is loaded.
+        nodes: Device files, such as "/dev/nvidia0".
     """
 
     state: str = "unknown"
@@ -67,7 +70,7 @@ class Gpus:
 
 
 def collect(limit_s: float = LIMIT_S, program: str | None = None) -> Gpus:
-    """Query the driver. A driver that crashes or hangs the child process is reported as such."""
+    """Query the driver by `nvidia-smi`; its crash or hang is reported in `state`."""
     nodes = tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*[0-9l]")))
     return replace(_query_driver(limit_s, program), module=_kernel_module(), nodes=nodes)
 
@@ -94,7 +97,7 @@ def parse_report(xml: bytes) -> Gpus:
     Raises:
         ValueError: The document is no such report (ElementTree.ParseError if it is no XML).
     """
-    # The doctype names a DTD, and entities could expand without end: nothing of it is needed.
+    # A report needs no entities, and entities could expand without end.
     if b"<!ENTITY" in xml:
         raise ValueError("it declares entities")
     log = ET.fromstring(xml)  # noqa: S314 - entities were refused above
@@ -104,7 +107,7 @@ def parse_report(xml: bytes) -> Gpus:
     return Gpus("ok", "", _field_text(log, "driver_version"), _field_text(log, "cuda_version"), devices)
 
 
-# What a GPU counts as uncorrectable memory errors, and as broken memory that waits or could not be replaced.
+# Elements that count uncorrectable memory errors, and elements that report broken memory (`Gpu.rows_pending`).
 _ERRORS = (
     "dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded", "sram_uncorrectable",
     "device_memory_uncorrectable",
@@ -136,7 +139,7 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
 
 
 def _field_text(node: ET.Element, path: str) -> str:
-    """Return a value; empty for what the GPU does not support."""
+    """Return the text of an element; empty if it is missing or the GPU does not support the value."""
     value = (node.findtext(path) or "").strip()[:200]
     return "" if value in _UNSUPPORTED else value
 
@@ -163,7 +166,7 @@ def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
         return child.returncode, output[:_MAX_XML]
     except subprocess.TimeoutExpired:
         child.kill()
-        # One that the kernel holds in the driver cannot be waited for.
+        # A process that hangs in the driver cannot be killed, so it is not waited for any longer.
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.communicate(timeout=1.0)
         return None, b""

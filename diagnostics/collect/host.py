@@ -1,4 +1,4 @@
-"""Read the state of the machine: processors, memory, limits, disks, network devices, libraries, config files.
+"""Read the state of the machine: processors, memory, limits, disks, devices, libraries, Ray clusters, config files.
 
 Standard library only, because this module is also sent to remote hosts and runs there.
 """
@@ -21,7 +21,7 @@ from diagnostics.collect.ray import RayCluster
 from diagnostics.output.redact import mask
 from diagnostics.safe_io import read_kernel_file
 
-# A file server that does not answer must not delay everything else.
+# A file server that does not answer must not delay the other checks for long.
 DISK_LIMIT_S = 2.0
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as")
@@ -79,10 +79,11 @@ class Disk:
 
     Attributes:
         purpose: `environment`, `hub cache`, `vllm cache`, `temporary`, `ray`, `shared memory`.
-        exists: Whether the folder exists; if not, the figures are those of the nearest folder above.
+        exists: Whether the folder exists; if not, the other values are those of the nearest folder above.
+        writable: Whether this user can write to it; None if unknown.
         free_gb: None if the file system did not answer in time.
         free_inodes: None if the file system does not count them.
-        device: The same number for folders on the same file system.
+        device: Number of the file system; folders on the same file system have the same.
     """
 
     purpose: str
@@ -100,8 +101,8 @@ class Libraries:
     """Releases of the C libraries that wheels link against; empty if unknown.
 
     Attributes:
-        libc: As "glibc 2.36".
-        libstdcxx: The newest `GLIBCXX_` version, as "3.4.30".
+        libc: Such as "glibc 2.36".
+        libstdcxx: The newest `GLIBCXX_` version, such as "3.4.30".
     """
 
     libc: str = ""
@@ -113,8 +114,10 @@ class ConfigFile:
     """A config file that a run reads by default, with its `name: value` lines.
 
     Attributes:
-        kind: `accelerate`.
-        lines: Line numbers of the values.
+        kind: `accelerate`, the only kind.
+        values: Values by name, without those that may be secret.
+        lines: Line numbers by name.
+        problem: Why the file could not be read; empty if it could.
     """
 
     kind: str
@@ -149,12 +152,17 @@ class Machine:
     configs: tuple[ConfigFile, ...] = ()
 
     def disk(self, purpose: str) -> Disk | None:
-        """Return the disk with a purpose."""
+        """Return the disk with a purpose; None if there is none."""
         return next((disk for disk in self.disks if disk.purpose == purpose), None)
 
 
 def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
-    """Examine the machine. Uses no network; starts one child process, `nvidia-smi`."""
+    """Examine the machine, without network; the only child process is `nvidia-smi`.
+
+    Args:
+        prefix: The environment, whose disk is examined, too.
+        environ: Variables; they name folders, and show some kinds of containers.
+    """
     return Machine(
         host=platform.node(),
         kernel=f"{platform.system()} {platform.release()}",
@@ -164,7 +172,7 @@ def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
         memory=collect_memory(),
         limits=collect_limits(),
         disks=_disks(prefix, environ),
-        interfaces=_interfaces(),
+        interfaces=tuple(sorted(safe_io.list_folder("/sys/class/net"))),
         libraries=_libraries(),
         gpus=gpus.collect(),
         ray=ray.collect(environ),
@@ -183,7 +191,7 @@ def _finite(number: int) -> int | None:
 
 
 def collect_processors() -> Processors:
-    """Count processors, by the kernel and by the control group."""
+    """Count the machine's processors, those that this process may run on, and those of the control group's quota."""
     count = os.cpu_count() or 1
     try:
         allowed = len(os.sched_getaffinity(0))
@@ -229,15 +237,14 @@ def _memory_limit() -> tuple[float | None, float | None]:
     """Return the smallest memory limit of the control groups and the memory used under it, in GB."""
     results = []
     for folder in _control_groups():
+        statistics = read_kernel_file(folder / "memory.stat")
         for limit, used, cache in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
             value, now = (read_kernel_file(folder / name).strip() for name in (limit, used))
             if value.isdecimal() and int(value) < 2**60:
-                cached = re.search(
-                    rf"^{cache} (\d+)$", read_kernel_file(folder / "memory.stat"), re.MULTILINE
-                )
+                cached = re.search(rf"^{cache} (\d+)$", statistics, re.MULTILINE)
                 in_use = int(now) - (int(cached[1]) if cached else 0) if now.isdecimal() else 0
                 results.append((int(value) / 1e9, max(in_use, 0) / 1e9))
     if not results:
@@ -305,16 +312,8 @@ def _container(environ: Mapping[str, str]) -> str:
         return "kubernetes"
     if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"):
         return "apptainer"
-    return (
-        "docker" if Path("/.dockerenv").exists() else "podman" if Path("/run/.containerenv").exists() else ""
-    )
-
-
-def _interfaces() -> tuple[str, ...]:
-    try:
-        return tuple(sorted(path.name for path in Path("/sys/class/net").iterdir()))
-    except OSError:
-        return ()
+    marks = {"docker": "/.dockerenv", "podman": "/run/.containerenv"}
+    return next((name for name, file in marks.items() if Path(file).exists()), "")
 
 
 def _libraries() -> Libraries:
@@ -330,7 +329,7 @@ def _libraries() -> Libraries:
 
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
-    """Read the default config files of accelerate (utils/constants, commands/config)."""
+    """Read the config files of accelerate at their default places (accelerate's commands/config/config_args.py)."""
     paths = [_hub_home(environ) / f"accelerate/default_config.{end}" for end in ("yaml", "yml", "json")]
     return tuple(_accelerate_config(path) for path in paths if path.is_file())
 

@@ -1,4 +1,4 @@
-"""Compare a package's list of installed files (RECORD) with the disk."""
+"""Find missing and truncated files of a package, by comparing its list of installed files (RECORD) with the disk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from diagnostics import safe_io
 
 MAX_DAMAGED = 20
-# Files and folders in all listed folders of an environment; those of a large one have some hundred thousand.
+# Number of files and folders that are listed in an environment; a large one has some hundred thousand.
 MAX_LISTED = 1_000_000
-# A RECORD leads at most from lib/python3.11/site-packages to the prefix.
+# Paths in a RECORD lead up at most from lib/python3.11/site-packages to the prefix.
 _MAX_PARENTS = 3
-# Folders that images leave out on purpose; no run imports them.
+# Folders that small images leave out on purpose; no run imports them.
 _UNNEEDED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|benchmarks?)/", re.IGNORECASE)
 # Files of an editable install that are not the package itself.
 _POINTERS = re.compile(
@@ -25,10 +25,10 @@ _POINTERS = re.compile(
 
 @dataclass(frozen=True)
 class RecordedFiles:
-    """A package's list of installed files (RECORD) compared with the disk.
+    """Result of comparing a package's list of installed files (RECORD) with the disk.
 
     Attributes:
-        damaged: Missing libraries and modules, libraries of another length; the first MAX_DAMAGED.
+        damaged: Missing libraries and modules, and libraries of another length than recorded; at most MAX_DAMAGED.
         modules: The top-level modules that the package installed; empty for an editable install.
         unread: Reason why the list could not be read; empty if it could.
         exists: Whether the package has a list.
@@ -41,17 +41,17 @@ class RecordedFiles:
 
 
 class ModuleListings:
-    """The modules in each folder of an environment. Each folder is listed once, under whatever path."""
+    """Cache of the modules in the folders of an environment."""
 
     def __init__(self) -> None:
         self._listings: dict[str, frozenset[str]] = {}
         self._listed = 0
 
     def list_modules(self, folder: str) -> frozenset[str]:
-        """List the modules in a folder; links, libraries and unlisted files are checked one by one.
+        """Return the names of the `.py` files in a folder, without links; none if it cannot be listed.
 
         Raises:
-            UnsafeFileError: More than MAX_LISTED files and folders were listed.
+            UnsafeFileError: More than MAX_LISTED files and folders were listed in all.
         """
         place = os.path.normpath(folder)
         if place not in self._listings:

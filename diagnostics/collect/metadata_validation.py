@@ -1,4 +1,8 @@
-"""Validate package names, versions and requirements from untrusted metadata; return the working folder safely."""
+"""Validate package names, versions and requirements from untrusted metadata.
+
+Two small parts that several modules need are here, too: NoEnvironmentError and `working_folder`. Standard library only,
+because the module runs on remote hosts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import re
 
 from diagnostics import UserError
 
-# As in the packaging specifications (names; PEP 440). A node has no `packaging`.
+# As in the packaging specifications (names; PEP 440). A remote host may not have the library `packaging`.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,253}[a-z0-9])?", re.IGNORECASE | re.ASCII)
 _VERSION = re.compile(
     r"v?(?:\d{1,9}!)?\d{1,19}(?:\.\d{1,19}){0,19}(?:[-_.]?(?:alpha|beta|preview|pre|rc|a|b|c)[-_.]?\d{0,19})?"

@@ -1,7 +1,7 @@
-"""Find modules that a run needs and that are missing or shadowed, by file names and source; nothing is imported.
+"""Find missing modules that a trainer's entry module imports, and modules that hide others; nothing is imported.
 
-Imports are followed inside the trainer's own package, and only unconditional ones: at the top level of a module,
-outside `if`, and outside a `try` that catches ImportError.
+Imports are followed inside the trainer's own package. Only imports that run whenever a module is imported count: not
+those in functions, under `if`, or in a `try` that catches ImportError.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diagnostics import frameworks, safe_io
 from diagnostics.collect.search_path import SearchPath
 
 _MAX_FILES, _MAX_NAMES = 600, 50_000
-# Longer names of modules are ignored. `parse_python` refuses those of more than 64 parts.
+# Longer names of modules are ignored; `parse_python` refuses names with more than 64 parts.
 _MAX_LENGTH = 1000
 _SUFFIXES = (".py", ".so", ".pyc")
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
@@ -26,12 +26,12 @@ _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseExcept
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """The module that starts a run of a framework, and its missing imports.
+    """A module that starts a run of a framework, and the missing modules that it imports directly or indirectly.
 
     Attributes:
-        module: Name of the module, as `verl.trainer.main_ppo`.
+        module: Name of the entry module, such as `verl.trainer.main_ppo`.
         read: Number of files parsed.
-        missing: (module, file:line of the import) of modules that are not on the search path.
+        missing: (module, file:line of the import) for each module that is not on the search path.
         problem: Why the imports could not be followed.
         absent: Whether the framework's whole package is missing.
     """
@@ -60,9 +60,9 @@ class Shadow:
     """A module that an import finds before an installed package or standard library module of the same name.
 
     Attributes:
-        module: Name of the module.
+        module: Name of the module; of the package if another installation of it hides the whole package.
         place: The file or folder that is found first.
-        hidden: The folder of the shadowed package, or "the standard library".
+        hidden: The folder with the hidden module or package, or "the standard library".
         source: What adds its folder: PYTHONPATH, the working folder, the user's own packages.
         whole: Whether the file or folder is a second copy of the same package, not only a module of that name.
     """
@@ -78,13 +78,13 @@ class ModuleFinder:
     """Lookup of top-level modules on a search path."""
 
     def __init__(self, search: SearchPath) -> None:
-        """List the files of each folder on the path, once."""
+        """List each folder on the path once."""
         self._folders = [(folder, _names_by_first_part(folder)) for folder in search.folders]
         self._editable = {entry.module: entry.path for entry in search.editable}
 
     def find(self, name: str) -> str:
         """Return the file or folder that a top-level import finds; empty if there is none."""
-        spaces = []
+        namespace_packages = []
         for folder, names_by_first_part in self._folders:
             names = names_by_first_part.get(name.partition(".")[0], ())
             if name in names and (folder / name / "__init__.py").exists():
@@ -92,30 +92,22 @@ class ModuleFinder:
             if files := [file for file in names if file.startswith(f"{name}.") and file.endswith(_SUFFIXES)]:
                 return str(folder / files[0])
             if name in names and (folder / name).is_dir():
-                spaces.append(str(folder / name))
+                namespace_packages.append(str(folder / name))
         if name in self._editable:
             place = self._editable[name]
             return next((item for item in (place, f"{place}.py") if os.path.exists(item)), "")  # noqa: PTH110 - text
-        return spaces[0] if spaces else ""
+        return namespace_packages[0] if namespace_packages else ""
 
 
 def _names_by_first_part(folder: Path) -> dict[str, list[str]]:
     results: dict[str, list[str]] = {}
-    for name in sorted(list_folder(folder)):
+    for name in sorted(safe_io.list_folder(folder)):
         results.setdefault(name.partition(".")[0], []).append(name)
     return results
 
 
-def list_folder(folder: Path) -> frozenset[str]:
-    """Return the names in a folder; none if it is unreadable."""
-    try:
-        return frozenset(os.listdir(folder))  # noqa: PTH208 - names alone, hundreds of them
-    except OSError:
-        return frozenset()
-
-
 def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPoint, ...]:
-    """Return the entry modules of the installed frameworks with their missing imports."""
+    """Return the entry modules of the installed trainers with their missing imports."""
     modules = ModuleFinder(search)
     return tuple(
         _follow_imports(item.name, entry, modules)
@@ -127,7 +119,7 @@ def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPo
 
 
 def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> EntryPoint:
-    """Parse a framework's own modules from an entry module on, and collect the imports that no folder has."""
+    """Parse a framework's own modules, from an entry module on, and collect the imported modules that are missing."""
     top = module.partition(".")[0]
     home = modules.find(top)
     if not home:
@@ -215,7 +207,7 @@ def _catches_import_error(handler: ast.ExceptHandler) -> bool:
 def shadows(
     search: SearchPath, homes: Mapping[str, str], working: Path, environ: Mapping[str, str]
 ) -> tuple[Shadow, ...]:
-    """Return modules that hide an installed package or, on PYTHONPATH and in the working folder, the standard library.
+    """Return modules that hide an installed package; in PYTHONPATH and the working folder, also a standard module.
 
     Args:
         search: The search path.
@@ -230,9 +222,9 @@ def shadows(
     stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"} - _BUILT_IN
     stdlib -= frozenset() if search.release in _NOT_FROZEN else _FROZEN
     installed = homes.keys() - _COMMON_NAMES
-    last_places = {os.path.realpath(folder): place for place, (folder, _, _) in enumerate(entries)}
-    for place, (folder, source, kind) in enumerate(entries):
-        names = list_folder(folder)
+    last_positions = {os.path.realpath(folder): position for position, (folder, _, _) in enumerate(entries)}
+    for position, (folder, source, kind) in enumerate(entries):
+        names = safe_io.list_folder(folder)
         if not names or (kind == "variable" and (folder / "os.py").exists()):
             continue
         # The standard library comes after PYTHONPATH and before all packages.
@@ -246,7 +238,7 @@ def shadows(
             else:
                 continue
             hidden = homes.get(module, "the standard library")
-            if module in homes and last_places.get(os.path.realpath(hidden), -1) <= place:
+            if module in homes and last_positions.get(os.path.realpath(hidden), -1) <= position:
                 continue
             complete = module in homes and _same_package(found_at, Path(hidden, module))
             if os.path.realpath(found_at) != os.path.realpath(f"{hidden}/{module}"):
@@ -255,6 +247,6 @@ def shadows(
 
 
 def _same_package(one: Path, other: Path) -> bool:
-    """Return whether a folder has at least half of an installed package's modules: a second copy of it."""
-    local, installed = list_folder(one), {name for name in list_folder(other) if name.endswith(".py")}
-    return bool(installed) and len(local & installed) * 2 >= len(installed)
+    """Return whether the folder `one` has at least half of the modules of the installed package `other`."""
+    installed = {name for name in safe_io.list_folder(other) if name.endswith(".py")}
+    return bool(installed) and len(installed.intersection(safe_io.list_folder(one))) * 2 >= len(installed)

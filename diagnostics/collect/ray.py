@@ -1,11 +1,10 @@
-"""Find traces of Ray clusters on this machine: session folders, the file of `ray start`, running processes.
+"""Find traces of Ray clusters on this machine: the last session, the file of `ray start`, running processes.
 
 The layout is that of ray/_private/node.py and ray/_private/utils.py of 2.40 to 2.60.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ _ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
 @dataclass(frozen=True)
 class RayCluster:
-    """The contents of one of Ray's temporary folders.
+    """What Ray's temporary folder and the processes show of clusters on this machine.
 
     Attributes:
         folder: The folder, such as "/tmp/ray".
@@ -36,7 +35,7 @@ class RayCluster:
 
 
 def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
-    """Return the cluster in Ray's temporary folder; empty if there is no such folder."""
+    """Return the traces in Ray's temporary folder; empty if there is no such folder."""
     folder = ray_folder(environ)
     if not folder.is_dir():
         return ()
@@ -59,28 +58,21 @@ def _release(folder: Path) -> str:
 
 
 def _running_clusters() -> tuple[str, ...] | None:
-    """Return the addresses on the command lines of Ray's processes, of other users too where readable."""
-    try:
-        pids = [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names are enough
-    except OSError:
-        return None
+    """Return the addresses on the command lines of Ray's processes, also of other users; None without /proc."""
+    pids = [name for name in safe_io.list_folder("/proc") if name.isdecimal()]
     results = set()
     for pid in pids:
-        try:
-            words = Path("/proc", pid, "cmdline").read_bytes()
-        except OSError:
-            continue
-        command = words.replace(b"\0", b" ").decode(errors="replace")
+        command = safe_io.read_kernel_file(f"/proc/{pid}/cmdline").replace("\0", " ")
         program = command.split(" ", 1)[0].rpartition("/")[2]
         if program == "raylet" and (address := _ADDRESS.search(command)):
             results.add(address[1])
         elif program == "gcs_server" and (port := _PORT.search(command)):
             results.add(f"127.0.0.1:{port[1]}")
-    return tuple(sorted(results))
+    return tuple(sorted(results)) if pids else None
 
 
 def _read_file(folder: Path, name: str) -> str:
-    """Read a file in Ray's folder; links out of it are not followed, because everybody may write there."""
+    """Read a file in Ray's folder; empty if it is unreadable or a link out of the folder, where all users may write."""
     try:
         return safe_io.read_text(folder / name, safe_io.CONFIG_LIMIT, inside=folder)
     except OSError:

@@ -15,7 +15,7 @@ import msgspec
 from diagnostics import process, safe_io
 from diagnostics.collect.remote import LIMIT_S, MARK, Answer, Member, Program, RemoteError, one_line
 
-# Joining a cluster takes seconds, and so does the first worker of a node.
+# Joining a cluster takes seconds, and so does the first worker of a node. A socket connects at once or not at all.
 JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
 _RAY_MARK = MARK.replace("node", "ray")
 _ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
@@ -26,8 +26,8 @@ def say(**document):
     sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
     sys.stdout.flush()
 def collect(program, limit_s):
-    done = subprocess.run([sys.executable, "-P", "-"] if sys.version_info >= (3, 11) else [sys.executable, "-"],
-                          input=program.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=limit_s)
+    done = subprocess.run([sys.executable, "-"], input=program.encode(), stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, timeout=limit_s)
     return done.stdout[: 8 * 2**20].decode("utf-8", errors="replace")
 def node_document(node):
     return {"id": node["NodeID"], "alive": bool(node["Alive"]), "address": str(node.get("NodeManagerAddress", "")),
@@ -70,6 +70,8 @@ main(json.loads(%(options)r))
 
 
 class _Node(msgspec.Struct):
+    """A node as Ray lists it."""
+
     id: str
     alive: bool
     address: str
@@ -88,7 +90,7 @@ class _Line(msgspec.Struct):
 
 
 def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
-    """Query every live node of a Ray cluster; return a member for each node, also for dead ones.
+    """Run a program on every live node of a Ray cluster; return a member for each node, also for dead ones.
 
     Args:
         python: The interpreter that has Ray, of the cluster's release.
@@ -123,18 +125,14 @@ def _check_address(address: str) -> None:
         raise RemoteError(f"--ray {address}: no cluster there: {one_line(str(error))}") from None
 
 
-def _run_ray_program(python: str, address: str, limit_s: float, text: str) -> list[_Line]:
-    options = json.dumps({"address": address, "limit_s": limit_s, "program": text})
-    settings = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "PYTHONSAFEPATH": "1",
-    }
-    environ = {**os.environ, **settings}
+def _run_ray_program(python: str, address: str, limit_s: float, program_text: str) -> list[_Line]:
+    options = json.dumps({"address": address, "limit_s": limit_s, "program": program_text})
+    disabled = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"), "0")
+    environ = {**os.environ, **disabled, "PYTHONSAFEPATH": "1"}
     environ.pop("PYTHONPATH", None)
     timeout_s = limit_s + JOIN_LIMIT_S
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
-        # Started by path in an empty folder: `ray.py` or `subprocess.py` in the user's folder is never imported.
+        # In an empty folder, so that no `ray.py` or `subprocess.py` in the user's working folder is imported.
         folder = Path(name)
         start, log = folder / "start.py", folder / "ray.log"
         start.write_text(_RAY_PROGRAM % {"mark": _RAY_MARK, "options": options}, encoding="utf-8")
@@ -151,7 +149,7 @@ def _run_ray_program(python: str, address: str, limit_s: float, text: str) -> li
 
 
 def parse_line(text: str) -> _Line | None:
-    """Parse a line of the Ray program; None for other output on the same stream."""
+    """Parse a line of the Ray program; None for other output on the same stream, and for an unreadable line."""
     if not text.startswith(_RAY_MARK):
         return None
     try:

@@ -1,7 +1,8 @@
-"""Run one of our programs on other hosts, over ssh, srun or any command, and collect their answers.
+"""Run one of our functions on other hosts, by ssh or a command of the user, and collect their answers.
 
-A host needs Python 3.10 and nothing of ours: the sources travel as a zip inside the program text, on standard input.
-The host imports them from a temporary folder, prints one line of JSON and removes the folder.
+A host needs only Python 3.10 or newer. It receives a program on standard input that contains our sources as a zip. The
+program unpacks them to a temporary folder, calls the function, prints its result as one line of JSON, and removes the
+folder.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ COLLECT_SOURCES = (
     "__init__.py", "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "output/redact.py",
     "safe_io.py",
 )  # fmt: skip
-"""Our sources that collect needs on a host."""
+"""Patterns of our source files that `collect` needs on a host."""
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(
     r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?",
@@ -43,10 +44,10 @@ _HOST = re.compile(
 )
 _SHELL_SAFE = re.compile(r"[\w@%+:,./~-]+")
 _HOST_KEYS = ("slots", "max_slots", "max-slots", "prefix", "python")
-# Any Python can parse it, so an old one can report that it is too old.
+# Old Pythons can parse it too, and report that they are too old.
 _PROGRAM = """\
 import sys
-# Modules in the user's folder are not imported, whatever this Python was started with.
+# Modules in the working folder are not imported.
 sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
 import json
 def say(document):
@@ -80,7 +81,7 @@ else:
 
 
 class RemoteError(UserError, ValueError):
-    """Raised if a list of hosts, a command or a cluster cannot be used; the message is one line."""
+    """Raised if an option, a list of hosts, a command or a cluster cannot be used; the message is one line."""
 
 
 class NodeError(ValueError):
@@ -104,7 +105,7 @@ class Program:
     options: dict[str, Any] = field(default_factory=dict)
 
     def program_text(self, limit_s: float = 60.0) -> str:
-        """Return the program's source text; the program ends itself after the time limit."""
+        """Return the source text of the program to send; the program ends itself after the time limit."""
         return _PROGRAM % {
             "mark": MARK,
             "limit": max(1, round(limit_s)),
@@ -117,7 +118,7 @@ class Program:
 
 @functools.cache
 def zip_sources(patterns: tuple[str, ...]) -> bytes:
-    """Zip our sources, TOML files as JSON for Python 3.10; the same sources give the same bytes."""
+    """Zip our sources; TOML files are converted to JSON, because Python 3.10 reads no TOML."""
     files: dict[str, bytes] = {}
     for path in sorted(path for pattern in patterns for path in _PACKAGE.glob(pattern)):
         name = path.relative_to(_PACKAGE.parent)
@@ -142,7 +143,7 @@ class Answer:
     problem: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return the host's document.
+        """Return the document that the function returned on the host.
 
         Raises:
             NodeError: The host was not reached, reported an error, or did not print a document.
@@ -210,9 +211,8 @@ class Host:
 
 def one_line(text: str, limit: int = 300) -> str:
     """Return an untrusted text as one line without control characters, masked and then cut to the limit."""
-    return mask_and_cut(
-        " ".join("".join(char if char.isprintable() else " " for char in text).split()), limit
-    )
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return mask_and_cut(" ".join(printable.split()), limit)
 
 
 def read_hosts(path: Path) -> list[Host]:
@@ -267,8 +267,9 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
 
     Args:
         host: The host.
-        template: The user's command, such as `srun -w {host} -n1`, empty for ssh; a missing `{python}` is appended.
-        prefix: The environment whose Python is used unless the list of hosts names another.
+        template: The user's command, such as `srun -w {host} -n1`; empty for ssh. Without `{python}`, the path of the
+            Python and `-` are appended.
+        prefix: The environment whose Python is used unless the list of hosts names another environment or Python.
         limit_s: Connection limit of ssh.
 
     Raises:
@@ -280,29 +281,21 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         port = ["-p", str(host.port)] if host.port else []
         options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(limit_s))}"]
         return ["ssh", "-T", *options, *port, "--", host.target, f"{shlex.quote(python)} -"]
-    values = {
-        "host": host.name,
-        "user": host.user,
-        "port": host.port or 22,
-        "target": host.target,
-        "python": python,
-    }
+    values = {"host": host.name, "user": host.user, "port": host.port or 22}
+    values |= {"target": host.target, "python": python}
     try:
         words = shlex.split(template)
-        fields = {
-            name for word in words for _, name, _, _ in string.Formatter().parse(word) if name is not None
-        }
+        parsed = [part for word in words for part in string.Formatter().parse(word)]
     except ValueError as error:
         raise RemoteError(f"--host-command: cannot be read: {error}") from None
+    fields = {name for _, name, _, _ in parsed if name is not None}
     if not words or not fields <= set(values):
         wrong = ", ".join(sorted(fields - set(values))) or "nothing"
         expected = ", ".join(f"{{{name}}}" for name in sorted(values))
         raise RemoteError(f"--host-command: {wrong!r} in it: expected {expected}")
     # ssh passes the words to a shell, srun does not: quotes would be part of the name there.
     if not _SHELL_SAFE.fullmatch(python):
-        raise RemoteError(
-            f"--host-command: {python[:80]!r}: expected a path without spaces and characters of a shell"
-        )
+        raise RemoteError(f"--host-command: {python[:80]!r}: expected a path without spaces and quotes")
     filled = [word.format(**values) for word in words]
     return filled if "python" in fields else [*filled, python, "-"]
 
@@ -315,7 +308,7 @@ def query_hosts(
     prefix: str = "",
     limit_s: float = LIMIT_S,
 ) -> list[Member]:
-    """Query all hosts, at most MAX_PARALLEL at a time; the answers are in the order of the hosts.
+    """Run a program on all hosts, at most MAX_PARALLEL at a time; return a member for each host, in their order.
 
     Raises:
         RemoteError: The template is invalid.
@@ -330,14 +323,14 @@ def query_hosts(
         futures = []
         try:
             for host, command in zip(hosts, commands, strict=True):
-                futures.append(pool.submit(query, host, command))  # an interrupt finds those that started
-            # In short waits: Python sees a Ctrl-C only between them if another thread received the signal.
+                futures.append(pool.submit(query, host, command))
+            # Python handles Ctrl-C only between waits if another thread received the signal.
             while wait(futures, timeout=0.2).not_done:
                 pass
             answers = [future.result() for future in futures]
-        except BaseException:  # Ctrl-C: wait for no host any longer
+        except BaseException:  # such as Ctrl-C: wait for no host any longer
             pool.shutdown(wait=False, cancel_futures=True)
-            # A thread may start its program after this, so look again until every thread is through.
+            # A thread may start its program after this, so repeat until all threads are done.
             while wait(futures, timeout=0.05).not_done:
                 for child in tuple(running):
                     process.end_group(child)
@@ -351,16 +344,16 @@ def query_hosts(
 
 
 def _query(command: list[str], text: str, limit_s: float, running: set[subprocess.Popen[Any]]) -> Answer:
-    limits: dict[str, Any] = {"timeout_s": limit_s, "max_output": MAX_ANSWER_BYTES}
+    options: dict[str, Any] = {"timeout_s": limit_s, "max_output": MAX_ANSWER_BYTES, "running": running}
     try:
-        done = process.run(command, stdin=text, running=running, **limits)
+        done = process.run(command, stdin=text, **options)
     except OSError as error:
         return Answer(problem=f"{command[0]} cannot be started here: {error.strerror or error}")
     if MARK in done.output:
         return Answer(done.output)
     if done.timed_out:
         return Answer(problem=f"no answer within {limit_s:g} s")
-    # The last line of an error says most.
+    # The last line of an error is the most informative.
     lines = [one_line(line) for line in done.errors.splitlines() if line.strip()]
     ends = {126: "no such Python there", 127: "no such Python there", 255: f"{command[0]} could not connect"}
     end = ends.get(done.code, f"{command[0]} ended with {done.code}")

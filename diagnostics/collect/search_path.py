@@ -1,8 +1,13 @@
 """Compute the search path (sys.path) of an environment's Python from files and variables, without running it.
 
-The order is that of CPython's `site`: PYTHONPATH, the user's packages and the environment's packages (with Debian's
-`dist-packages`), the system's packages for a venv with system site packages; after each folder, what its `.pth` files
-add. The standard library is left out.
+The order is that of CPython's `site`:
+
+1. PYTHONPATH,
+2. the user's packages, then the environment's with Debian's `dist-packages` (in a venv the other way round),
+3. the system's packages, for a venv with system site packages.
+
+A folder of packages is followed by the folders that its `.pth` files add. The standard library is left out. The module
+also detects interpreters that are missing or do not match the packages.
 """
 
 from __future__ import annotations
@@ -18,12 +23,14 @@ from pathlib import Path
 from diagnostics import safe_io
 
 _MAX_ENTRIES, _MAX_LINES = 200, 1000
-# Of all editable installs together.
+# Modules of all editable installs together.
 _MAX_EDITABLE = 1000
 _MAX_FOLDERS, _MAX_PATH = 1000, 4096
 _RELEASE = re.compile(r"python(3\.\d{1,3})t?")
 _VERSION = re.compile(r"3\.\d{1,3}\b")
-_EDITABLE = re.compile(r"import\s+(__editable___\w+_finder)\b")
+_FINDER_IMPORT = re.compile(r"import\s+(__editable___\w+_finder)\b")
+# (place, reason) for each file or folder that could not be read.
+Unread = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -31,10 +38,10 @@ class SearchEntry:
     """One folder on the search path.
 
     Attributes:
-        path: The folder; its source if a line of a `.pth` file names no existing path, which may be any text.
+        path: The folder. If a line of a `.pth` file names no existing path, it is the source: the line may be any text.
         source: Origin of the entry: a variable, a file with its line, or the folder itself.
         kind: `variable`, `user`, `own`, `system`, `pth` for an entry of a `.pth` file, or `editable`.
-        state: Empty if the folder is readable, otherwise the reason why not.
+        state: Why the folder cannot be read, such as "not there"; empty if it can.
         module: Name of the module that an editable install maps to the path; empty for other entries.
     """
 
@@ -52,8 +59,8 @@ class SearchPath:
     Attributes:
         entries: The folders, in the order in which Python searches them.
         release: Python release, such as "3.11"; empty if unknown.
-        home: Home of the Python that a venv was made from; empty for other environments.
-        editable: Modules of editable installs that map module names to paths.
+        home: The `bin` folder of the Python that a venv was made from; empty for other environments.
+        editable: One entry for each module that an editable install maps to a path.
         unread: (place, reason) for each unreadable folder, and each unreadable file that may add to the path.
     """
 
@@ -101,8 +108,8 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
     return SearchPath(tuple(entries.values()), release, home, tuple(editable), tuple(dict.fromkeys(unread)))
 
 
-def venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return the settings in `pyvenv.cfg` (empty if the prefix is no venv) and (place, reason) if it is unreadable."""
+def venv_settings(prefix: Path) -> tuple[dict[str, str], Unread]:
+    """Return the settings in `pyvenv.cfg`, and why it could not be read; no settings if the prefix is no venv."""
     place = prefix / "pyvenv.cfg"
     try:
         lines = safe_io.read_installed(place, safe_io.CONFIG_LIMIT).splitlines()
@@ -140,9 +147,8 @@ def own_folders(prefix: Path, release: str) -> list[Path]:
     version = f"python{release}" if release else "python3.*"
     patterns = [f"lib/{version}/site-packages", f"lib64/{version}/site-packages"]
     # Folders of Debian and Ubuntu: one for pip as root, two for apt.
-    patterns += [
-        f"{place}/dist-packages" for place in (f"local/lib/{version}", f"lib/{version}", "lib/python3")
-    ]
+    debian_folders = (f"local/lib/{version}", f"lib/{version}", "lib/python3")
+    patterns += [f"{folder}/dist-packages" for folder in debian_folders]
     results = [folder for pattern in patterns for folder in sorted(prefix.glob(pattern))]
     return list({folder.resolve(): folder for folder in reversed(results)}.values())[::-1]
 
@@ -174,10 +180,11 @@ def error_text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
-def _pth_entries(
-    folder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]]
-) -> Iterator[SearchEntry]:
-    """Yield the entries of a folder's `.pth` files. Code in them is not run; setuptools' finders are parsed."""
+def _pth_entries(folder: Path, editable: list[SearchEntry], unread: Unread) -> Iterator[SearchEntry]:
+    """Yield the entries of a folder's `.pth` files; add modules of editable installs and problems to the two lists.
+
+    Code in `.pth` files is not run; the finders that setuptools writes are parsed.
+    """
     finders: set[str] = set()
     for file in sorted(folder.glob("*.pth"))[:_MAX_ENTRIES]:
         if file.name.startswith("."):
@@ -192,9 +199,9 @@ def _pth_entries(
             if not text or text.startswith("#"):
                 continue
             if text.startswith(("import ", "import\t")):
-                if (finder := _EDITABLE.match(text)) and finder[1] not in finders:
+                if (finder := _FINDER_IMPORT.match(text)) and finder[1] not in finders:
                     finders.add(finder[1])
-                    _read_editable(folder / f"{finder[1]}.py", editable, unread)
+                    _read_finder(folder / f"{finder[1]}.py", editable, unread)
                 continue
             if len(text) > _MAX_PATH:  # not worth printing
                 unread.append((f"{file}:{number}", "a line longer than any path"))
@@ -204,8 +211,8 @@ def _pth_entries(
             yield SearchEntry(path, source, "pth", _folder_state(place))
 
 
-def _read_editable(finder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]]) -> None:
-    """Add the modules that setuptools' finder of an editable install maps."""
+def _read_finder(finder: Path, editable: list[SearchEntry], unread: Unread) -> None:
+    """Add the modules that setuptools' finder of an editable install maps to `editable`, or a problem to `unread`."""
     reason = "it contains no setuptools mapping"
     remaining = _MAX_EDITABLE - len(editable)
     try:
@@ -213,27 +220,25 @@ def _read_editable(finder: Path, editable: list[SearchEntry], unread: list[tuple
             raise safe_io.UnsafeFileError(f"more than {_MAX_EDITABLE} modules of editable installs")
         for node in safe_io.parse_python(safe_io.read_installed(finder, safe_io.METADATA_LIMIT)).body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if isinstance(target, ast.Name) and target.id == "MAPPING":
                     mapping = islice(ast.literal_eval(node.value).items(), remaining)
-                    editable += [
-                        SearchEntry(
-                            str(place), str(finder), "editable", _module_state(str(place)), str(module)
-                        )
-                        for module, place in mapping
-                    ]
+                    paths = [(str(module), str(path)) for module, path in mapping]
+                    for module, path in paths:
+                        state = _module_state(path)
+                        editable.append(SearchEntry(path, str(finder), "editable", state, module))
                     return
     except (OSError, ValueError, TypeError, RecursionError, MemoryError, AttributeError) as error:
         reason = error_text(error)
     unread.append((str(finder), reason))
 
 
-# Installers that are present in most environments; an environment that has only these is empty.
+# Installers that are present in most environments; an environment that has only these counts as empty.
 INSTALLERS = {"pip", "setuptools", "wheel"}
 
 
 def interpreter_release(prefix: Path) -> str:
-    """Return the Python release by `pyvenv.cfg`, else the releases of the package folders: "3.11.7", "3.11, 3.12"."""
+    """Return the Python release in `pyvenv.cfg`, as "3.11.7", or else those of the package folders, as "3.11, 3.12"."""
     settings, _ = venv_settings(prefix)
     if stated := settings.get("version") or settings.get("version_info"):
         return stated.removesuffix(".final.0")  # as virtualenv writes it
@@ -242,24 +247,20 @@ def interpreter_release(prefix: Path) -> str:
 
 
 def finds_packages(prefix: Path, search: SearchPath) -> bool:
-    """Return whether the packages are in the interpreter's own folders, not in those of another Python release."""
-    local = {str(entry.path) for entry in search.entries if entry.kind == "own"}
-    remaining = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")}
-    return bool(local) and (any(map(_has_packages, local)) or not any(map(_has_packages, remaining - local)))
+    """Return whether the interpreter finds the prefix's packages: not if only another release's folders have some."""
+    own = {str(entry.path) for entry in search.entries if entry.kind == "own"}
+    others = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")} - own
+    return bool(own) and (any(map(_has_packages, own)) or not any(map(_has_packages, others)))
 
 
 def _has_packages(folder: str) -> bool:
     """Return whether a folder contains packages besides installers."""
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - as text
-    except OSError:
-        return False
-    metadata_folders = (name for name in names if name.endswith((".dist-info", ".egg-info")))
-    return any(name.partition("-")[0] not in INSTALLERS for name in metadata_folders)
+    metadata = (name for name in safe_io.list_folder(folder) if name.endswith((".dist-info", ".egg-info")))
+    return any(name.partition("-")[0] not in INSTALLERS for name in metadata)
 
 
 def interpreter_problems(prefix: Path, search: SearchPath, *, finds_own: bool) -> tuple[tuple[str, str], ...]:
-    """Return (place, problem): the interpreter or its base Python is missing, or it is another release."""
+    """Return (place, problem) if the interpreter or its base Python is missing, or is no release of the packages."""
     results = []
     python, settings = prefix / "bin" / "python", prefix / "pyvenv.cfg"
     interpreters = (python, prefix / "bin" / "python3", prefix / "Scripts")

@@ -1,7 +1,8 @@
 """Run the command `doctor`: check one environment and its machine, or compare the nodes of a job.
 
 For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
-(`run_tier`), and prints the report or the fix plan (`print_plan`). `examine_nodes` does the same for many machines.
+(`run_tier`), and prints the report or the fix plan (`print_plan`). For many machines, `examine_nodes` runs the static
+checks on each, and compares them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,8 @@ from diagnostics.collect import facts
 from diagnostics.doctor import run_checks, target_env
 from diagnostics.findings import FINE, INCOMPLETE, Report
 from diagnostics.node_options import NodeOptions, node_options
-from diagnostics.output import prepare, progress
-from diagnostics.output.report_output import (
-    ReportOptions,
-    filter_report,
-    print_report,
-    report_options,
-    write_report,
-)
+from diagnostics.output import prepare, progress, report_output
+from diagnostics.output.report_output import ReportOptions
 
 _PATH = click.Path(path_type=Path)
 FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
@@ -51,7 +46,7 @@ FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
 )
 @click.option("--python", type=_PATH, metavar="PATH", help="Examine the environment of this interpreter.")
 @click.option("--prefix", type=_PATH, metavar="DIR", help="Examine the environment in this folder.")
-@report_options
+@report_output.report_options
 @click.option(
     "--tier",
     type=click.Choice(["static", "probe", "live"]),
@@ -93,14 +88,18 @@ def command(
 
             interpreter = target_env.interpreter_of(python, chosen)
             report, incomplete = run_tier(report, tier, interpreter, collected)
-        code = print_plan(report, collected, output) if fix_plan else write_report(report, output)
+        code = (
+            print_plan(report, collected, output) if fix_plan else report_output.write_report(report, output)
+        )
     return INCOMPLETE if code == FINE and incomplete else code
 
 
 def static_report(collected: facts.Facts, *, named: bool) -> Report:
-    """Run the static checks, and suggest other environments if the user named none (`named`).
+    """Run the static checks; if neither a trainer nor vLLM is installed, add a result that is not checked.
 
-    A finding is added if the environment contains neither a trainer nor vLLM.
+    Args:
+        collected: The facts of the environment and the machine.
+        named: Whether the user named the environment. If not, the report lists other environments nearby.
     """
     environment = collected.environment
     report = run_checks.examine(environment, catalog.load(), compat_table.load(), collected.machine)
@@ -114,16 +113,16 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
     """Print the fix plan of a report and return the report's exit code."""
     from diagnostics.doctor.fix_plan import build  # the plan prints with Rich
 
-    report = filter_report(report, output)
+    report = report_output.filter_report(report, output)
     plan = build.fix_plan(report, collected.environment, compat_table.load())
-    print_report(replace(report, extra=plan), output)
+    report_output.print_report(replace(report, extra=plan), output)
     return report.exit_code(output.fail_on)
 
 
 def examine_nodes(
     options: NodeOptions, python: Path | None, prefix: Path | None, output: ReportOptions
 ) -> int:
-    """Query other machines, check and compare them, and write the report, whose other formats hide their names."""
+    """Query other machines, check and compare them, and write the report; only the terminal shows host names."""
     from diagnostics.doctor import fleet, nodes  # threads, msgspec
 
     environment = str(prefix or (python.absolute().parent.parent if python else ""))
@@ -134,4 +133,4 @@ def examine_nodes(
         return fleet.examine_fleet(members, issues, compat, note)
 
     report = report_of(members) if output.format == "terminal" else fleet.shareable_report(report_of, members)
-    return write_report(report, output)
+    return report_output.write_report(report, output)

@@ -1,7 +1,7 @@
-"""Report on the nodes of a job: which were reached, the findings of each, and the differences between them.
+"""Report on the nodes of a job: which were reached, the differences between them, and the findings of each.
 
-`examine_fleet` lists the parts. Differences are found by comparing the values of the nodes by key: "3 of 4 nodes have
-NCCL 2.26.2; rank 3 (d) has 2.21.5." `shareable_report` hides the names of the nodes.
+`examine_fleet` builds the report. A difference is a key, such as the NCCL release, for which nodes have different
+values: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5." `shareable_report` hides the names of the nodes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from diagnostics.frameworks import PACKAGES
 from diagnostics.output import prepare
 
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
-# Fields with fixed words, in which a host's name is a coincidence.
+# Fields with fixed words: if one contains a host's name, it is a coincidence.
 _FIXED_WORDS = frozenset({
     ("Finding", "code"), ("Finding", "certainty"), ("Finding", "known_by"), ("CheckResult", "check"),
     ("CheckResult", "outcome"), ("Report", "tool"), ("RankedMitigation", "standing"),
 })  # fmt: skip
+# The nodes with each value of a key.
 Groups = dict[str, list[Node]]
 Difference = tuple[Key, Groups]
 
 
 def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
-    """Check and compare the nodes that answered; nodes that did not answer are reported and never count as healthy."""
+    """Check and compare the nodes that answered, and report the others as not reached; `note` is added to the notes."""
     checks = (
-        *map(_reached, nodes),
+        *map(_reach_result, nodes),
         run_checks.run_check("differences between nodes", differences(nodes)),
-        _each_node([node for node in nodes if node.facts], issues, compat),
+        _findings_by_node([node for node in nodes if node.facts], issues, compat),
     )
     missing = ", ".join(node.label for node in nodes if not node.facts)
     notes = (
@@ -69,7 +70,7 @@ def _subject(nodes: list[Node]) -> dict[str, Any]:
     }
 
 
-def _reached(node: Node) -> CheckResult:
+def _reach_result(node: Node) -> CheckResult:
     name = f"reaching {node.label}"
     if not node.problem:
         return CheckResult(name, "ok")
@@ -88,7 +89,7 @@ def _reached(node: Node) -> CheckResult:
     return CheckResult(name, "crashed", node.problem, (missing,))
 
 
-def _each_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
+def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
     """Report doctor's findings on each node; a finding that several nodes share is reported once."""
     name = "each node by itself"
     if not nodes:
@@ -134,9 +135,8 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
     answered = [node for node in nodes if node.facts]
     if len(answered) < 2:
         raise NotApplicableError(f"{len(answered)} of {len(nodes)} answered")
-    among = f"{len(answered)} nodes"
-    if len(answered) < len(nodes):
-        among = f"the {len(answered)} nodes that answered"
+    count = len(answered)
+    among = f"{count} nodes" if count == len(nodes) else f"the {count} nodes that answered"
     values = {node.position: dict(node_values(node)) for node in answered}
     by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
     keys = {key for item in values.values() for key in item}
@@ -151,21 +151,28 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
             largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
             by_finding[kind.code, kind.severity].append((key, dict(largest)))
     for items in by_finding.values():
-        yield _difference_finding(items, len(answered), among)
+        yield _difference_finding(items, count, among)
 
 
 def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
+    """Return the finding for differences with one code.
+
+    Args:
+        items: The differences.
+        total: Number of compared nodes.
+        among: Text for all compared nodes, such as "4 nodes".
+    """
     kind = VALUE_KINDS[items[0][0][0]]
-    # One other lock shows in fifty packages and is one difference: keys with the same groups are joined.
+    # Keys with the same groups are joined: another lock file changes fifty packages and is one difference.
     joined: dict[tuple[tuple[int, ...], ...], list[Difference]] = defaultdict(list)
     for key, groups in items:
         positions = tuple(tuple(node.position for node in members) for members in groups.values())
         joined[positions].append((key, groups))
     parts = list(joined.values())
     evidence = [
-        Evidence(_values_text(part, place, brief=False), node_names(members))
+        Evidence(_values_text(part, position, brief=False), node_names(members))
         for part in parts
-        for place, members in enumerate(part[0][1].values())
+        for position, members in enumerate(part[0][1].values())
     ]
     rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
     fix = Fix(tuple(Advice(text) for text in (kind.advice, kind.source) if text))
@@ -177,25 +184,25 @@ def _sentence(part: list[Difference], total: int, among: str) -> str:
     """Return a difference as text: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
     phrases = []
     groups = list(part[0][1].values())
-    for place, members in enumerate(groups):
+    for position, members in enumerate(groups):
         verb = "has" if len(members) == 1 and members[0].noun != "ranks" else "have"
-        who = f"{len(members)} of {among}" if place == 0 and len(members) > 1 else node_names(members)
-        phrases.append(f"{who} {verb} {_values_text(part, place)}")
+        who = f"{len(members)} of {among}" if position == 0 and len(members) > 1 else node_names(members)
+        phrases.append(f"{who} {verb} {_values_text(part, position)}")
     known = sum(map(len, groups))
     tail = "" if len(groups[0]) * 2 > known else " (no majority)"
     tail += f"; unknown on {total - known}" if known < total else ""
     return "; ".join(phrases) + tail + "."
 
 
-def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> str:
-    """Return the values of one group; if brief, only the first group has the name of a single key."""
+def _values_text(part: list[Difference], position: int, *, brief: bool = True) -> str:
+    """Return the values of a group, given by its position; if brief, a single key is named for the first group only."""
     texts = []
     for (kind, name), groups in part[:MAX_VALUES]:
-        value = list(groups)[place]
+        value = list(groups)[position]
         text = "NCCL" if kind == "nccl" and len(part) == 1 else name
         if value == ABSENT:
             texts.append(f"no {text}")
-        elif brief and place and len(part) == 1:
+        elif brief and position and len(part) == 1:
             texts.append(value.removeprefix("="))
         else:
             texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
@@ -204,7 +211,12 @@ def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> s
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
-    """Return the report with numbers instead of host names in every text."""
+    """Return the report with numbers instead of host names in its texts.
+
+    Args:
+        report_of: Builds the report from nodes.
+        nodes: The nodes with their names.
+    """
     numbers: dict[str, str] = {}
     for node in nodes:
         for name in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):

@@ -1,4 +1,4 @@
-"""Recognise the package manager of an environment by its files, and build its commands."""
+"""Recognise the package manager of an environment by its files, and build its commands to install and uninstall."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.fixes import Install, Run, Uninstall
 from diagnostics.frameworks import PACKAGES
 
-BEFORE = "before.txt"
+RECORD_FILE = "before.txt"
 REINSTALL = ("--force-reinstall", "--no-deps")
-"""Options that restore a package which the installer considers installed."""
+"""Options that install a package again although the installer considers it installed."""
 # For each project manager: its lock file, its manifest, and its command.
 PROJECTS = {
     "pixi": ("pixi.lock", "pixi.toml", "pixi VERB --manifest-path PROJECT/pixi.toml"),
@@ -32,7 +32,7 @@ class Installer:
 
     Attributes:
         name: Name of the installer: pip, uv, uv project, poetry, pdm, pixi or conda.
-        known_by: Files by which the installer was recognised.
+        known_by: Descriptions of the files by which the installer was recognised.
         prefix: Folder of the environment.
         project: Folder of the project whose lock defines the environment; empty if none does.
         has_pip: Whether pip is installed in the environment.
@@ -53,7 +53,7 @@ class Installer:
         return Uninstall(tuple(names), self._command("uninstall"))
 
     def translate(self, action: Install) -> Install:
-        """Return an installation as a command of this installer; only pip and uv accept installer options."""
+        """Return an installation as a command of this installer, or of pip or uv if it has options."""
         return replace(action, by=self._pip("install") if action.options else self._command("install"))
 
     def record(self) -> Run:
@@ -62,8 +62,8 @@ class Installer:
             lock, manifest = (f"{self.project}/{file}" for file in PROJECTS[self.name][:2])
             return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))
         if self.name == "conda":
-            return Run(("conda", "list", "-p", self.prefix, "--explicit"), into=BEFORE)
-        return Run(self._pip("freeze"), into=BEFORE)
+            return Run(("conda", "list", "-p", self.prefix, "--explicit"), into=RECORD_FILE)
+        return Run(self._pip("freeze"), into=RECORD_FILE)
 
     def restore(self) -> Run:
         """Return the command that restores the recorded packages."""
@@ -72,10 +72,9 @@ class Installer:
             back = Run(("mv", f"{manifest}.before", manifest), then=Run(self._project_command("sync")))
             return Run(("mv", f"{lock}.before", lock), then=back)
         if self.name == "conda":
-            return Run(("conda", "install", "-p", self.prefix, "--file", BEFORE))
-        return Run(
-            (*self._pip("sync"), BEFORE) if self.name == "uv" else (*self._pip("install"), "-r", BEFORE)
-        )
+            return Run(("conda", "install", "-p", self.prefix, "--file", RECORD_FILE))
+        pip = self._pip("sync") if self.name == "uv" else (*self._pip("install"), "-r")
+        return Run((*pip, RECORD_FILE))
 
     def _command(self, action: str) -> tuple[str, ...]:
         """Return the command that installs or uninstalls, without the packages."""
@@ -111,7 +110,7 @@ def find_installer(environment: Environment) -> Installer:
     """Recognise the installer by a project's lock, conda's records, INSTALLER files or pyvenv.cfg."""
     prefix = Path(environment.prefix)
     has_pip = "pip" in environment.packages
-    by_file = _installer_files(environment)
+    by_file = _count_installers(environment)
     marks = tuple(f"INSTALLER of {number} packages: {name}" for name, number in by_file.most_common())
     folder, name = _owning_project(prefix)
     if name:
@@ -128,19 +127,18 @@ def find_installer(environment: Environment) -> Installer:
     return Installer(name, marks, environment.prefix, has_pip=has_pip)
 
 
-def _installer_files(environment: Environment) -> Counter[str]:
-    """Count the INSTALLER files by their content: of the frameworks if installed, else of all packages."""
+def _count_installers(environment: Environment) -> Counter[str]:
+    """Count the names in INSTALLER files: those of the installed frameworks, or else of all packages."""
     chosen = [environment.packages[name] for name in PACKAGES if name in environment.packages]
     results: Counter[str] = Counter()
     for package in chosen or environment.packages.values():
-        # Poetry adds its version to its name.
-        word = package.installer.split(" ")[0].lower()
-        results[word] += 1 if word else 0
-    return +results
+        if name := package.installer.split(" ")[0].lower():  # Poetry adds its version to its name
+            results[name] += 1
+    return results
 
 
 def _owning_project(prefix: Path) -> tuple[Path, str]:
-    """Return the project of `.venv`, or of pixi's folder of environments, and its manager; empty without a lock."""
+    """Return the folder of the project that an environment belongs to, and its manager; no manager without a lock."""
     folder = prefix.parent.parent.parent if prefix.match(".pixi/envs/*") else prefix.parent
     if prefix.name != ".venv" and not prefix.match(".pixi/envs/*"):
         return folder, ""

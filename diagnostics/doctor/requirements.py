@@ -1,4 +1,4 @@
-"""Read the requirements that installed packages declare, find those that are not met, and combine version ranges."""
+"""Read the requirements of installed packages and of fixes, find unmet ones, and combine version ranges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONAL = {
     "torchvision", "torchaudio", "torchcodec", "xformers", "triton", "opencv-python-headless", "numba",
 }  # fmt: skip
 """Packages that are left out on purpose, or needed only for other inputs than text."""
-# A requirement of an extra, without an alternative that applies without extras.
+# A requirement that applies only with an extra.
 _EXTRA_ONLY = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""")
 # Modules whose distribution has another name.
 _DISTRIBUTIONS = {
@@ -35,9 +35,9 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 
 
-# Releases that an installer would accept next to an installed package, but with which a run fails: the package to
-# install, its releases that fail, all its others; the installed package, the releases of it with which they fail; the
-# requirement to install as well if a failing release is unavoidable.
+# Pairs of releases that an installer accepts and with which a run fails: (package to install, its releases that fail,
+# its other releases, installed package, its releases with which they fail, requirement that replaces the installed
+# package if only failing releases can be installed).
 _CLASHES = (
     # Wheels of pyarrow from 24 on are built for NumPy 2.
     ("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24"),
@@ -90,7 +90,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def requirement_of(environment: Environment, name: str) -> str:
-    """Return a package with the range that an installed trainer declares for it."""
+    """Return a package with the range that an installed trainer declares for it, if one does."""
     for trainer in TRAINERS:
         package = environment.packages.get(trainer)
         for line in package.requires if package else ():
@@ -101,7 +101,7 @@ def requirement_of(environment: Environment, name: str) -> str:
 
 
 def checked_packages(environment: Environment) -> list[Package]:
-    """Return the packages whose requirements are checked, trainers and engines first."""
+    """Return the installed packages whose requirements are checked, trainers and engines first."""
     names = dict.fromkeys((*TRAINERS, *ENGINES, "torch", *TRAINER_LIBRARIES, *environment.needed))
     return [environment.packages[name] for name in names if name in environment.packages]
 
@@ -145,15 +145,12 @@ def applies(environment: Environment, requirement: Requirement) -> bool:
     values = {"extra": "", "python_version": minor, "python_full_version": release}
     try:
         return requirement.marker.evaluate(values)
-    except (
-        ValueError,
-        KeyError,
-    ):  # it compares what cannot be compared: unreadable, as an invalid requirement
+    except (ValueError, KeyError):  # the marker cannot be evaluated, so it counts like an invalid requirement
         return False
 
 
 def constraints_on(environment: Environment, names: Iterable[str]) -> list[Constraint]:
-    """Return the version ranges that all installed packages require here, without extras, of the named packages."""
+    """Return the version ranges of the named packages that installed packages require, without those of extras."""
     required = set(names)
     return [
         Constraint(str(package), name, str(item.specifier))
@@ -165,33 +162,27 @@ def constraints_on(environment: Environment, names: Iterable[str]) -> list[Const
 
 
 def install_constraints(code: str, action: Install, known_by: str) -> list[Constraint]:
-    """Return the requirements of an install action; none if it has options, which do more than install.
+    """Return the requirements of an install action; none if one is unreadable, or if the action has options.
 
     >>> [str(each) for each in install_constraints("CMP999", Install(("numpy<2",)), "static")]
     ['CMP999 needs numpy<2']
     """
-    parsed = [parse_requirement(word) for word in (() if action.options else action.requirements)]
-    if None in parsed:
+    parsed = [parse_requirement(text) for text in (() if action.options else action.requirements)]
+    ranges = [(canonicalize_name(item.name), str(item.specifier)) for item in parsed if item]
+    if len(ranges) < len(parsed):
         return []
-    return [
-        Constraint(code, canonicalize_name(item.name), str(item.specifier), known_by, code)
-        for item in parsed
-        if item
-    ]
+    return [Constraint(code, name, versions, known_by, code) for name, versions in ranges]
 
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
     """Return the requirements of a finding's fix; none if the fix does anything besides installing."""
-    results = []
-    for action in finding.remedy.actions if finding.remedy else ():
-        constraints = isinstance(action, Install) and install_constraints(
-            finding.code, action, finding.known_by
-        )
-        if constraints:
-            results += constraints
-        elif not isinstance(action, Advice | Explain):
-            return []
-    return results
+    actions = finding.remedy.actions if finding.remedy else ()
+    changes = [action for action in actions if not isinstance(action, Advice | Explain)]
+    installs = [action for action in changes if isinstance(action, Install)]
+    constraints = [install_constraints(finding.code, action, finding.known_by) for action in installs]
+    if len(installs) < len(changes) or not all(constraints):
+        return []
+    return [item for required in constraints for item in required]
 
 
 def _allows(versions: str, version: str) -> bool:
@@ -200,28 +191,25 @@ def _allows(versions: str, version: str) -> bool:
 
 
 def satisfiable(ranges: Iterable[str]) -> bool:
-    """Return whether a version can be in all ranges, by trying each bound and the versions right after it.
+    """Return whether a version is in all ranges, by trying 0, the bounds, and the versions right after each bound.
 
     >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"]), satisfiable(["==2.6.*", ">=2.5"])
     (True, False, True)
     >>> satisfiable([">=4.52", "!=4.52.*"])
     True
     """
-    every = list(ranges)
-    bounds = {match.rstrip(".") for text in every for match in re.findall(r"\d[\w.!+]*", text)}
+    ranges = list(ranges)
+    bounds = {match.rstrip(".") for text in ranges for match in re.findall(r"\d[\w.!+]*", text)}
     public = {bound.partition("+")[0] for bound in bounds}
     following = {re.sub(r"\d{1,9}$", lambda last: str(int(last[0]) + 1), bound) for bound in public}
-    candidates = [*bounds, *(f"{bound}.0.1" for bound in public), *following, "0"]
-    return not bounds or any(
-        all(_allows(text, version) for text in every) for version in candidates if is_release(version)
-    )
+    candidates = filter(is_release, (*bounds, *(f"{bound}.0.1" for bound in public), *following, "0"))
+    return not bounds or any(all(_allows(text, version) for text in ranges) for version in candidates)
 
 
 def adjust_for_installed(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return the requirements of an installation, adjusted so that other installed packages keep working.
+    """Return the requirements of an installation, changed if their releases fail with installed ones (`_CLASHES`).
 
-    A range whose newest release fails next to an installed package is narrowed to releases that work. If it has none,
-    the installed package is replaced as well.
+    A range is narrowed to releases that work. If it has none, a requirement that replaces the installed one is added.
     """
     required = list(requirements)
     parsed = [parse_requirement(entry) for entry in required]

@@ -1,4 +1,4 @@
-"""Run the checks of the static tier on collected facts. No package of the environment is imported."""
+"""Run the checks of the static tier on collected facts, and build the report. No package is imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATIC = "static: read from files; nothing was imported, so an installed package
 def examine(
     environment: Environment, issues: dict[str, Issue], compat: Compat, machine: Machine | None = None
 ) -> Report:
-    """Run every check; without a machine, the checks that need one are reported as not checked."""
+    """Run all checks on an environment; without a machine, the checks that need one are reported as not checked."""
     case = CheckInput(environment, issues, compat, machine)
     results = tuple(
         run_check(name, (item for function in functions for item in function(case)))
@@ -39,7 +39,7 @@ def examine(
 
 
 def describe_machine(machine: Machine) -> str:
-    """Describe a machine in one line."""
+    """Describe a machine's processors, memory, GPUs and container in one line."""
     parts = [f"{machine.processors.usable:g} of {machine.processors.count} processors"]
     memory = machine.memory.limit_gb or machine.memory.total_gb
     if memory is not None:

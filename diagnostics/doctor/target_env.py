@@ -21,10 +21,10 @@ _VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
 
 
 def prefix_of(python: Path) -> Path:
-    """Return the environment of an interpreter, without running it; a broken link has an environment too.
+    """Return the environment of an interpreter by its path, without running it; it may be a broken link.
 
     Raises:
-        NoEnvironmentError: The file is no interpreter, by its name.
+        NoEnvironmentError: There is no such file, or its name is not that of an interpreter.
     """
     option = f"--python {python}"
     if not python.exists() and not python.is_symlink():
@@ -65,7 +65,12 @@ def check_trainer_installed(
 
 
 def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the activated environment and those in the working folder or the two above, if they can train."""
+    """Return other environments with a trainer or an engine: the active one, and those in or near the working folder.
+
+    Args:
+        prefix: The examined environment, which is left out.
+        environ: Variables; VIRTUAL_ENV and others name the active environment.
+    """
     working = Path(working_folder())
     places = [Path(environ[name]) for name in _VARIABLES if environ.get(name)]
     places += [folder / name for folder in (working, *list(working.parents)[:2]) for name in _FOLDERS]

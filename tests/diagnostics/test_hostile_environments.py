@@ -12,7 +12,7 @@ from diagnostics import __main__ as program
 from diagnostics import safe_io
 from diagnostics.collect import elf as extensions
 from diagnostics.collect import host as configs
-from diagnostics.collect import module_lookup, record, search_path
+from diagnostics.collect import installed_files, module_lookup, search_path
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
 from diagnostics.doctor import requirements
@@ -292,12 +292,14 @@ def test_folder_under_many_spellings_is_listed_once(tmp_path, monkeypatch):
     (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text("".join(lines))
     listed = []
     scan = os.scandir
-    monkeypatch.setattr(record.os, "scandir", lambda folder: listed.append(str(folder)) or scan(folder))
+    monkeypatch.setattr(
+        installed_files.os, "scandir", lambda folder: listed.append(str(folder)) or scan(folder)
+    )
     assert environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
     assert [folder for folder in listed if folder.endswith("torch/lib")] == [
         str(maker.site / "torch" / "lib")
     ]
-    monkeypatch.setattr(record, "MAX_LISTED", 1)
+    monkeypatch.setattr(installed_files, "MAX_LISTED", 1)
     ((place, reason),) = environment.collect(maker.prefix, {}).unread
     assert (Path(place).name, reason) == ("RECORD", "its folders contain more than 1 files")
 

@@ -29,7 +29,7 @@ class NotApplicableError(Exception):
 
 
 class MachineNotExaminedError(Exception):
-    """Raised if a check needs the machine and it was not examined."""
+    """Raised if a check needs the facts of the machine and there are none."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CheckInput:
         environment: The environment.
         issues: The known issues of the catalog, by code.
         compat: The compatibility table.
-        host: The machine; None if it was not examined.
+        host: The facts of the machine; None if it was not examined.
     """
 
     environment: Environment
@@ -50,14 +50,14 @@ class CheckInput:
 
     @property
     def machine(self) -> Machine:
-        """The machine, for checks that need one."""
+        """The facts of the machine; raise MachineNotExaminedError if there are none."""
         if self.host is None:
             raise MachineNotExaminedError
         return self.host
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables."""
+        """The environment variables that affect a run."""
         return self.environment.variables
 
 
@@ -87,10 +87,10 @@ def finding(
     certainty: str = "",
     known_by: str = "static",
 ) -> Finding:
-    """Return a finding under the code of a check or of a known issue, with its title.
+    """Return a finding with the title of its code, which is that of a check or of a known issue.
 
-    The default certainty of a check is `established`. That of a known issue is `supported`: an installed release can
-    have it although no run meets it.
+    The default certainty is `established` for a check. For a known issue it is `supported`, because a run with the
+    installed release may never meet the issue.
     """
     issue = catalog.load().get(code)
     title = issue.title if issue else find_check(code).title

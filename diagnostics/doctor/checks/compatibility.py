@@ -1,4 +1,4 @@
-"""Check the installed pair of vLLM and TRL against the compatibility table, and name the nearest pairs that work."""
+"""Check the installed pair of vLLM and TRL against the compatibility table, and suggest near pairs that work."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import configured_in
 
-_BAD = {"fail", "unresolvable"}
-_FAILED = {"fail", "expected_fail", "unresolvable"}
+_BAD_CELLS = {"fail", "unresolvable"}
+_FAILED_LAYERS = {"fail", "expected_fail", "unresolvable"}
 
 
 @check("compatibility table")
 def compatibility(case: CheckInput) -> Iterator[Finding]:
-    """Report a pair whose run failed (CMP902), that is known only from metadata and source, or that is unknown.
+    """Report an installed pair of vLLM and TRL that is not known to work.
 
-    Codes of the last two are CMP905 for a pair that cannot work, otherwise CMP901. A pair that passed has no finding.
+    - CMP902: its run in the matrix failed.
+    - CMP905: it was not run, and by metadata or source it cannot work.
+    - CMP901: it was not run, and nothing is known against it.
     """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     if vllm is None or trl is None or case.compat.problem:
@@ -32,20 +34,22 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
     known = case.compat.static_result(*pair)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
-            if cell["verdict"] in _BAD:
+            if cell["verdict"] in _BAD_CELLS:
                 yield _cell_finding(case, cell, known, evidence)
             return
-    yield _read_pair(case, known, evidence, pair) if known else _unknown_pair(case.compat, evidence)
+    yield _static_finding(case, known, evidence, pair) if known else _unknown_finding(case.compat, evidence)
 
 
-def _unknown_pair(compat: Compat, installed: Evidence) -> Finding:
+def _unknown_finding(compat: Compat, installed: Evidence) -> Finding:
     evidence = [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")]
     detail = "The result of this pair is unknown: the table has no run of it, and its source was not read."
     fix = Fix.of("Move to a pair that passed, or try this one.")
     return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by="declared")
 
 
-def _read_pair(case: CheckInput, known: StaticResult, installed: Evidence, pair: tuple[str, str]) -> Finding:
+def _static_finding(
+    case: CheckInput, known: StaticResult, installed: Evidence, pair: tuple[str, str]
+) -> Finding:
     """Report a pair of which only metadata and source were read."""
     contract = f"{(known.contract or 'unknown').replace('_', ' ')} {known.missing}".strip()
     read = (
@@ -53,7 +57,7 @@ def _read_pair(case: CheckInput, known: StaticResult, installed: Evidence, pair:
         f"{known.resolve or 'unknown'}, on the table's day: {known.today or 'unknown'}"
     )
     evidence = [installed, Evidence(read, f"compat.json, breadth of TRL {pair[1]}, static")]
-    sentence = _sentence(known, pair)
+    sentence = _pair_sentence(known, pair)
     if not known.broken:
         advice = "Try this pair, or move to one that passed."
         detail = f"{sentence} The pair was never run, so its result is unknown."
@@ -67,7 +71,7 @@ def _read_pair(case: CheckInput, known: StaticResult, installed: Evidence, pair:
     return finding("CMP905", severity, evidence, Fix.of(text, *installs), detail)
 
 
-def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
+def _pair_sentence(known: StaticResult, pair: tuple[str, str]) -> str:
     verb = "allows" if known.allowed else "does not allow"
     allowed = f"TRL {pair[1]} {verb} vLLM {pair[0]} in its metadata"
     if known.contract == "fail":
@@ -85,40 +89,35 @@ def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
 def _cell_finding(
     case: CheckInput, cell: dict[str, Any], known: StaticResult | None, installed: Evidence
 ) -> Finding:
-    failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
-    source = f"compat.json, {cell['id']}"
-    evidence = [
-        Evidence(
-            f"{name}: {layer['verdict']}: {layer.get('summary', '')}",
-            f"{source}, {layer.get('evidence', '')}",
-        )
-        for name, layer in failed.items()
-    ]
+    failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED_LAYERS}
+    evidence = [installed]
+    for name, layer in failed.items():
+        source = f"compat.json, {cell['id']}, {layer.get('evidence', '')}"
+        evidence.append(Evidence(f"{name}: {layer['verdict']}: {layer.get('summary', '')}", source))
     levels = [layer.get("evidence", "static") for layer in failed.values()]
     best = max(levels, key=[*EVIDENCE_LEVELS].index, default="static")
     text, installs = better_pairs(case)
     fix = Fix.of(text, *installs)
     detail = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
-    detail += f" {_sentence(known, (cell['vllm'], cell['trl']))}" if known else ""
-    return finding("CMP902", Severity.ERROR, [installed, *evidence], fix, detail, known_by=best)
+    detail += f" {_pair_sentence(known, (cell['vllm'], cell['trl']))}" if known else ""
+    return finding("CMP902", Severity.ERROR, evidence, fix, detail, known_by=best)
 
 
 def better_pairs(case: CheckInput) -> tuple[str, tuple[Install, ...]]:
     """Return a text with the nearest pairs that have a better result, and the command that installs the first."""
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
-    ran, read = (
-        ", ".join(_pair(item) for item in sets if item.evidence == level) for level in ("executed", "static")
-    )
+    ran = ", ".join(_cell_name(item) for item in sets if item.evidence == "executed")
+    read = ", ".join(_cell_name(item) for item in sets if item.evidence == "static")
     sentences = [f"Pairs that ran and passed: {ran}."] if ran else []
     if read:
         sentences.append(f"Pairs that are allowed and have everything TRL uses, read but not run: {read}.")
     installs = tuple(install(case.environment, *item.requirements) for item in sets[:1])
     if not sentences:
         sentences = ["No pair in the table that fits the other packages is known to be better."]
-        sentences += [f"Nearest that ran: {_pair(item)}, but {item.against[0]}." for item in refused[:1]]
+        sentences += [f"Nearest that ran: {_cell_name(item)}, but {item.against[0]}." for item in refused[:1]]
     return " ".join(sentences), installs
 
 
-def _pair(item: PinnedSet) -> str:
+def _cell_name(item: PinnedSet) -> str:
     vllm, trl = item.pins[:2]
     return f"vllm-{vllm.version}+trl-{trl.version}"

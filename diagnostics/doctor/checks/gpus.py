@@ -1,4 +1,4 @@
-"""Check the NVIDIA driver and its GPUs, and compare the driver with the CUDA that PyTorch was built for."""
+"""Check the NVIDIA driver, its GPUs and CUDA_VISIBLE_DEVICES, and compare the driver with PyTorch's CUDA release."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from diagnostics.versions import parse_version
 OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 _CUDA_REQUIREMENT = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)\b")
 _LOCAL_VERSION = re.compile(r"\+(?:cu(\d{2})(\d+)|(cpu)|(rocm))")
-# Share of a GPU's memory in use above which a finding is reported: trainer and engine need the whole GPU.
-_IN_USE = 0.1
+# A finding is reported if a larger share of a GPU's memory is in use: trainer and engine need the whole GPU.
+_MAX_USED_SHARE = 0.1
 _SMI = "nvidia-smi -q"
 
 
@@ -31,10 +31,8 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     if local := _LOCAL_VERSION.search(torch.version):
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
         return built, installed_evidence(torch)
-    names = sorted(
-        name for name in environment.packages if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
-    )
-    # An earlier PyTorch may have left another CUDA runtime. The requirements of PyTorch name the right major release.
+    names = sorted(filter(re.compile(r"nvidia-cuda-runtime(-cu\d+)?").fullmatch, environment.packages))
+    # An earlier PyTorch may have left another CUDA runtime. PyTorch's requirements name the right major release.
     required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}
     for package in (environment.packages[name] for name in names):
         major, minor = (*package.version.split("."), "")[:2]
@@ -45,7 +43,7 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
 
 
 def _require_driver(case: CheckInput) -> Gpus:
-    """Return the GPUs of a machine with traces of an NVIDIA driver."""
+    """Return the GPUs of a machine with traces of an NVIDIA driver; raise NotApplicableError for other machines."""
     gpus = case.machine.gpus
     if gpus.state == "none" and not gpus.module and not gpus.nodes:
         raise NotApplicableError("no NVIDIA driver found, as expected on a machine without GPUs")
@@ -135,14 +133,12 @@ def devices(case: CheckInput) -> Iterator[Finding]:
     gpus = queried.devices
     yield from filter(None, map(_gpu_problem, gpus))
     yield from _visible_devices(case)
-    used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
+    used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _MAX_USED_SHARE * gpu.memory_gb]
     if used:
         text = ", ".join(f"GPU {gpu.index}: {gpu.used_gb} of {gpu.memory_gb} GB" for gpu in used)
         processes = Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv"))
         advice = "End the processes that use it, choose another GPU, or lower gpu_memory_utilization."
-        detail = (
-            "From 0.9.1 on, vLLM's V1 engine does not start if less than its share of the memory is free."
-        )
+        detail = "From 0.9.1 on, vLLM's V1 engine does not start if less than its share of memory is free."
         evidence = [Evidence(text, _SMI)]
         yield finding("MEM004", Severity.WARNING, evidence, Fix.of(advice, processes), detail)
 

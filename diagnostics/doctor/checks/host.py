@@ -1,4 +1,4 @@
-"""Check that the machine can run training: shared memory, limits, disks, hub cache, memory, processors, configs."""
+"""Check whether the machine can run training: shared memory, limits, disks, hub cache, memory, processors, configs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from diagnostics.fixes import Action, Fix, Run, SetVariables
 # Docker without --shm-size gives 64 MB; DeepSpeed's ds_report warns below 512 MB.
 TINY_SHM_GB, SMALL_SHM_GB = 0.07, 1.0
 # Ray's documentation recommends 65,536; vLLM raises the soft limit to 65,535 itself, up to the hard one.
-FEW_FILES, WANTED_FILES, FEW_PROCESSES = 4096, 65535, 4096
+FEW_FILES, ENOUGH_FILES, FEW_PROCESSES = 4096, 65535, 4096
 # Ray stops writing to a disk fuller than this (RAY_local_fs_capacity_threshold).
 RAY_FULL = 0.95
 LITTLE_MEMORY_GB = 8.0
-# Folders that a run writes to: needed room in GB, environment variable that relocates the folder, and its use.
+# Folders that a run writes to: needed space in GB, environment variable that relocates the folder, and its use.
 _FOLDERS = {
     "environment": (1.0, "", "Installers write there."),
     "hub cache": (10.0, "HF_HOME", "Models from the Hugging Face hub are stored there."),
@@ -27,7 +27,7 @@ _FOLDERS = {
     "ray": (2.0, "RAY_TMPDIR", "Ray writes its logs there, and spilled objects unless configured otherwise."),
 }
 _UNKNOWN_FOLDER = (1.0, "", "")
-_ON = {"1", "true", "on", "yes"}
+_TRUE_VALUES = {"1", "true", "on", "yes"}
 _SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
 
@@ -59,7 +59,7 @@ def _more_shared_memory(machine: Machine) -> Fix:
 
 @check("limits")
 def limits(case: CheckInput) -> Iterator[Finding]:
-    """Report low limits of open files (ENV002), of processes, or of locked memory with InfiniBand (ENV904)."""
+    """Report low limits of open files (ENV002), of processes, and with InfiniBand of locked memory (ENV904)."""
     machine = case.machine
     if not machine.limits:
         raise NotApplicableError("this system reports none")
@@ -83,13 +83,12 @@ def limits(case: CheckInput) -> Iterator[Finding]:
 
 def _more_files(machine: Machine, files: Limit) -> tuple[str, Run]:
     """Return advice and the command that raises the limit of open files."""
-    hard = WANTED_FILES if files.hard is None else files.hard
+    hard = ENOUGH_FILES if files.hard is None else files.hard
     if files.soft is None or hard > files.soft:
         advice = "Raise the limit of open files before the run, and before `ray start`."
-        return advice, Run(("ulimit", "-n", str(min(hard, WANTED_FILES))))
-    command = Run(
-        ("echo", "* - nofile 65535"), piped=(("sudo", "tee", "/etc/security/limits.d/90-nofile.conf"),)
-    )
+        return advice, Run(("ulimit", "-n", str(min(hard, ENOUGH_FILES))))
+    file = "/etc/security/limits.d/90-nofile.conf"
+    command = Run(("echo", "* - nofile 65535"), piped=(("sudo", "tee", file),))
     if machine.container in {"docker", "podman"}:
         command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
     return "Raise the hard limit of open files: as root, or where the container is started.", command
@@ -127,8 +126,8 @@ def _why_full(disk: Disk) -> str:
 
 
 def folder_variable(environment: Environment, purpose: str) -> str:
-    """Return the environment variable that relocates a folder, or ""; of several variables, the one in effect."""
-    # The older name still works.
+    """Return the environment variable that relocates a folder, if possible one that is set; empty if none does."""
+    # huggingface_hub still reads the older name, too.
     names = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ()
     default = _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
     return next((name for name in names if environment.variables.get(name)), default)
@@ -154,9 +153,9 @@ def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
 
 @check("disks")
 def offline_hub(case: CheckInput) -> Iterator[Finding]:
-    """Report an offline hub setting without a cache (ENV004)."""
+    """Report that the hub is switched off although its cache does not exist (ENV004)."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    offline = next((name for name in names if case.variables.get(name, "").lower() in _ON), None)
+    offline = next((name for name in names if case.variables.get(name, "").lower() in _TRUE_VALUES), None)
     cache = case.machine.disk("hub cache")
     if offline is None or cache is None or cache.exists:
         return
@@ -192,7 +191,7 @@ def memory(case: CheckInput) -> Iterator[Finding]:
 
 @check("processors")
 def processors(case: CheckInput) -> Iterator[Finding]:
-    """Report more threads than processors (ENV906)."""
+    """Report that one process would start more threads than it can use processors (ENV906)."""
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0

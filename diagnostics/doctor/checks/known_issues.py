@@ -1,4 +1,4 @@
-"""Check which known issues affect the installed releases, alone or in combination."""
+"""Report the known issues that affect the installed releases, alone or in combination."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from diagnostics.fixes import Fix
 from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
 from diagnostics.versions import AFFECTED, UNREADABLE, Applicability, affects, in_range
 
-# Issues of vLLM's V0 scheduler. V1 is the default from 0.8 on, and V0 was removed in 0.11.
+# Issues of vLLM's V0 scheduler. V1 became the default in 0.8, and V0 was removed in 0.11.
 _V0_ONLY = {"SCH001", "SCH002"}
 _V1_DEFAULT = ">=0.8,<0.11"
-# Pairs of releases that fail together; the entry itself depends on a setting, which here is the other package.
+# Releases that fail together, by the code of the issue. Its entry has claims about each package, but none about pairs.
 _PAIRS = {"CMP003": {"trl": "<0.29", "transformers": ">=5.3"}}
 
 
@@ -31,7 +31,7 @@ def require_framework(environment: Environment) -> None:
 
 @check("known issues")
 def installed_releases(case: CheckInput) -> Iterator[Finding | NotChecked]:
-    """Report every known issue of the installed releases, and releases that cannot be read."""
+    """Report the known issues of the installed releases, and an installed release that cannot be read."""
     require_framework(case.environment)
     yield from known_issues(case)
     for issue in _active(case.issues):
@@ -46,10 +46,10 @@ def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
 
 
 def known_issues(case: CheckInput) -> Iterator[Finding]:
-    """Yield a finding for every active issue that affects the installed releases.
+    """Yield a finding for each active issue that affects the installed releases, and for failing pairs.
 
-    A claim that is only reported and has no upper bound would affect every environment. Such issues are left to
-    `triage`, which reads in the log whether they happened.
+    Issues with only reported claims without an upper bound are left out, because they would affect every environment.
+    `triage` finds them if a log shows them.
     """
     for issue in _active(case.issues):
         result = affects(issue, case.environment.releases)
@@ -66,7 +66,7 @@ def failing_pairs(case: CheckInput) -> Iterator[Finding]:
         if code not in case.issues or len(installed) < len(ranges):
             continue
         issue = case.issues[code]
-        executed = any(item.version in claim.releases for item in installed for claim in issue.affected)
+        executed = any(package.version in claim.releases for package in installed for claim in issue.affected)
         certainty, known_by = ("established", "executed") if executed else ("supported", "static")
         evidence = [_installed(item) for item in installed]
         fix, cause = _fix(case.environment, issue), issue.cause
@@ -94,7 +94,7 @@ def _distinguishes_releases(claim: Affected) -> bool:
 
 
 def _finds_platform(case: CheckInput, issue: Issue) -> bool:
-    """Return whether CMP001 cannot occur here: vLLM sees the GPU, and no old pynvml hides it."""
+    """Return whether the issue is CMP001 and cannot occur here: vLLM sees a GPU, and no old pynvml hides it."""
     visible = case.host is not None and case.host.gpus.state == "ok"
     return issue.code == "CMP001" and visible and "pynvml" not in case.environment.packages
 

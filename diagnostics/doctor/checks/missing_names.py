@@ -1,4 +1,4 @@
-"""Check for names that one installed package imports from another whose installed release lacks them."""
+"""Check for names that an installed package uses from another one whose installed release does not have them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ _MAX_EVIDENCE = 4
 
 def _indexed(case: CheckInput) -> list[Release]:
     packages = case.environment.packages
-    releases = [
-        Release(name, packages[name].version) for name in store.indexed_packages() if name in packages
-    ]
+    names = [name for name in store.indexed_packages() if name in packages]
+    releases = [Release(name, packages[name].version) for name in names]
     return [release for release in releases if query.find_releases(release.package, release.version)]
 
 
 def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[str, str]) -> bool:
-    """Return whether these versions resolve a CMP906 finding: no name is missing at import."""
+    """Return whether a finding is CMP906 and would not be reported, or not as a warning, with other versions.
+
+    Args:
+        finding: The finding.
+        environment: The installed packages.
+        versions: The versions to move to, by package; other packages stay.
+    """
     if finding.code != "CMP906":
         return False
     installed = [Release(name, package.version) for name, package in environment.packages.items()]
     for user, provider in permutations(installed, 2):
         if finding.title.startswith(f"{user} ") and f" {provider} " in finding.title:
-            new_user, new_provider = (
-                Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
-            )
-            comparison = query.check(new_user, new_provider)
+            moved = [
+                Release(each.package, versions.get(each.package, each.version)) for each in (user, provider)
+            ]
+            comparison = query.check(moved[0], moved[1])
+            if comparison is None:
+                return False
             serious = finding.severity > Severity.INFO
-            return comparison is not None and not (
-                query.fail_at_import(comparison) if serious else comparison.missing
-            )
+            return not (query.fail_at_import(comparison) if serious else comparison.missing)
     return False
 
 

@@ -23,7 +23,7 @@ from diagnostics.frameworks import SHOWN, TRAINER_LIBRARIES, configured_in
 from diagnostics.versions import in_range
 
 MAX_LISTED = 6
-# Requirements that are not imported; all other requirements of the trainer libraries are needed at import.
+# Requirements of the trainer libraries that are not imported with them; without another requirement no run starts.
 _NOT_IMPORTED = {*requirements.OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
 # transformers compares the releases of these packages with its requirements at import, and raises an error.
 _COMPARED_AT_IMPORT = {
@@ -33,7 +33,7 @@ _COMPARED_AT_IMPORT = {
 
 @check("package metadata")
 def broken_metadata(case: CheckInput) -> Iterator[Finding | NotChecked]:
-    """Report broken metadata and duplicate packages (ENV901), and incomplete packages (ENV923)."""
+    """Report broken metadata and duplicate packages (ENV901), incomplete packages (ENV923), and unreadable metadata."""
     environment = case.environment
     if environment.broken:
         # A folder that an installer set aside under a tilde does no harm.
@@ -81,8 +81,10 @@ def interpreter(case: CheckInput) -> Iterator[Finding]:
     environment = case.environment
     if not environment.dangling and not environment.misfits:
         return
-    # An interpreter with a built-in library path starts without its home.
-    may_start = environment.only_base_python_missing
+    # If only the base Python is missing, an interpreter with a built-in library path may start without it.
+    may_start = not environment.dangling and all(
+        place.endswith("pyvenv.cfg") for place, _ in environment.misfits
+    )
     required = _python_of_packages(environment)
     dangling = [Evidence(f"a link to {to}, which is not there", link) for link, to in environment.dangling]
     evidence = [*dangling, *(Evidence(text, place) for place, text in environment.misfits)]
@@ -109,7 +111,7 @@ def _python_of_packages(environment: Environment) -> str:
 
 @check("declared requirements")
 def declared(case: CheckInput) -> Iterator[Finding]:
-    """Report each unmet requirement (CMP904), and a vLLM outside a trainer's declared range (CMP903)."""
+    """Report unmet requirements of the checked packages (CMP904), and a vLLM that a trainer excludes (CMP903)."""
     environment = case.environment
     if not environment.needed:
         require_framework(environment)
@@ -140,7 +142,7 @@ def _unmet_requirement(environment: Environment, package: Package, requirement: 
 
 
 def _is_core(package: Package, name: str) -> bool:
-    """Return whether a run cannot start without a package."""
+    """Return whether a run cannot start without a requirement (`name`) of a package."""
     if package.name in TRAINER_LIBRARIES and package.name != "huggingface-hub":
         return name not in _NOT_IMPORTED
     return name in {"torch", "transformers", "ray"}

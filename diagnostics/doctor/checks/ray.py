@@ -1,4 +1,4 @@
-"""Check for Ray clusters on this machine that a run would join by mistake, or that are dead."""
+"""Check for traces of Ray clusters on this machine: one that a run would join, a dead one, another Ray release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STOP = Run(("ray", "stop"))
 
 @check("Ray")
 def ray_clusters(case: CheckInput) -> Iterator[Finding]:
-    """Report the address of a dead cluster (RAY015), a running one (RAY012), or another Ray release (RAY901)."""
+    """Report a recorded cluster that is dead (RAY015) or would be joined (RAY012), and another Ray release (RAY901)."""
     clusters, ray = case.machine.ray, case.environment.packages.get("ray")
     if ray is None:
         raise NotApplicableError("Ray is not installed")

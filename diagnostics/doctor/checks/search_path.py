@@ -1,4 +1,4 @@
-"""Check Python's search path: modules that hide installed packages, missing modules, and folders that do not exist."""
+"""Check Python's search path for modules that hide others, missing modules, and folders that do not exist."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def shadows(case: CheckInput) -> Iterator[Finding]:
     """Report modules that hide an installed package or a standard library module (ENV925)."""
     groups: dict[tuple[str, Severity], list[Shadow]] = {}
     for shadow in case.environment.shadows:
-        # A copy may be intended, and a run may avoid the working folder.
-        harmless = shadow.source == _WORKING or shadow.whole
-        severity = Severity.WARNING if harmless else Severity.ERROR
+        # A copy of a whole package may be intended, and a run may avoid the working folder.
+        may_be_harmless = shadow.source == _WORKING or shadow.whole
+        severity = Severity.WARNING if may_be_harmless else Severity.ERROR
         groups.setdefault((shadow.source, severity), []).append(shadow)
     for (source, severity), members in groups.items():
         # For a script, its own folder is on the search path; for `python -m`, the folder in which it is started.
@@ -102,10 +102,7 @@ def entry_points(case: CheckInput) -> Iterator[Finding | NotChecked]:
     missing: dict[str, Evidence] = {}
     for entry in entries:
         if entry.problem:
-            what, problem = (
-                f"what {entry.module} imports",
-                f"its imports could not be followed: {entry.problem}",
-            )
+            what, problem = f"what {entry.module} imports", f"it could not be followed: {entry.problem}"
             # Without the package it is unknown whether the module should exist.
             yield NotChecked(what, problem, "--tier probe imports it", decides=not entry.absent)
         for module, place in entry.missing:

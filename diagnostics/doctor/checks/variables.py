@@ -1,4 +1,4 @@
-"""Check environment variables that turn off features, name missing devices, or are left over from a launcher."""
+"""Check environment variables, such as proxies, switches, device names, and variables that a launcher left."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def removed_engine(case: CheckInput) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def proxies(case: CheckInput) -> Iterator[Finding]:
-    """Report a proxy that also gets requests to localhost (NET901)."""
+    """Report a proxy that also receives requests to localhost (NET901)."""
     proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
-    # Python's clients read the lower-case spelling if it has a value.
+    # HTTP clients for Python prefer the lower-case spelling if it has a value.
     spelling = "no_proxy" if case.variables.get("no_proxy") else "NO_PROXY"
     exempt = [part.strip() for part in case.variables.get(spelling, "").split(",")]
     if proxy is None or "*" in exempt or {"localhost", "127.0.0.1"} <= set(exempt):
@@ -76,7 +76,7 @@ def network_devices(case: CheckInput) -> Iterator[Finding]:
         if not value or not interfaces or value.startswith("^"):
             continue
         required = tuple(part for part in value.lstrip("=").split(",") if part)
-        # NCCL alone takes the beginning of a name.
+        # Only NCCL accepts the beginning of a name.
         exact = value.startswith("=") or name != "NCCL_SOCKET_IFNAME"
         if any(device in required if exact else device.startswith(required) for device in interfaces):
             continue
@@ -111,11 +111,9 @@ def allocator(case: CheckInput) -> Iterator[Finding]:
     }
     values = {name: case.variables.get(name, "").replace(" ", "").lower() for name in effects}
     name = next((name for name, value in values.items() if "expandable_segments:true" in value), None)
-    if (
-        name is None
-        or vllm is None
-        or affects(case.issues["CFG112"], case.environment.releases).answer != AFFECTED
-    ):
+    if name is None or vllm is None:
+        return
+    if affects(case.issues["CFG112"], case.environment.releases).answer != AFFECTED:
         return
     evidence = [*_evidence(case, name), installed_evidence(vllm)]
     detail = f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effects[name]}"
@@ -124,7 +122,7 @@ def allocator(case: CheckInput) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def unknown_to_vllm(case: CheckInput) -> Iterator[Finding]:
+def unread_by_vllm(case: CheckInput) -> Iterator[Finding]:
     """Report VLLM_* variables that the installed vLLM does not read (ENV915)."""
     known, vllm = case.environment.vllm_variables, case.environment.vllm
     if not known or vllm is None:
@@ -152,8 +150,11 @@ def launcher(case: CheckInput) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def other_places(case: CheckInput) -> Iterator[Finding]:
-    """Report PYTHONPATH, PYTHONHOME or LD_PRELOAD entries that precede the environment's own modules (ENV919)."""
+def foreign_modules(case: CheckInput) -> Iterator[Finding]:
+    """Report variables that put foreign packages or libraries before the environment's own (ENV919).
+
+    These are PYTHONPATH with a folder of another environment's packages, PYTHONHOME and LD_PRELOAD.
+    """
     foreign = [
         path
         for path in case.variables.get("PYTHONPATH", "").split(":")
