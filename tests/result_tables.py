@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalog
-from diagnostics.output.pairs import QUESTIONS, SHOWN, tried
+from diagnostics.output.release_pairs import QUESTIONS, SELECTED_PAIRS, published_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,10 +41,10 @@ def published(key: str = "cells") -> dict[str, Mapping[str, Any]]:
 
 def pairs() -> str:
     """Return the README's table of version pairs with their results, as the command `matrix` shows them."""
-    cells = {pair.id: pair for pair in tried(published().values())}
+    cells = {pair.id: pair for pair in published_pairs(published().values())}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
-        for pair in (cells[name] for name in SHOWN)
+        for pair in (cells[name] for name in SELECTED_PAIRS)
     ]
     return table(("vLLM", "TRL", *(question.text for question in QUESTIONS), "known crashes seen"), rows)
 

@@ -19,7 +19,7 @@ from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compar
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.surface import Definition, IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
-from diagnostics.output import pairs
+from diagnostics.output import release_pairs
 from diagnostics.versions import in_range, parse_version
 
 # Packages whose classes the options of a package extend.
@@ -416,9 +416,9 @@ def trainer_run(table: compat_table.Compat, user: Release, provider: Release) ->
 
 
 @cache
-def _published_pairs() -> tuple[dict[tuple[str, str], pairs.TriedPair], compat_table.Compat]:
+def _published_pairs() -> tuple[dict[tuple[str, str], release_pairs.PublishedPair], compat_table.Compat]:
     table = compat_table.load()
-    return {(pair.vllm, pair.trl): pair for pair in pairs.tried(table.cells)}, table
+    return {(pair.vllm, pair.trl): pair for pair in release_pairs.published_pairs(table.cells)}, table
 
 
 @dataclass

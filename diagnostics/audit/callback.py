@@ -27,7 +27,7 @@ from diagnostics.audit.finding_tracker import FindingTracker
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import make_document, shareable
-from diagnostics.output import prepare
+from diagnostics.output import text_filters
 
 LOG = logging.getLogger("grpo_doctor.audit")
 DOCUMENT = "audit.json"
@@ -86,7 +86,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             (self._first if len(self._first) < _FIRST_ROWS else self._last).append(row)
             series = MetricSeries("metrics", (*self._first, *self._last))
             for change in self.findings.scan(step, (series,)):
-                LOG.warning("audit: %s", prepare.for_screen(change.log_line))
+                LOG.warning("audit: %s", text_filters.mask_for_screen(change.log_line))
                 self._write_document()
         self._seconds += time.perf_counter() - began
 

@@ -21,7 +21,7 @@ from diagnostics.audit.results import Audit, NotAvailableError, shareable
 from diagnostics.audit.watch import Watch
 from diagnostics.cli import Command
 from diagnostics.findings import INCOMPLETE
-from diagnostics.output import prepare, progress
+from diagnostics.output import progress, text_filters
 
 _PATH = click.Path(path_type=Path)
 
@@ -122,7 +122,7 @@ def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Au
         if form == "jsonl":
             print(json.dumps(shareable(change.to_json()), ensure_ascii=False), flush=True)
         elif form == "terminal":
-            print(prepare.for_screen(change.log_line), flush=True)
+            print(text_filters.mask_for_screen(change.log_line), flush=True)
         else:
             _print_to_stderr(change.log_line)
 
@@ -130,4 +130,4 @@ def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Au
 
 
 def _print_to_stderr(text: str) -> None:
-    print(prepare.for_screen(f"diagnostics: audit: {text}"), file=sys.stderr)
+    print(text_filters.mask_for_screen(f"diagnostics: audit: {text}"), file=sys.stderr)

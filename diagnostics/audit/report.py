@@ -33,7 +33,7 @@ from diagnostics.audit.results import (
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.fixes import count_of, first_step
-from diagnostics.output import prepare, sanitize
+from diagnostics.output import sanitize, text_filters
 from diagnostics.output.html import render_page
 from diagnostics.output.markdown import render_template
 from diagnostics.output.terminal import INDENT, print_command, print_text
@@ -45,12 +45,12 @@ _MAX_EVIDENCE, _MAX_CAUSES = 2, 3
 
 def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     """Print an audit in a format; return the exit code."""
-    audit = prepare.for_screen(audit)
+    audit = text_filters.mask_for_screen(audit)
     if form == "terminal":
         _print_audit(audit, sanitize.console(sys.stdout), verbose=verbose)
         return exit_code(audit)
     document = shareable(make_document(audit))
-    details = prepare.for_sharing(list(map(_details, audit.results)))
+    details = text_filters.redact_for_sharing(list(map(_details, audit.results)))
     values: dict[str, Any] = {"document": document, "words": WORDS, "cost": _cost(audit), "details": details}
     if form == "json":
         print(json.dumps(document, indent=1, ensure_ascii=False))

@@ -15,7 +15,7 @@ from diagnostics.catalog import loader
 from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import Issue
 from diagnostics.fixes import count_of
-from diagnostics.output import prepare
+from diagnostics.output import text_filters
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 """Outcomes of a check. MASKED: hidden by another fault. NOT_ASKED: skipped, because an input is missing."""
@@ -305,7 +305,7 @@ def make_document(audit: Audit) -> dict[str, Any]:
 
 def shareable(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document without control characters, secrets and personal data."""
-    return prepare.for_sharing(prepare.for_screen(document))
+    return text_filters.redact_for_sharing(document)
 
 
 def _result_json(result: Result) -> dict[str, Any]:

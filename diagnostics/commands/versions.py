@@ -10,7 +10,7 @@ from diagnostics import UserError, compat_table
 from diagnostics.cli import Command
 from diagnostics.commands import version_answers
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
-from diagnostics.output import json_output, pairs, sanitize
+from diagnostics.output import json_output, release_pairs, sanitize
 
 
 @click.command(
@@ -51,12 +51,12 @@ def command(
     published = compat_table.load()
     if published.problem:
         raise UserError(f"versions: {published.problem}")
-    tried = pairs.tried(published.cells)
+    tried = release_pairs.published_pairs(published.cells)
     if format == "json":
-        print(json_output.dump(pairs.document(tried, published)))
+        print(json_output.dump(release_pairs.document(tried, published)))
     else:
-        pairs.render(sanitize.console(), tried, published, every=every)
-    return FINE if pairs.best(tried) else INCOMPLETE
+        release_pairs.render(sanitize.console(), tried, published, every=every)
+    return FINE if release_pairs.best_pair(tried) else INCOMPLETE
 
 
 def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -> int:

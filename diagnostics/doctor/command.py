@@ -20,7 +20,7 @@ from diagnostics.collect import facts
 from diagnostics.doctor import run_checks, target_env
 from diagnostics.findings import FINE, INCOMPLETE, Report
 from diagnostics.node_options import NodeOptions, node_options
-from diagnostics.output import prepare, progress, report_output
+from diagnostics.output import progress, report_output, text_filters
 from diagnostics.output.report_output import ReportOptions
 
 _PATH = click.Path(path_type=Path)
@@ -79,7 +79,7 @@ def command(
         chosen = target_env.prefix_of(python) if python else prefix
         collected = facts.collect(chosen)
         if facts_json:
-            print(json.dumps(prepare.for_sharing(prepare.for_screen(collected.to_json())), indent=1))
+            print(json.dumps(text_filters.redact_for_sharing(collected.to_json()), indent=1))
             return FINE
         report = static_report(collected, named=chosen is not None)
         incomplete = False

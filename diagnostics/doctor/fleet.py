@@ -20,7 +20,7 @@ from diagnostics.doctor.nodes import ABSENT, VALUE_KINDS, Key, Node, node_names,
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Fix
 from diagnostics.frameworks import PACKAGES
-from diagnostics.output import prepare
+from diagnostics.output import text_filters
 
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
 # Fields with fixed words: if one contains a host's name, it is a coincidence.
@@ -231,4 +231,4 @@ def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node
     def hide_names(text: str) -> str:
         return pattern.sub(lambda match: numbers[match[0]], text)
 
-    return prepare.change_texts(report, hide_names, skip=_FIXED_WORDS)
+    return text_filters.change_texts(report, hide_names, skip=_FIXED_WORDS)

@@ -15,7 +15,7 @@ from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.known_issues import finding_of, issue_document
 from diagnostics.hang.wait_kinds import CAUSES
-from diagnostics.output import prepare
+from diagnostics.output import text_filters
 from diagnostics.output.terminal import print_finding, print_text
 
 SCHEMA = "grpo-doctor.hang.v1"
@@ -120,7 +120,7 @@ class HangReport(Extra):
         """Return the document of the worst job; its notes list the other jobs."""
         worst, *rest = self.documents
         notes = [*worst["notes"], *(f"another job: {document['sentence']}" for document in rest)]
-        shared: dict[str, Any] = prepare.for_sharing(worst | {"notes": notes})
+        shared: dict[str, Any] = text_filters.redact_for_sharing(worst | {"notes": notes})
         for process in shared["processes"]:
             # The key has the host's number in this report, which is not its name.
             process["host"] = process["key"].rpartition("/")[0]

@@ -26,7 +26,6 @@ from diagnostics.output.redact import redact
 from diagnostics.safe_io import write_atomically
 
 SCHEMA = "grpo-doctor.matrix-report.v1"
-TEMPLATES = Path(__file__).with_name("templates")
 LEGEND = "● run  ○ read in source  ◌ nothing run"
 _WIDTH, _CELL_WIDTH, _COLUMN_WIDTH = 200, 20, 16
 # Symbols besides colours, because colours alone are not readable for everyone.
@@ -226,8 +225,8 @@ def _json_result(result: LayerResult) -> dict[str, Any]:
 def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
     """Return the grid as one HTML page without external files; the template escapes all values."""
     return render_page(
-        "page.html",
-        TEMPLATES,
+        "matrix.html.j2",
+        title="grpo-doctor: compatibility matrix",
         made=made,
         totals=totals(grid),
         layers=[BY_NAME[name] for name in grid.layers],

@@ -1,4 +1,4 @@
-"""Render a report as GitHub workflow commands, which become annotations in a pull request."""
+"""Render a report as GitHub workflow commands, which GitHub shows as annotations of a pull request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMMANDS = {
 
 
 def render(report: Report) -> str:
-    """Return one line for each finding, crashed check, and missing input that decides a check."""
+    """Return one line for each finding, crashed check, missing input that decides a check, and open verdict."""
     lines = [_annotation(finding) for finding in report.findings]
     lines += [
         _command("error", "check crashed", f"{check.check}: {check.reason}")
@@ -36,20 +36,16 @@ def _annotation(finding: Finding) -> str:
     fix = f"\nFix: {fix_text(finding.remedy)}" if finding.remedy else ""
     location = next(iter(file_locations(finding)), None)
     where = {"file": location.file, "line": str(location.line or "")} if location else {}
-    return _command(
-        _COMMANDS[finding.severity], f"{finding.code} {finding.title}", f"{text}\n{values}{fix}", where
-    )
+    title = f"{finding.code} {finding.title}"
+    return _command(_COMMANDS[finding.severity], title, f"{text}\n{values}{fix}", **where)
 
 
-def _command(name: str, title: str, text: str, where: dict[str, str] | None = None) -> str:
-    properties = {"title": redact(title), **(where or {})}
-    listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
+def _command(name: str, title: str, text: str, **where: str) -> str:
+    properties = {"title": redact(title), **where}
+    escaped = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    listed = ",".join(f"{key}={value}" for key, value in escaped.items() if value)
     return f"::{name} {listed}::{_data(redact(text))}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,6 +1,6 @@
 """Render HTML pages from Jinja templates with autoescape: no scripts, no external resources.
 
-Templates are in `diagnostics/output/templates/*.html.j2`, or in another folder, and extend `page.html.j2`.
+Templates are in `diagnostics/output/templates/*.html.j2` and extend `page.html.j2`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ TEMPLATES = Path(__file__).parent / "templates"
 STYLE = Path(__file__).parent / "look.css"
 
 
-def render_page(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
-    """Return the page of the template in `folder` with values filled in; each is escaped unless it is Markup."""
-    page: str = _environment(folder).get_template(template).render(**values)
+def render_page(template: str, **values: Any) -> str:
+    """Return the page of a template with values filled in; a value is escaped unless it is Markup."""
+    page: str = _environment().get_template(template).render(**values)
     return page + "\n"
 
 
 @cache
-def _environment(folder: Path) -> Environment:
+def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -1,4 +1,7 @@
-"""Print known issues on a terminal: the explanation of a code, or the codes that match a text."""
+"""Print known issues and check codes on a terminal: the explanation of a code, or the codes that match a text.
+
+The functions that return texts of a claim and of edits are also used for Markdown.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from diagnostics.frameworks import SHOWN
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
 
-_LINE = 200
-"""Most characters of a line that was typed."""
+_MAX_QUERY = 200
+"""Most characters of the user's text that are repeated."""
 
 
 def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], Fix | None]]) -> None:
@@ -28,11 +31,11 @@ def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], 
 
 
 def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None = None) -> None:
-    """Print the meaning of a code and the recommended fix, then the cause, other mitigations and the evidence."""
+    """Print title, recommended fix, cause, affected releases, mitigations and references, as far as there are any."""
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":
         print_text(console, "\n" + document["cause"])
-        _print_names(console, document)
+        _print_search_phrases(console, document)
         return
     affected = ", ".join(SHOWN[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
@@ -44,19 +47,19 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
     if document["signature"]:
         _section(console, "In a log", [f"/{entry}/" for entry in document["signature"]["any"]])
     _section(console, "Reported by audit as", [", ".join(document.get("audit") or ())])
-    _section(console, "Triggers", [trigger_text(entry) for entry in document["triggers"]])
+    _section(console, "Triggers", [_trigger_text(entry) for entry in document["triggers"]])
     print_text(console, "\nMitigations", "bold")
     by_name = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
     for name in (*document["offered"], *document["does_not_help"]):
         _print_mitigation(console, by_name[name])
-    _print_names(console, document)
+    _print_search_phrases(console, document)
     _section(console, "References", [f"{entry['ref']}: {entry['about']}" for entry in document["references"]])
 
 
 def print_matches(
     console: Console, text: str, found_by: str, explained: Sequence[tuple[Mapping[str, Any], Fix | None]]
 ) -> None:
-    """Print the codes that match a text, three lines each.
+    """Print the codes that match a text; for each the title, the first line of the fix if there is one, and a command.
 
     Args:
         console: Console to print on.
@@ -67,7 +70,7 @@ def print_matches(
     result = "no signature matches; similar issues by words"
     if found_by == "printed":
         result = f"printed by {', '.join(document['code'] for document, _ in explained)}"
-    print_text(console, f"{shorten(mask(text), _LINE, placeholder=' …')}: {result}", "bold", whole=True)
+    print_text(console, f"{shorten(mask(text), _MAX_QUERY, placeholder=' …')}: {result}", "bold", whole=True)
     for document, fix in explained:
         code = document["code"]
         print_text(console, f"\n{code}  {document['title']}  ({document['kind']})", "bold", whole=True)
@@ -85,13 +88,12 @@ def claim_text(claim: Mapping[str, Any]) -> str:
     )
 
 
-def trigger_text(trigger: Mapping[str, Any]) -> str:
-    """Return one trigger with the releases it occurs in."""
+def _trigger_text(trigger: Mapping[str, Any]) -> str:
     versions = f" ({trigger['versions']})" if trigger["versions"] else ""
     return f"{trigger['name']}{versions}: {trigger['about']}"
 
 
-def mitigation_result(mitigation: Mapping[str, Any]) -> tuple[str, str]:
+def _mitigation_result(mitigation: Mapping[str, Any]) -> tuple[str, str]:
     """Return the test result of a mitigation as text, and a style for it."""
     if mitigation["evidence"] != "executed":
         return f"not tested ({EVIDENCE_LEVELS[mitigation['evidence']]})", "yellow"
@@ -116,14 +118,13 @@ def _section(console: Console, title: str, lines: list[str]) -> None:
             print_text(console, line, indent=2)
 
 
-def _print_names(console: Console, document: Mapping[str, Any]) -> None:
-    """Print the symptoms in users' words, and the other names."""
+def _print_search_phrases(console: Console, document: Mapping[str, Any]) -> None:
     _section(console, "Symptoms", [f"- {phrase}" for phrase in document.get("symptoms") or ()])
     _section(console, "Also called", [f"- {phrase}" for phrase in document.get("aliases") or ()])
 
 
 def _print_mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
-    result, style = mitigation_result(mitigation)
+    result, style = _mitigation_result(mitigation)
     print_text(console, Text(f"  {mitigation['name']}  ", "bold") + Text(result, style))
     lines = [mitigation["about"], mitigation["note"]]
     lines += [f"helps against: {', '.join(mitigation['helps'])}"] if mitigation["helps"] else []

@@ -1,4 +1,4 @@
-"""Render a report as one JSON document, or as JSON lines."""
+"""Format any document as indented JSON; render a report as one JSON document or as JSON lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def dump(document: Any) -> str:
 
 
 def render(report: Report) -> str:
-    """Return one JSON document."""
+    """Return a report as one JSON document."""
     return dump(report.to_json())
 
 
 def render_lines(report: Report) -> str:
-    """Return JSON lines: the report, then each check, then each finding; the key `type` has the kind of the line."""
+    """Return JSON lines: the report, each check, each finding; the key `type` has the kind of a line."""
     document = report.to_json()
     checks, findings = document.pop("checks", []), document.pop("findings", [])
     lines: list[dict[str, Any]] = [{"type": "report", **document}]

@@ -1,9 +1,11 @@
-"""Render a report as JUnit XML: one test case per check, failed by findings at or above `--fail-on`."""
+"""Render a report as JUnit XML: one test case for each check, and one for a verdict that stays open.
+
+A finding at or above `--fail-on` fails its case. A crashed check, or a check without some input, is an error.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
 from diagnostics.findings import CheckResult, Finding, Report, Severity
@@ -22,20 +24,13 @@ def render(report: Report, fail_on: Severity) -> str:
         case = ET.Element("testcase", {"classname": f"grpo-doctor.{report.tool}", "name": "verdict"})
         ET.SubElement(case, "error", {"message": xml_text(report.unresolved), "type": "unresolved"})
         cases.append(case)
-    return to_document("grpo-doctor", [(report.tool, cases)])
-
-
-def to_document(name: str, suites: Iterable[tuple[str, list[ET.Element]]], **attributes: str) -> str:
-    """Return suites of test cases as one JUnit document with counts."""
-    root = ET.Element("testsuites", {"name": name, **attributes})
-    for label, cases in suites:
-        suite = ET.SubElement(root, "testsuite", {"name": label, "tests": str(len(cases))})
-        for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            suite.set(kind, str(sum(case.find(tag) is not None for case in cases)))
-        suite.extend(cases)
+    counts = {"tests": str(len(cases))}
+    for kind, tag in (("failures", "failure"), ("errors", "error")):
+        counts[kind] = str(sum(case.find(tag) is not None for case in cases))
+    skipped = str(sum(case.find("skipped") is not None for case in cases))
     # Jenkins' schema has no `skipped` here, and a skipped case has its reason as text.
-    for kind in ("tests", "failures", "errors"):
-        root.set(kind, str(sum(int(suite.get(kind, "0")) for suite in root)))
+    root = ET.Element("testsuites", {"name": "grpo-doctor", **counts})
+    ET.SubElement(root, "testsuite", {"name": report.tool, **counts, "skipped": skipped}).extend(cases)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
 

@@ -1,4 +1,4 @@
-"""List the files and lines of a finding, for output formats with a location field."""
+"""List the files and lines that a finding's evidence names, for output formats with a field for a location."""
 
 from __future__ import annotations
 

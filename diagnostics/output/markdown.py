@@ -1,7 +1,7 @@
-"""Render Markdown from Jinja templates that escape every value: no value becomes markup, a mention or a link.
+"""Render reports and catalog entries as Markdown: Jinja templates escape values, so that none becomes markup.
 
-Templates are in `diagnostics/output/templates/*.md.j2`. In a template `{{ value }}` is escaped prose and
-`{{ text | code_block }}` is a fenced block.
+Templates are in `diagnostics/output/templates/*.md.j2`. In a template `{{ value }}` is escaped, `{{ text | prose }}`
+keeps code between backticks, and `{{ text | code_block }}` is a fenced block.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def issue_page(document: Mapping[str, Any]) -> str:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Return a Markdown template filled with values, each escaped."""
+    """Return a Markdown template filled with values; a value is escaped unless it is Markup."""
     text = _environment().get_template(name).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
@@ -79,7 +79,7 @@ def _finalize(value: Any) -> Any:
 
 
 def escape(text: str) -> str:
-    """Escape prose: nothing in it becomes markup, a mention or a link."""
+    """Redact a text and escape it, so that nothing in it becomes markup, a mention or a link, on one line."""
     # `&` is escaped because an entity could become an @. The first character of a line could start a heading or a list.
     escaped = re.sub(r"([\\`*_{}\[\]<>|~&]|^\s*[#+=-])", r"\\\1", redact(text).replace("\n", " "))
     # GitHub turns a bare URL into a link, and a link to an issue notifies everybody who follows that issue.
@@ -88,17 +88,14 @@ def escape(text: str) -> str:
 
 def prose(text: str) -> Markup:
     """Escape prose from our own files, in which text between backticks stays code."""
+    # Every second piece is code.
     pieces = re.split(r"(`[^`\n]+`)", one_line(text))
-    return Markup(  # noqa: S704 - escaped here
-        "".join(
-            piece if place % 2 else re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", piece)
-            for place, piece in enumerate(pieces)
-        )
-    )
+    pieces[::2] = [re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", piece) for piece in pieces[::2]]
+    return Markup("".join(pieces))  # noqa: S704 - escaped here
 
 
 def code_block(text: str, language: str = "") -> Markup:
-    """Return a redacted text as a fenced block."""
+    """Redact a text and return it as a fenced block."""
     return fenced(redact(text).strip("\n"), language)
 
 

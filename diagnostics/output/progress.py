@@ -1,6 +1,6 @@
-"""Show a spinner on a terminal while a command is working.
+"""Show a spinner with the current step on a terminal while a command is working.
 
-It is on standard error, and disappears before other output. GRPO_DOCTOR_QUIET turns it off.
+The spinner is on standard error, and disappears before other output. GRPO_DOCTOR_QUIET turns it off.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ QUIET = "GRPO_DOCTOR_QUIET"
 
 
 class Spinner:
-    """The spinner of a running command: its name and its current step.
+    """A line on the terminal with a command's name and its current step, drawn after DELAY_S.
 
     Attributes:
-        current: The spinner of the running command; None if no spinner is shown.
+        current: The spinner of the running command; None if the command has none.
     """
 
     current: ClassVar[Spinner | None] = None
@@ -55,7 +55,7 @@ class Spinner:
             self._status.start()
 
     def clear(self) -> None:
-        """Remove the spinner for good: the command prints its result."""
+        """Remove the spinner; it is not drawn again."""
         self._timer.cancel()
         with self._lock:
             status, self._status = self._status, None
@@ -74,7 +74,7 @@ def update(step: str) -> None:
 
 @contextlib.contextmanager
 def running(name: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Show a command's progress for as long as the context lasts, if the stream (standard error) is a terminal."""
+    """Show a spinner for a command within the context, if the stream (by default standard error) is a terminal."""
     stream = sanitize.unwrap(stream or sys.stderr)
     if os.environ.get(QUIET) or os.environ.get("TERM") == "dumb" or not stream.isatty():
         yield

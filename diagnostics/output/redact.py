@@ -65,14 +65,16 @@ _ISSUERS = (
 _REVISION = re.compile(
     r"(?i)(?:\b(?:commit|checkout|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|@)\W{0,4}\Z"
 )
-# Names of keys with a secret value, texts that each of them contains, and endings of names whose value is no secret.
+# Texts of which each name in _SECRET_NAMES contains one.
 _KEY_TEXTS = (
     "token secret pass pw key credential cookie signature sig= sk pat auth jwt contrase mot \u5bc6 \u53e3"
 )
-_OTHER_NAMES = (
+# Endings of names whose value is no secret, such as token_count.
+_HARMLESS_ENDINGS = (
     r"(?!s\b|s?iz|_id|[\w-]{0,32}length|[_-]?(?:file|path|dir|name|type|level|mode|count)s?(?![a-z]))"
 )
-_WORDS = (
+# Names of keys with a secret value.
+_SECRET_NAMES = (
     # No name begins with another letter, so most positions of a text fail at once.
     r"(?=[ptsabcejklmoqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)"
     r"|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
@@ -83,7 +85,7 @@ _WORDS = (
     r"|client-(?:key|certificate)-data|credential(?:s?(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[^\s:/'\"]{1,64}:[^\s/]))?"
     r"|x-(?:amz|goog|oss)-(?:signature|credential|security-token)|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])"
     r"|contrase\xf1a|mot de passe|\u5bc6\u7801|\u5bc6\u94a5|\u53e3\u4ee4"
-    rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_OTHER_NAMES}"
+    rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_HARMLESS_ENDINGS}"
 )
 # Values that are no secret: a state, a placeholder, a variable's name, a type, a release, and a number unless it is a
 # password.
@@ -307,12 +309,12 @@ _SECRETS: tuple[Rule, ...] = (
     # `name: API_KEY` and then `value: SECRET`.
     _labelled(
         "value",
-        rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{1,96}}['\"]?[,\s])(?=[\w.-]{{0,64}}?{_WORDS})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
+        rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{1,96}}['\"]?[,\s])(?=[\w.-]{{0,64}}?{_SECRET_NAMES})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
         rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
     ),
     # `password=SECRET` in all languages of configs, `| password | SECRET |` and `password ..... SECRET`.
     *_value_rules(
-        rf"{_WORDS}{_REST}{_QUOTE}\]?{_COLOUR}[ \t]{{0,64}}+(?:"
+        rf"{_SECRET_NAMES}{_REST}{_QUOTE}\]?{_COLOUR}[ \t]{{0,64}}+(?:"
         rf"\s{{0,4}}(?:=>|:\s{{0,4}}{_TYPE}|[=:\uff1d\uff1a]){_COLOUR}(?:\s{{0,64}}(?=['\"])|[ \t]{{0,64}}+\s{{0,4}})"
         rf"|(?P<weak>(?<=\s)(?:\.{{2,80}}|[|\u2502\u2503])[ \t]{{1,64}})){_COLOUR}"
         rf"(?:[|>\\][+-]?\s{{1,16}})?(?:[!&]\S{{1,32}}\s)?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?{_OPENED}"
@@ -320,13 +322,13 @@ _SECRETS: tuple[Rule, ...] = (
     # `--token SECRET`, `["--token", "SECRET"]`, `('token', 'SECRET')`.
     *_value_rules(
         rf"(?:(?<![\w-])--?|\(b?['\"])(?=(?P<flag>[\w.-]{{1,96}})[\s'\",\\])"
-        rf"(?=[\w.-]{{0,64}}?(?:{_WORDS}|(?:pass|pwd?|auth|creds?)[\s'\",\\]))"
+        rf"(?=[\w.-]{{0,64}}?(?:{_SECRET_NAMES}|(?:pass|pwd?|auth|creds?)[\s'\",\\]))"
         rf"(?P=flag){_GAP}{_NO_OPTION}(?![=:]\s)"
     ),
     # `<password>SECRET</password>`, `<entry key="password">SECRET</entry>`.
     _labelled(
         "</",
-        rf"(<(?=\w[^<>\n]{{0,128}}>)(?=[^<>\n]{{0,128}}?{_WORDS})[^<>\n]{{0,128}}>){_HARMLESS}{_NO_NUMBER}[^<\n]{{4,}}(?=</)",
+        rf"(<(?=\w[^<>\n]{{0,128}}>)(?=[^<>\n]{{0,128}}?{_SECRET_NAMES})[^<>\n]{{0,128}}>){_HARMLESS}{_NO_NUMBER}[^<\n]{{4,}}(?=</)",
     ),
     # Under a name that says little: only a hexadecimal number that is long enough, or a random word.
     _labelled(
@@ -338,7 +340,7 @@ _SECRETS: tuple[Rule, ...] = (
     # `password is x1`: only a value with a digit, which is no word of a sentence.
     _labelled(
         _KEY_TEXTS,
-        rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
+        rf"({_SECRET_NAMES}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
         r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4}|[ \t]{5,64})['\"]?)"
         rf"{_HARMLESS}{_NO_NUMBER}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     ),
@@ -413,12 +415,12 @@ def _address(match: Match) -> str:
 
 def _machine(match: Match) -> str:
     name = match[0].removesuffix(".").lower()
-    office = (
+    at_company = (
         name.endswith(_COMPANY_DOMAINS)
         and name.count(".") > 1
         and not any(map(name.__contains__, _PUBLIC_SITES))
     )
-    return "<host>" if office or name.endswith(_MACHINES) else match[0]
+    return "<host>" if at_company or name.endswith(_MACHINES) else match[0]
 
 
 def _address6(match: Match) -> str:

@@ -1,4 +1,4 @@
-"""Define the options shared by commands that report findings, and write a report in the chosen format.
+"""Define the options shared by commands that report findings; filter a report and write it in the chosen format.
 
 How a command uses this module:
 
@@ -12,7 +12,7 @@ How a command uses this module:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from diagnostics.findings import Report, Severity
-from diagnostics.output import filters, prepare, sanitize
+from diagnostics.output import finding_filters, sanitize, text_filters
 
 FORMATS = {
     "terminal": "terminal:render", "json": "json_output:render", "jsonl": "json_output:render_lines",
@@ -50,26 +50,25 @@ class CodesType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
     name = "CODE[,CODE]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a value."""
+        """Parse the option's text to a list of codes; any other value is returned as it is."""
         try:
-            return filters.parse_codes(value) if isinstance(value, str) else value
-        except filters.UnknownCodeError as error:
+            return finding_filters.parse_codes(value) if isinstance(value, str) else value
+        except ValueError as error:
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        """Complete a code."""
+        """Return the codes that begin with the text before the cursor."""
         del ctx, param
-        paths = filters.CATALOG.glob(f"*/{incomplete.upper()}*.toml")
+        paths = finding_filters.CATALOG.glob(f"*/{incomplete.upper()}*.toml")
         return [click.shell_completion.CompletionItem(code) for code in sorted(path.stem for path in paths)]
 
 
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options; the command receives them as `output: ReportOptions`."""
-    names = ("format", "verbose", "fail_on", "select", "ignore", "baseline")
 
     @wraps(function)
     def wrapper(**values: Any) -> Any:
-        chosen = {name: values.pop(name) for name in names}
+        chosen = {field.name: values.pop(field.name) for field in fields(ReportOptions)}
         chosen["fail_on"] = Severity[chosen["fail_on"].upper()]
         for name in ("select", "ignore"):
             chosen[name] = tuple(code for codes in chosen[name] for code in codes)
@@ -95,26 +94,26 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def filter_report(report: Report, options: ReportOptions) -> Report:
-    """Drop the findings that --select, --ignore and --baseline exclude."""
-    report = filters.select(report, options.select, options.ignore)
-    return report if options.baseline is None else filters.without_known(report, options.baseline)
+    """Keep the findings that --select, --ignore and --baseline let through."""
+    report = finding_filters.select(report, options.select, options.ignore)
+    return report if options.baseline is None else finding_filters.without_known(report, options.baseline)
 
 
 def write_report(report: Report, options: ReportOptions) -> int:
-    """Filter a report, write it masked to standard output, and return the exit code."""
+    """Filter a report, write it to standard output, and return the exit code for the findings that remain."""
     report = filter_report(report, options)
     print_report(report, options)
     return report.exit_code(options.fail_on)
 
 
 def print_report(report: Report, options: ReportOptions) -> None:
-    """Write a report to standard output: masked, and redacted unless it goes to the terminal."""
-    form, report = options.format, prepare.for_screen(report)
+    """Write a report to standard output: masked for the terminal, redacted for all other formats."""
+    form = options.format
     module, _, name = FORMATS[form].partition(":")
     render = getattr(import_module(f"diagnostics.output.{module}"), name)
     if form == "terminal":
-        render(report, verbose=options.verbose)
+        render(text_filters.mask_for_screen(report), verbose=options.verbose)
         return
-    report = prepare.for_sharing(report, locations=form not in _WITH_FILE_FIELD)
+    report = text_filters.redact_for_sharing(report, locations=form not in _WITH_FILE_FIELD)
     text = render(report, options.fail_on) if form == "junit" else render(report)
     (sanitize.write_ci_commands if form == "github" else print)(text)

@@ -1,4 +1,4 @@
-r"""Escape control characters and CI workflow commands in everything we print.
+r"""Escape control characters and CI workflow commands in printed text; make the streams and consoles that do it.
 
 Control characters are shown as `\uXXXX` rather than removed, because removing one sequence can create another. JSON
 reads the escape as the character again, so a document stays valid.
@@ -68,10 +68,10 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 class SanitizedStream:
-    """A text stream that escapes what is written; after the reader closes the pipe, further output is dropped.
+    """A text stream that escapes what is written; if the reader closes the pipe, further output is dropped.
 
     Attributes:
-        reader_gone: Whether a reader closed the pipe of any such stream.
+        reader_gone: Whether the pipe of one of these streams was closed by its reader, in this process.
     """
 
     reader_gone = False
@@ -97,9 +97,9 @@ class SanitizedStream:
         head, newline, rest = ("", "", printed) if self._at_line_start else printed.partition("\n")
         if self._at_line_start or newline:
             rest = _COLON_COMMAND.sub(r"\1\\u003a", rest)
-        _, broken, tail = printed.rpartition("\n")
+        _, line_end, last_line = printed.rpartition("\n")
         if printed:
-            self._at_line_start = bool((broken or self._at_line_start) and _BLANK.fullmatch(tail))
+            self._at_line_start = bool((line_end or self._at_line_start) and _BLANK.fullmatch(last_line))
         with self._broken_pipe_ignored():
             self.inner.write(head + newline + rest)
         return len(text)
@@ -121,9 +121,9 @@ class SanitizedStream:
             yield
         except BrokenPipeError:
             SanitizedStream.reader_gone = True
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.inner.fileno())
-            os.close(nowhere)
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, self.inner.fileno())
+            os.close(null_device)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -168,7 +168,7 @@ def unwrap(stream: Any) -> TextIO:
 
 
 def console(stream: TextIO | None = None, *, redraws: bool = False, **options: Any) -> Console:
-    """Return a Rich console that escapes all text; every console in this project is created here.
+    """Return a Rich console that escapes all text; `diagnostics` creates all its consoles here.
 
     Args:
         stream: Stream to print on; None for standard output.
@@ -185,13 +185,13 @@ def console(stream: TextIO | None = None, *, redraws: bool = False, **options: A
     options["_environ"] = {**os.environ, **{name: text[:5] for name, text in sizes.items()}}
     stream_type = _CursorStream if redraws else _ColourStream
     target: Any = stream_type(unwrap(sys.stdout if stream is None else stream))
-    stream_made = Console(file=target, **options)
-    stream_made.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
-    return stream_made
+    rich_console = Console(file=target, **options)
+    rich_console.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
+    return rich_console
 
 
 def write_ci_commands(text: str) -> None:
-    """Write CI workflow commands, which a runner executes, to standard output; the caller has escaped their content."""
+    """Write CI workflow commands, which a runner executes, to standard output; the caller must escape their content."""
     if before_write is not None:
         before_write()
     unwrap(sys.stdout).write(escape(text) + "\n")
@@ -199,7 +199,11 @@ def write_ci_commands(text: str) -> None:
 
 @contextlib.contextmanager
 def sanitize_stdio(mask: Callable[[str], str] | None = None) -> Iterator[None]:
-    """Sanitize standard output and standard error; error messages, which repeat arguments, are masked too."""
+    """Sanitize standard output and standard error within the context.
+
+    Args:
+        mask: Applied to the text on standard error, because error messages repeat arguments.
+    """
     before = sys.stdout, sys.stderr
     out, errors = (unwrap(stream) or io.StringIO() for stream in before)  # None if closed before we started
     sys.stdout, sys.stderr = SanitizedStream(out), SanitizedStream(errors, mask)

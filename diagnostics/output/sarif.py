@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
 from diagnostics import version
 from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import Explain, command_of, fix_lines, one_line
-from diagnostics.output.filters import fingerprint
+from diagnostics.output.finding_filters import fingerprint
+from diagnostics.output.json_output import dump
 from diagnostics.output.locations import file_locations
 from diagnostics.output.redact import redact
 
@@ -30,8 +30,7 @@ def render(report: Report) -> str:
         "invocations": [_invocation(report)],
         "columnKind": "unicodeCodePoints",
     }
-    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(document, indent=1, ensure_ascii=False)
+    return dump({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def _location(file: str, line: int) -> dict[str, Any]:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    """Return whether the tool finished, and what it could not check."""
+    """Return whether no check crashed, and what was not checked."""
     notifications = [
         {
             "level": "error" if check.outcome == "crashed" else "warning" if check.incomplete else "note",

@@ -1,7 +1,7 @@
-"""Print a report on a terminal: problem, location, recommended fix and evidence.
+"""Print a report on a terminal: summary, examined subject, findings with evidence and fix, and checks.
 
-By default a finding takes a few lines; `--verbose` prints everything. Commands with their own layout use `print_text`,
-`print_finding` and `print_not_checked` from here.
+By default a finding takes a few lines; `--verbose` prints everything. Commands with their own layout use the smaller
+functions of this module, such as `print_text` and `print_finding`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ OUTCOMES = {
     "crashed": ("crashed", "CRASHED", "bold red"),
     "unread": ("unreadable", "unread", "bold yellow"),
 }
-"""For each outcome of a check: the word in counts, the word before its name, the style."""
+"""Outcome of a check -> (word in counts, word before the check's name, style)."""
 INDENT = 8
 _MIN_WIDTH = 20
 MAX_DETAILED = 6
-"""Number of findings printed in full without `--verbose`; each other finding takes one line."""
+"""Without `--verbose`, only findings above info among the first MAX_DETAILED have several lines; others have one."""
 _MAX_EVIDENCE = 2000
 _MODULE, _PROGRAM = "python -m diagnostics ", "grpo-doctor "
 
@@ -86,7 +86,7 @@ def _as_called(text: str) -> str:
 
 
 def print_findings(console: Console, findings: list[Finding], *, verbose: bool = False) -> None:
-    """Print findings in their order; without `verbose`, only the first MAX_DETAILED above info in full."""
+    """Print findings in their order, in full with `verbose`; see MAX_DETAILED."""
     for place, finding in enumerate(findings):
         full = verbose or (place < MAX_DETAILED and finding.severity > Severity.INFO)
         if full or place == 0:
@@ -155,7 +155,7 @@ def print_command(console: Console, command: str, indent: int = INDENT) -> None:
 
 
 def print_not_checked(console: Console, missing: NotChecked, checks: Iterable[str] = ()) -> None:
-    """Print one thing that was not checked, with the checks that needed it."""
+    """Print an input that was not checked, with the checks that needed it."""
     names = ", ".join(dict.fromkeys(checks))
     head = f"{names}: not checked" if names else "not checked"
     print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(head))

@@ -14,7 +14,7 @@ import click
 from diagnostics import UserError, catalog
 from diagnostics.cli import Command
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, Certainty
-from diagnostics.output import prepare, progress
+from diagnostics.output import progress, text_filters
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
 from diagnostics.triage.missing_names import explain_missing_names
 from diagnostics.triage.model import LogFacts
@@ -61,7 +61,7 @@ def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOpt
                 return INCOMPLETE if code == FINE and skipped.unread else code
             sources = find_logs(logs, skipped)
         except SourceError as error:
-            raise UserError(prepare.for_screen(str(error))) from None
+            raise UserError(text_filters.mask_for_screen(str(error))) from None
         verdict = triage(sources, Rules(catalog.load()), excerpt=excerpt)
     result = filter_report(report(verdict, [source.name for source in sources], str(skipped)), output)
     print_report(result, output)
@@ -124,11 +124,11 @@ def _print_groups(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
     ordered = sorted(groups.items(), key=lambda item: (not item[0], -len(item[1]), item[0]))
     if as_json:
         document = {"schema": "grpo-doctor.groups.v1", "groups": [_group_document(*item) for item in ordered]}
-        print(json.dumps(prepare.for_sharing(prepare.for_screen(document)), indent=1))
+        print(json.dumps(text_filters.redact_for_sharing(document), indent=1))
     for fingerprint, members in () if as_json else ordered:
-        names = ", ".join(prepare.for_screen([name for name, _ in members[:_MAX_NAMES]]))
+        names = ", ".join(text_filters.mask_for_screen([name for name, _ in members[:_MAX_NAMES]]))
         names += ", …" if len(members) > _MAX_NAMES else ""
-        title = prepare.for_screen(_title(members[0][1]))
+        title = text_filters.mask_for_screen(_title(members[0][1]))
         print(f"{len(members):>5}  {fingerprint or '-':<19}  {title}\n       {names}")
     codes = (exit_code(verdict) for members in groups.values() for _, verdict in members)
     return max(codes, key=(FINE, INCOMPLETE, FINDINGS).index)

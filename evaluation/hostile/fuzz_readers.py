@@ -579,12 +579,13 @@ def stories(numbers, folder):
 
 def baseline(numbers, folder):
     """Read an earlier report as the baseline of a new one."""
-    from diagnostics.output import filters
+    from diagnostics import UserError
+    from diagnostics.output import finding_filters
 
     finding = {"code": "A", "evidence": [{"text": "x", "place": "f:1"}]}
     (folder / "b.json").write_bytes(damaged_json(numbers, {"tool": "lint", "findings": [finding]}))
-    with refusing(filters.BaselineError):
-        filters._baseline_fingerprints(folder / "b.json", "lint")
+    with refusing(UserError):
+        finding_filters._baseline_fingerprints(folder / "b.json", "lint")
 
 
 def stacks(numbers, folder):

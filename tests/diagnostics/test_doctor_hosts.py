@@ -32,7 +32,7 @@ from diagnostics.doctor.fleet import shareable_report as shareable
 from diagnostics.doctor.nodes import Node, read_answer
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text as text_of
-from diagnostics.output import prepare
+from diagnostics.output import text_filters
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.processes import free_port, run_python, run_text
 
@@ -174,7 +174,7 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
         node(facts, 2, packages={"torch": "2.7.0"}, variables={"MASTER_ADDR": "gpu-a"}),
         node(facts, 3, problem="ssh could not get in: connect to host gpu-d port 22: Connection refused"),
     ]
-    text = json.dumps(prepare.for_sharing(shareable(report_of, fleet)).to_json())
+    text = json.dumps(text_filters.redact_for_sharing(shareable(report_of, fleet)).to_json())
     assert "gpu-" not in text
     assert "10.3.2.1" not in text
     assert "rank 2 has 2.7.0" in text

@@ -22,7 +22,7 @@ from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.fixes import Fix, Install, Uninstall, command_of
 from diagnostics.fixes import edit_text as edit_of
-from diagnostics.output import filters
+from diagnostics.output import finding_filters
 from tests.diagnostics.fake_environments import EnvironmentBuilder, cell
 from tests.documents import ROOT
 
@@ -67,7 +67,7 @@ ISSUES = {code: CATALOG[code] for code in ("SCH001", "SCH002", "CMP001", "ENG004
 def examine(environment_facts, compat):
     """Return doctor's report on an environment, with known issues of ISSUES only."""
     other_codes = [code for code in CATALOG if code not in ISSUES]
-    return filters.select(doctor.examine(environment_facts, CATALOG, compat), [], other_codes)
+    return finding_filters.select(doctor.examine(environment_facts, CATALOG, compat), [], other_codes)
 
 
 def plan_of(maker, *extra, environ=None, compat=TABLE, known_issues=ISSUES):
@@ -128,7 +128,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::30]):
         maker = EnvironmentBuilder(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
         known = facts.collect(maker.prefix, {})
-        report = filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
+        report = finding_filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
         with_findings += bool(report.findings)
         offered = requirements(action for found in report.findings for action in found.remedy.actions)
         steps = fix_plan(report, known, table, ISSUES).steps
@@ -191,7 +191,7 @@ def test_set_that_breaks_another_package_is_not_suggested(environment):
 
 def test_plan_without_findings_has_the_outcome_nothing(environment):
     known = facts.collect(environment.add("vllm", "0.30.0").add("trl", "1.14.2").prefix, {})
-    plan = fix_plan(filters.select(examine(known, TABLE), ["CFG"], []), known, TABLE, ISSUES)
+    plan = fix_plan(finding_filters.select(examine(known, TABLE), ["CFG"], []), known, TABLE, ISSUES)
     assert (plan.outcome, plan.steps) == ("nothing", ())
     assert any("compatibility table" in line for line in plan.not_checked)
 
@@ -339,7 +339,7 @@ def test_upgrade_against_a_possible_issue_is_only_considered(environment):
     newer = structs.replace(issue.mitigations[0], **changes)
     issues = {"SCH001": structs.replace(issue, mitigations=(newer,))}
     known = facts.collect(environment.prefix, {})
-    report = filters.select(examine(known, TABLE), ["SCH001"], [])
+    report = finding_filters.select(examine(known, TABLE), ["SCH001"], [])
     may = fix_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
     assert [item.need for item in may.steps if item.codes == ("SCH001",)] == ["consider"]
     assert not [item for item in may.steps if item.kind == "packages"]

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diagnostics import UserError
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Explain, Fix
 from diagnostics.output import github, json_output, junit, markdown, sarif, terminal
-from diagnostics.output.filters import BaselineError, fingerprint, without_known
+from diagnostics.output.finding_filters import fingerprint, without_known
 
 
 def finding(
@@ -149,7 +150,7 @@ def test_baseline_hides_known_findings_even_if_they_moved(tmp_path):
 def test_invalid_baseline_is_refused(tmp_path, text):
     path = tmp_path / "baseline.json"
     path.write_text(text)
-    with pytest.raises(BaselineError, match="expected a report, as --format json writes it"):
+    with pytest.raises(UserError, match="expected a report, as --format json writes it"):
         without_known(report(finding()), path)
 
 

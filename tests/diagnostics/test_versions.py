@@ -10,11 +10,11 @@ import pytest
 
 from diagnostics import __main__ as command
 from diagnostics import compat_table as compat
-from diagnostics.output import pairs, sanitize
+from diagnostics.output import release_pairs, sanitize
 
 ROWS, COLUMNS = 24, 80
 PUBLISHED = compat.load()
-TRIED = pairs.tried(PUBLISHED.cells)
+TRIED = release_pairs.published_pairs(PUBLISHED.cells)
 
 
 class Terminal(io.StringIO):
@@ -32,7 +32,7 @@ def screen_lines(monkeypatch):
 
     def print_versions(all_pairs=False):
         stream = Terminal()
-        pairs.render(sanitize.console(stream), TRIED, PUBLISHED, every=all_pairs)
+        release_pairs.render(sanitize.console(stream), TRIED, PUBLISHED, every=all_pairs)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).rstrip("\n").split("\n")
 
     return print_versions
@@ -47,7 +47,7 @@ def test_answer_fits_one_screen(screen_lines):
 
 
 def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
-    pair = pairs.best(TRIED)
+    pair = release_pairs.best_pair(TRIED)
     lines = screen_lines()
     assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
     (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
@@ -60,21 +60,21 @@ def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
 
 def test_screen_has_the_marks_of_each_pair(screen_lines):
     lines = screen_lines()
-    for pair in (item for item in TRIED if item.id in pairs.SHOWN):
+    for pair in (item for item in TRIED if item.id in release_pairs.SELECTED_PAIRS):
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
         assert line.count("✔") == pair.answers.count("✔")
 
 
 def test_partly_failed_pair_is_not_recommended_over_a_passed_one():
     assert any(pair.state == "ran" and pair.failed for pair in TRIED)
-    assert not pairs.best(TRIED).failed
+    assert not release_pairs.best_pair(TRIED).failed
     only_failed = [pair for pair in TRIED if pair.failed]
-    assert pairs.best(only_failed) in only_failed
+    assert release_pairs.best_pair(only_failed) in only_failed
 
 
 def test_reason_of_each_failed_pair_is_printed(screen_lines):
     text = " ".join(screen_lines())
-    failed = [pair for pair in TRIED if pair.id in pairs.SHOWN and pair.failed]
+    failed = [pair for pair in TRIED if pair.id in release_pairs.SELECTED_PAIRS and pair.failed]
     assert failed
     for reason in (reason.split(". ")[0].rstrip(".") for pair in failed for reason in pair.failed):
         assert " ".join(reason.split()) in " ".join(text.split())

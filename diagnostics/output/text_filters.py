@@ -1,6 +1,7 @@
-"""Mask secrets, escape control characters and redact identities in every text of a report before it is rendered.
+"""Mask secrets, escape control characters and redact identities in all texts of a report or document.
 
-All report formats use these functions, and so do `audit`, `doctor`, `hang` and `triage` for other output.
+`report_output` uses these functions before it renders a report. `audit`, `doctor`, `hang` and `triage` also use them
+for documents and messages that are no report.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from diagnostics.output import redact, sanitize
 T = TypeVar("T")
 Change = Callable[[str], str]
 Skip = frozenset[tuple[str, str]]
-"""Fields that stay as they are: names of a dataclass and of its field."""
+"""Fields that stay as they are, as (name of the dataclass, name of the field)."""
 # Texts that may have several lines; every other text is one line.
 _MULTI_LINE = {("Finding", "detail"), ("Advice", "text")}
 # Classes with commands: a terminal shows a tab as blanks, and a command copied with blanks is a different command.
@@ -25,29 +26,32 @@ _COMMANDS = {"Install", "Uninstall", "Unset", "SetVariables", "Run"}
 _LOCATIONS = frozenset({("Evidence", "place")})
 
 
-def for_screen(value: T) -> T:
-    """Mask secrets and escape control characters in every text, for the user's own screen."""
+def mask_for_screen(value: T) -> T:
+    """Mask secrets and escape control characters in all texts, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
     return change_texts(
         value, lambda text: sanitize.escape_line(masked(text)), lambda text: sanitize.escape(masked(text))
     )
 
 
-def for_sharing(value: T, *, locations: bool = True) -> T:
-    """Redact secrets and what identifies a person or a machine in every text, for a report that is shared.
+def redact_for_sharing(value: T, *, locations: bool = True) -> T:
+    """Do what `mask_for_screen` does, and redact what identifies a person or a machine, for a text that is shared.
 
     Args:
         value: A report, a plan or a document.
         locations: Whether to redact locations of evidence too.
     """
-    return change_texts(value, cache(redact.redact), skip=frozenset() if locations else _LOCATIONS)
+    skip = frozenset() if locations else _LOCATIONS
+    return change_texts(mask_for_screen(value), cache(redact.redact), skip=skip)
 
 
 def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip = frozenset()) -> T:
-    """Apply a function to every text in nested data, and to its dict keys.
+    """Return nested data with changed texts and dict keys.
+
+    A release under the key `version` or `python` stays, because it can look like an address.
 
     Args:
-        value: Dataclasses, dicts, lists and tuples of texts.
+        value: Dataclasses, dicts, lists and tuples of texts; other values stay.
         line: Function for a text.
         prose: Function for a text of several lines; None to use `line`.
         skip: Fields that stay as they are.
@@ -66,26 +70,16 @@ def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
         }
     if isinstance(value, list | tuple):
         return type(value)(_change(item, line, prose, skip) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        name = type(value).__name__
-        own_line = _tab_escaped(line) if name in _COMMANDS else line
-        changed = {
-            field.name: _change(
-                getattr(value, field.name),
-                prose if (name, field.name) in _MULTI_LINE else own_line,
-                prose,
-                skip,
-            )
-            for field in fields(value)
-            if field.init and (name, field.name) not in skip
-        }
-        return replace(value, **changed)
-    return value
-
-
-def _tab_escaped(line: Change) -> Change:
-    """Return a function that does the same as `line` and also escapes tabs."""
-    return lambda text: line(text).replace("\t", r"\u0009")
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    name = type(value).__name__
+    own_line = (lambda text: line(text).replace("\t", r"\u0009")) if name in _COMMANDS else line
+    changed = {}
+    for field in fields(value):
+        if field.init and (name, field.name) not in skip:
+            change = prose if (name, field.name) in _MULTI_LINE else own_line
+            changed[field.name] = _change(getattr(value, field.name), change, prose, skip)
+    return replace(value, **changed)
 
 
 def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: Skip) -> Any:

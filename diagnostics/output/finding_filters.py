@@ -1,4 +1,4 @@
-"""Select the findings to report: by code, and by whether an earlier report had them."""
+"""Remove findings from a report: by their codes, or because an earlier report already had them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ CATALOG = Path(__file__).parent.parent / "catalog"
 _AMOUNT = re.compile(r"\b[0-9]{1,9}(?:\.[0-9]{1,9})?(?= GB\b)")
 
 
-class BaselineError(UserError):
-    """Raised when a baseline is no report of this command; the message is one line for the user."""
-
-
-class UnknownCodeError(ValueError):
-    """Raised for a code or family that no finding can have; the message names similar ones."""
-
-
 def parse_codes(text: str) -> list[str]:
     """Parse codes or families separated by commas.
 
@@ -36,13 +28,13 @@ def parse_codes(text: str) -> list[str]:
     ['SCH002', 'ENV']
 
     Raises:
-        UnknownCodeError: No code in the catalog begins with one of them.
+        ValueError: No code in the catalog begins with one of them; the message names similar ones.
     """
     known = {path.stem for path in CATALOG.glob("*/*.toml")}
     codes = [word.strip().upper() for word in text.split(",") if word.strip()]
     for code in codes or [""]:
         if not code or not any(entry.startswith(code) for entry in known):
-            raise UnknownCodeError(f"unknown code or family {code or text!r}; {_similar(code, known)}")
+            raise ValueError(f"unknown code or family {code or text!r}; {_similar(code, known)}")
     return codes
 
 
@@ -53,19 +45,25 @@ def _similar(word: str, known: Iterable[str]) -> str:
 
 
 def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:
-    """Keep the findings whose code begins with one of `selected` (any code if empty) and none of `ignored`."""
-    expected, unwanted = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
+    """Keep the findings whose code begins with one of `selected` and with none of `ignored`.
+
+    If `selected` is empty, all codes are selected.
+    """
+    # Every code begins with an empty text, and no code begins with one of no texts.
+    wanted, unwanted = tuple(map(str.upper, selected)) or ("",), tuple(map(str.upper, ignored))
 
     def is_selected(finding: Finding) -> bool:
-        return (not expected or finding.code.startswith(expected)) and not (
-            unwanted and finding.code.startswith(unwanted)
-        )
+        return finding.code.startswith(wanted) and not finding.code.startswith(unwanted)
 
     return _filter(report, is_selected, "left out by --select or --ignore")
 
 
 def without_known(report: Report, baseline: Path) -> Report:
-    """Drop the findings that an earlier report (the baseline) already had."""
+    """Drop the findings that an earlier report (the baseline) already had.
+
+    Raises:
+        UserError: The baseline is no report of the same command.
+    """
     known = _baseline_fingerprints(baseline, report.tool)
     return _filter(
         report, lambda finding: fingerprint(finding.to_json(), report.tool) not in known, "in the baseline"
@@ -73,9 +71,10 @@ def without_known(report: Report, baseline: Path) -> Report:
 
 
 def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
-    """Return a hash of a finding's code, file names and texts, without folders, line numbers and sizes in GB.
+    """Return a hash of a finding's code and of the texts and file names of its evidence.
 
-    For triage only the code counts, because log lines contain times, ranks and process ids.
+    Folders, line numbers, secrets and sizes in GB do not count. For triage only the code counts, because log lines
+    contain times, ranks and process ids.
 
     >>> one, other = ({"code": "ENV905", "evidence": [{"text": f"{n} GB are free", "place": ""}]} for n in (1.5, 2))
     >>> fingerprint(one) == fingerprint(other)
@@ -95,11 +94,11 @@ def _baseline_fingerprints(baseline: Path, tool: str) -> set[str]:
         known = {fingerprint(finding, tool) for finding in document["findings"]}
         made_by = document["tool"]
     except OSError as error:
-        raise BaselineError(f"{baseline}: cannot be read: {error.strerror or error}") from None
+        raise UserError(f"{baseline}: cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BaselineError(f"{baseline}: expected a report, as --format json writes it") from None
+        raise UserError(f"{baseline}: expected a report, as --format json writes it") from None
     if made_by != tool:
-        raise BaselineError(f"{baseline}: a report of {str(made_by)[:40]}, expected one of {tool}")
+        raise UserError(f"{baseline}: a report of {str(made_by)[:40]}, expected one of {tool}")
     return known
 
 

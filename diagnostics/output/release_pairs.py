@@ -1,4 +1,7 @@
-"""Show which releases of vLLM and TRL worked together, from the published table."""
+"""Summarise the published results for pairs of vLLM and TRL releases, and print or export them for `versions`.
+
+The README's table is made from the same data.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from diagnostics.output.terminal import print_command, print_text
 SCHEMA = "grpo-doctor.versions.v1"
 # The pairs in the README and on the first screen: the oldest, those in which TRL itself trains, the newest, and one
 # between.
-SHOWN = (
+SELECTED_PAIRS = (
     "vllm-0.7.3+trl-0.16.1", "vllm-0.8.5+trl-0.17.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.11.0+trl-0.26.2",
     "vllm-0.31.0+trl-1.16.0", "vllm-0.32.0+trl-1.16.0",
 )  # fmt: skip
@@ -47,13 +50,14 @@ QUESTIONS = (
 
 
 @dataclass(frozen=True)
-class TriedPair:
-    """A pair of releases in the published table.
+class PublishedPair:
+    """A pair of vLLM and TRL releases in the published table.
 
     Attributes:
-        state: `ran` (sampled with vLLM or trained), `part` (any other result) or `fails`.
-        declared: Whether the requirements of both releases can be met together.
-        answers: For each question: ✔, ✘ with its codes, or empty if it was not run.
+        state: `ran` (a run that samples with vLLM or trains passed), `fails` (none did, and the published verdict is
+            `fail` or `unresolvable`), or `part`.
+        declared: Whether the declared requirements of both releases can be met together.
+        answers: For each question: ✔, ✘ with the codes of known issues, or empty if it was not run.
         crashes: Codes of the known scheduler crashes that occurred.
         failed: The question and reason of each failed layer.
         install: The command that installs the pair.
@@ -70,13 +74,13 @@ class TriedPair:
     install: str
 
 
-def tried(cells: Iterable[Mapping[str, Any]]) -> list[TriedPair]:
+def published_pairs(cells: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:
     """Return the published pairs, newest first."""
     result = [_pair(cell) for cell in cells]
     return sorted(result, key=lambda pair: (Version(pair.vllm), Version(pair.trl)), reverse=True)
 
 
-def _pair(cell: Mapping[str, Any]) -> TriedPair:
+def _pair(cell: Mapping[str, Any]) -> PublishedPair:
     layers = cell["layers"]
     layer_groups = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
     ran = {name for name, entry in layers.items() if _executed(entry) and entry["verdict"] in _PASSED}
@@ -84,7 +88,7 @@ def _pair(cell: Mapping[str, Any]) -> TriedPair:
     wrong = cell["verdict"] in {"fail", "unresolvable"}
     scheduler = layers.get("scheduler", {})
     pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
-    return TriedPair(
+    return PublishedPair(
         cell["id"],
         cell["vllm"],
         cell["trl"],
@@ -118,26 +122,26 @@ def _failure_reasons(layer_groups: Iterable[Iterable[Mapping[str, Any]]]) -> Ite
                 yield f"{' '.join(question.head)}: {layer.get('reason') or layer.get('summary', '')}"
 
 
-def best(pairs: Iterable[TriedPair]) -> TriedPair | None:
-    """Return the newest pair that ran with its engine; pairs without a failure and with met requirements first."""
+def best_pair(pairs: Iterable[PublishedPair]) -> PublishedPair | None:
+    """Return the best pair that ran: without a failure if there is one, then with met requirements, then the newest."""
     ran = [pair for pair in pairs if pair.state == "ran"]
     return min(ran, key=lambda pair: (bool(pair.failed), not pair.declared), default=None)
 
 
-def headline(pairs: Sequence[TriedPair]) -> str:
+def headline(pairs: Sequence[PublishedPair]) -> str:
     """Summarise the pairs in one line, and name the one to install."""
     count = Counter(pair.state for pair in pairs)
     counts = f"{count['ran']} of {len(pairs)} pairs ran, {count['part']} in part"
-    newest = best(pairs)
+    newest = best_pair(pairs)
     if newest is None:
         return counts
     complete = "" if newest.failed else ", the newest pair whose runs all passed"
     return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
 
 
-def document(pairs: Sequence[TriedPair], published: Compat) -> dict[str, Any]:
-    """Return the table as JSON data; `only_read` is always empty, see `versions vllm==RELEASE` for such pairs."""
-    newest = best(pairs)
+def document(pairs: Sequence[PublishedPair], published: Compat) -> dict[str, Any]:
+    """Return the table as JSON data; the key `only_read` remains for earlier readers, and its list is empty."""
+    newest = best_pair(pairs)
     questions = [question.text.replace("`", "") for question in QUESTIONS]
     return {
         "schema": SCHEMA,
@@ -152,19 +156,19 @@ def document(pairs: Sequence[TriedPair], published: Compat) -> dict[str, Any]:
     }
 
 
-def render(console: Console, pairs: Sequence[TriedPair], published: Compat, *, every: bool) -> None:
+def render(console: Console, pairs: Sequence[PublishedPair], published: Compat, *, every: bool) -> None:
     """Print the recommended pair and its install command, then the pairs with their results.
 
     Args:
         console: Console to print on.
         pairs: All published pairs.
         published: The published table.
-        every: Whether to print all pairs instead of those in the README.
+        every: Whether to print all pairs instead of SELECTED_PAIRS.
     """
     print_text(console, f"versions: {headline(pairs)}", "bold")
-    if recommended := best(pairs):
+    if recommended := best_pair(pairs):
         print_command(console, recommended.install)
-    printed = pairs if every else [pair for pair in pairs if pair.id in SHOWN]
+    printed = pairs if every else [pair for pair in pairs if pair.id in SELECTED_PAIRS]
     _print_table(console, printed)
     for reason in list(dict.fromkeys(reason for pair in printed for reason in pair.failed))[:_MAX_REASONS]:
         print_text(console, f"✘ {reason.split('. ')[0].rstrip('.')}", "dim")
@@ -173,7 +177,7 @@ def render(console: Console, pairs: Sequence[TriedPair], published: Compat, *, e
     print_text(console, f"published {published.generated}{more}; {hint}", "dim")
 
 
-def _print_table(console: Console, pairs: Sequence[TriedPair]) -> None:
+def _print_table(console: Console, pairs: Sequence[PublishedPair]) -> None:
     heads = [("vLLM", ""), ("TRL", ""), *(question.head for question in QUESTIONS)]
     rows = [[head[line] for head in heads] for line in (0, 1)]
     rows += [[pair.vllm, pair.trl, *pair.answers] for pair in pairs]
