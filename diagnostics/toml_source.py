@@ -1,4 +1,4 @@
-"""Find the line of a key in a TOML file, and build error messages that name file, line, key and value."""
+"""Convert tables of a TOML file to records; an error names file, line, key, value and what was expected."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from diagnostics import UserError
 
 _BARE_KEYS = re.compile(r"\[([\w.-]+)\][ \t]*|[ \t]*([\w.-]+)[ \t]*= 0", re.ASCII)
@@ -26,16 +28,49 @@ class TomlError(UserError, ValueError):
 
 @dataclass(frozen=True)
 class TomlSource:
-    """The path and text of a TOML file."""
+    """A TOML file: its path and its text, in which the lines of keys are found."""
 
     path: Path
     text: str
 
+    def convert(self, keys: Keys, value: Any, kind: Any, forms: Mapping[str, str] | None = None) -> Any:
+        """Convert the table at `keys` to a record by msgspec.
+
+        Args:
+            keys: Where the table is in the file.
+            value: The table.
+            kind: The type of the record.
+            forms: Field name -> the expected form, for an error about a field that has a pattern or a set of values.
+
+        Raises:
+            TomlError: The table is no such record.
+        """
+        try:
+            return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.datetime))
+        except msgspec.ValidationError as error:
+            message, _, path = str(error).partition(" - at `$")
+        inner: Keys = tuple(
+            int(part) if part.isdecimal() else part for part in re.findall(r"[\w-]+", path.replace("...", ""))
+        )
+        if unknown := re.search(r"unknown field `(.*)`", message):
+            similar = "" if inner else close_matches(unknown[1], kind.__struct_fields__)
+            raise self._error((*keys, *inner, unknown[1]), None, f"unknown key{similar}")
+        if missing := re.search(r"missing required field `(.*)`", message):
+            raise self.error_at((*keys, *inner), None, f"the key {missing[1]!r}")
+        field = next((part for part in reversed(inner) if isinstance(part, str)), "")
+        if forms and field in forms and message.startswith(("Invalid enum value", "Expected `str` matching")):
+            message = f"Expected {forms[field]}"
+        text = re.sub(r"\AExpected ", "expected ", message)
+        raise self._error((*keys, *inner), value_at(value, inner), text)
+
     def error_at(self, keys: Keys, value: Any, expected: str) -> TomlError:
         """Return the error for the value at `keys`: file, line, key, value and the expected value."""
+        return self._error(keys, value, f"expected {expected}")
+
+    def _error(self, keys: Keys, value: Any, text: str) -> TomlError:
         actual = "" if value is None else f" is {_printable(value)}"
         name = f"{'.'.join(map(_key, keys))}{actual}: " if keys else ""
-        return TomlError(f"{self.location(keys)}: {name}expected {expected}")
+        return TomlError(f"{self.location(keys)}: {name}{text}")
 
     def location(self, keys: Keys, text: str = "") -> str:
         """Return `file:line` of `keys`, or of the innermost table above that has a line; with an unknown key, line 1.
@@ -58,6 +93,16 @@ def close_matches(word: str, known: Iterable[str]) -> str:
     """Return ' (did you mean …?)' with up to three similar known words, or an empty text."""
     result = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     return f" (did you mean {' or '.join(result)}?)" if result else ""
+
+
+def value_at(document: Any, keys: Keys) -> Any:
+    """Return the text, number, date or bool at `keys`; None for a table, a list, and if there is no value."""
+    for key in keys:
+        try:
+            document = document[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return None if isinstance(document, dict | list) else document
 
 
 def _key(key: str | int) -> str:

@@ -62,6 +62,14 @@ def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return added
 
 
+def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment for a uv that follows pip's settings and prints neither progress nor colours."""
+    result = {**environ, **uv_environment(environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+    # uv must not start the Python of the user's virtual environment.
+    result.pop("VIRTUAL_ENV", None)
+    return result
+
+
 def error_line(text: str) -> str:
     r"""Return uv's error message on one line, without box-drawing characters and markers.
 

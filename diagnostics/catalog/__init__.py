@@ -1,4 +1,7 @@
-"""The catalog: known issues and check codes, one TOML file each; an invalid file is refused with its line."""
+"""The catalog: known issues and check codes, one TOML file each.
+
+This module exports the functions that load entries. The other modules match, search, rank and export them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the JSON documents of `explain` and `catalog` from catalog entries; `diagnostics.output` renders them."""
+"""Build the JSON documents of `explain` and `catalog` from catalog entries; terminal and Markdown use them, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CHECK = "check"
 
 
 def issue_document(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
-    """Return the document of a known issue; `offered` has the names of the recommended mitigations, best first."""
+    """Return the document of a known issue.
+
+    Its key `offered` has the names of the mitigations that may help, best first.
+    """
     return {
         "schema": SCHEMA,
         **msgspec.to_builtins(issue),
@@ -28,9 +31,9 @@ def issue_document(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
 
 
 def check_document(entry: model.CheckCode) -> dict[str, Any]:
-    """Return the document of a check code: the keys of a known issue except `hang`, `not_run` and `audit`.
+    """Return the document of a check code: the keys of a known issue, empty if a check code has no such value.
 
-    Keys without a value are empty.
+    The keys `hang`, `not_run` and `audit` are missing.
     """
     lists = ("components", "frameworks", "affected", "config", "mitigations", "references", "triggers")
     return {

@@ -1,7 +1,7 @@
-"""Find the few lines of a log that signatures can match, by one RE2 search for literal texts of all patterns.
+"""Find the lines of a log that signatures can match, by literal texts of their patterns; match them with RE2.
 
 For each pattern, `literals` returns alternative texts; every match of the pattern contains at least one of them. A line
-with none of these texts cannot match.
+with none of these texts cannot match. `any_of`, `compile_set` and `PatternSet` match many texts or patterns at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re2
 from diagnostics.catalog.loader import CatalogueError
 
 SHORTEST = 6
+"""Least number of characters of a text that a log is searched for."""
 _MEMORY = 32 << 20
 # Python's parser of patterns reads RE2's syntax, as far as entries use it.
 _parser: Any = importlib.import_module("re._parser")
@@ -41,7 +42,7 @@ def literals(pattern: str) -> tuple[str, ...]:
 
 
 def _options(tree: Any) -> list[tuple[str, ...]]:
-    """Return the possible results for a syntax tree: tuples of texts, of which every match contains at least one."""
+    """Return the possible results for a syntax tree; every match contains at least one text of each tuple."""
     result: list[tuple[str, ...]] = []
     run = ""
     for operation, argument in tree:
@@ -87,10 +88,9 @@ _ESCAPED = re.compile(r"[\"'<>&\\]|[^\x20-\x7e]")
 
 
 def longest_plain_part(text: str) -> str:
-    """Return the longest part of a text without characters that JSON or HTML escapes.
+    """Return the longest part of a text without characters that JSON or HTML escapes, because logs may be escaped.
 
     If the part is shorter than SHORTEST, return the whole text.
-
 
     Example:
         >>> longest_plain_part("No module named 'vllm.")
@@ -100,28 +100,28 @@ def longest_plain_part(text: str) -> str:
     return longest if len(longest) >= SHORTEST else text
 
 
-def any_of(parts: list[str]) -> Any:
+def any_of(patterns: list[str]) -> Any:
     """Return one RE2 pattern over bytes that matches if any of the given patterns matches."""
     options = re2.Options()
     options.max_mem = _MEMORY
     # Invalid UTF-8 is searched too.
     options.encoding = re2.Options.Encoding.LATIN1
-    return re2.compile(b"|".join(part.encode() for part in parts), options)
+    return re2.compile(b"|".join(pattern.encode() for pattern in patterns), options)
 
 
 def compile_set(patterns: Sequence[str]) -> Any:
     """Return one RE2 set that finds which of the given patterns match a text."""
     options = re2.Options()
     options.max_mem = _MEMORY
-    automaton = re2.Set.SearchSet(options)
+    pattern_set = re2.Set.SearchSet(options)
     for pattern in patterns:
-        automaton.Add(pattern)
-    automaton.Compile()
-    return automaton
+        pattern_set.Add(pattern)
+    pattern_set.Compile()
+    return pattern_set
 
 
-# Lines after which compiling one automaton of all patterns pays.
-_LINES_BEFORE_AUTOMATON = 300
+# Number of lines from which on it pays to compile one set of all patterns.
+_LINES_BEFORE_SET = 300
 
 
 class PatternSet:
@@ -136,7 +136,7 @@ class PatternSet:
 
         Args:
             patterns: RE2 patterns.
-            by_text: Indexes of the patterns that can match a line with this text.
+            by_text: Literal text -> the indexes of the patterns that can match a line with this text.
         """
         self._patterns = patterns
         self._by_text = by_text
@@ -145,7 +145,7 @@ class PatternSet:
     def match(self, text: str) -> list[int]:
         """Return the indexes of the patterns that match, in their order."""
         self._lines += 1
-        if self._lines > _LINES_BEFORE_AUTOMATON:
+        if self._lines > _LINES_BEFORE_SET:
             return sorted(self._set.Match(text) or ())
         candidates = {index for part, indexes in self._by_text.items() if part in text for index in indexes}
         return [index for index in sorted(candidates) if re2.search(self._patterns[index], text)]

@@ -1,7 +1,7 @@
 """Load the catalog's entries: one TOML file each, packed into one JSON file because parsing all takes 0.5 s.
 
-The packed file is next to the entries and in the wheel. It is rebuilt when a file of the catalog or this
-code changed (it contains their hash). A bad entry is refused with file, line, key and what was expected.
+The packed file is next to the entries and in the wheel. It contains a hash of the entries and of the code that reads
+them, and is rebuilt if one of these changed. A bad entry is refused with file, line, key and what was expected.
 """
 
 from __future__ import annotations
@@ -44,67 +44,63 @@ class _Packed(msgspec.Struct):
     literals: dict[str, tuple[str, ...]]
 
 
-def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
-    """Return all entries of a folder by code; raises CatalogueError for the first entry that cannot be used."""
-    if folder == FOLDER:
-        return dict(_shipped().issues)
-    issues = {issue.code: issue for issue in map(load_file, sorted(folder.glob("*.toml")))}
-    if not issues:
-        raise CatalogueError(f"{folder}: expected at least one entry, a file CODE.toml")
-    return issues
+def load() -> dict[str, model.Issue]:
+    """Return all known issues by code.
+
+    Raises:
+        CatalogueError: The first entry that cannot be used.
+    """
+    return dict(_shipped().issues)
 
 
-def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
+def load_checks() -> dict[str, model.CheckCode]:
     """Return the entries of check codes: codes of findings that are not known issues."""
-    if folder == CHECKS:
-        return dict(_shipped().checks)
-    return {path.stem: _load_check(path) for path in sorted(folder.glob("*.toml"))}
+    return dict(_shipped().checks)
 
 
 def with_config(but: Container[str] = ()) -> list[model.Issue]:
-    """Return the shipped entries with a [[config]] table (settings that cause the issue), without those in `but`."""
+    """Return the known issues with a [[config]] table (settings that cause the issue), without those in `but`."""
     return [issue for issue in load().values() if issue.config and issue.code not in but]
 
 
 def pattern_literals() -> dict[str, tuple[str, ...]]:
-    """Return the literal texts of each pattern of the shipped entries; patterns with too short texts are left out."""
+    """Return the literal texts of each pattern of the entries; patterns with too short texts are left out."""
     return _shipped().literals
 
 
-def find(code: str, folder: Path = FOLDER) -> model.Issue:
-    """Return the known issue with a code, in any letter case; the error for an unknown code suggests similar ones."""
-    name = code.upper()
-    if folder == FOLDER and name in _shipped().issues:
-        return _shipped().issues[name]
-    path = folder / f"{name}.toml"
-    if model.CODE.fullmatch(name) and path.is_file():
-        return load_file(path)
-    known = sorted(path.stem for path in folder.glob("*.toml"))
-    families = ", ".join(dict.fromkeys(item.rstrip("0123456789") for item in known))
-    hint = close_matches(name, known) or f" (families: {families}; `catalog` lists all)"
+def find(code: str) -> model.Issue:
+    """Return the known issue with a code, in any letter case.
+
+    Raises:
+        CatalogueError: The code is unknown; the message names similar ones.
+    """
+    issues = _shipped().issues
+    if code.upper() in issues:
+        return issues[code.upper()]
+    families = ", ".join(dict.fromkeys(name.rstrip("0123456789") for name in issues))
+    hint = close_matches(code.upper(), issues) or f" (families: {families}; `catalog` lists all)"
     raise CatalogueError(f"unknown code {code!r}{hint}")
 
 
-def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
-    """Return the entry of a check code."""
-    if folder == CHECKS and code in _shipped().checks:
-        return _shipped().checks[code]
-    return _load_check(folder / f"{code}.toml")
+def find_check(code: str) -> model.CheckCode:
+    """Return the entry of a check code; KeyError for any other code."""
+    return _shipped().checks[code]
 
 
-def is_check(code: str, folder: Path = CHECKS) -> bool:
+def is_check(code: str) -> bool:
     """Return whether a code is a check code."""
-    return bool(model.CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
+    return code in _shipped().checks
 
 
 def load_file(path: Path) -> model.Issue:
-    """Read and check the entry of one known issue."""
+    """Read and check the entry of one known issue; patterns and samples are checked by `signatures.check`."""
     from diagnostics.catalog.schema import parse_issue  # not needed where the packed file is up to date
 
     return _load(path, parse_issue)
 
 
-def _load_check(path: Path) -> model.CheckCode:
+def load_check_file(path: Path) -> model.CheckCode:
+    """Read and check the entry of one check code."""
     from diagnostics.catalog.schema import parse_check  # as above
 
     return _load(path, parse_check)
@@ -138,7 +134,7 @@ def pack(current: str = "") -> _Packed:
     from diagnostics.catalog.literal_prefilter import SHORTEST, literals  # as above
 
     issues = {path.stem: load_file(path) for path in sorted(FOLDER.glob("*.toml"))}
-    checks = {path.stem: _load_check(path) for path in sorted(CHECKS.glob("*.toml"))}
+    checks = {path.stem: load_check_file(path) for path in sorted(CHECKS.glob("*.toml"))}
     signatures = [issue.signature for issue in issues.values() if issue.signature]
     texts = {
         pattern: literals(pattern) for item in signatures for pattern in (*item.any, *item.all, *item.none)

@@ -1,9 +1,9 @@
-"""Rank the mitigations of a known issue: every command recommends its first fix in this order.
+"""Rank the mitigations of a known issue, and make findings and JSON summaries with the ranked mitigations.
 
 A recorded run shows that a mitigation helps against one trigger, and says nothing about other triggers. So mitigations
-that helped against the trigger at hand come first; if the trigger is unknown, those that helped against the most
-triggers. A mitigation that was tested and failed is never recommended. It is reported with the command that reproduces
-the failure.
+that helped against the triggers at hand come first; if these are unknown, those that helped against the most triggers.
+A mitigation that only failed against the possible triggers is not recommended. It is reported with the command that
+reproduces the failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diagnostics.findings import Evidence, Finding, Fix, Severity
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.versions import in_range, is_release, issue_package
 
-# Every framework runs on vLLM, so vLLM's edit is used for frameworks without their own.
+# The frameworks run on vLLM, so vLLM's edit is used for frameworks without their own.
 _ENGINE = "vllm"
 
 
@@ -62,12 +62,12 @@ def recommended_fix(
 def finding_of_issue(
     issue: Issue, certainty: str, seen: Iterable[tuple[str, str]], title: str = ""
 ) -> Finding:
-    """Return an observed issue as a finding with its recommended fix.
+    """Return an observed issue as a finding (an error) with its recommended fix.
 
     Args:
         issue: The known issue.
         certainty: Certainty that the issue applies to the user's case.
-        seen: (observed value, its source) of each evidence.
+        seen: (observed value, its location) of each piece of evidence.
         title: A title for this case; empty for the entry's title.
     """
     return Finding(
@@ -103,7 +103,7 @@ def issue_summary(issue: Issue) -> dict[str, Any]:
 
 
 def possible_triggers(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the recorded triggers that can occur in the installed releases."""
+    """Return the issue's triggers that can occur in the installed releases; all of them if the release is unknown."""
     release = releases.get(issue_package(issue))
     impossible = {
         trigger.name
@@ -116,7 +116,7 @@ def possible_triggers(issue: Issue, releases: Mapping[str, str]) -> tuple[str, .
 def edits_for(
     mitigation: Mitigation, frameworks: Iterable[str], releases: Mapping[str, str]
 ) -> list[tuple[fixes.Edit, Bound]]:
-    """Return the edits for frameworks, except those whose options the installed release does not have."""
+    """Return (edit, bound) of the edits for frameworks, without options that the installed release does not have."""
     result = [
         (edit, bound)
         for name in dict.fromkeys(frameworks)
@@ -159,23 +159,23 @@ def _rate(
     releases: Mapping[str, str],
 ) -> fixes.RankedMitigation:
     possible = known or release_triggers
-    printed = [name for name in possible if name in mitigation.helps]
+    helped = [name for name in possible if name in mitigation.helps]
     failed = [name for name in possible if name in mitigation.fails]
     executed = mitigation.evidence == "executed"
     # A mitigation that helps only against triggers that cannot occur in these releases is useless here.
-    useless = executed and not printed and bool(failed or not set(mitigation.helps) & set(release_triggers))
+    useless = executed and not helped and bool(failed or not set(mitigation.helps) & set(release_triggers))
     edits = _edits(mitigation, frameworks, releases)
     return fixes.RankedMitigation(
         mitigation=mitigation.name,
         about=mitigation.about,
-        standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if printed else fixes.NOT_TESTED,
+        standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if helped else fixes.NOT_TESTED,
         evidence=mitigation.evidence,
         edits=tuple(edit for edit, _ in edits),
-        as_run=any(set(printed or mitigation.helps) & set(bound.ran) for _, bound in edits),
+        as_run=any(set(helped or mitigation.helps) & set(bound.ran) for _, bound in edits),
         triggers=known,
         helps=mitigation.helps,
         fails=mitigation.fails,
-        untried=tuple(name for name in possible if executed and name not in [*printed, *failed]),
+        untried=tuple(name for name in possible if executed and name not in [*helped, *failed]),
         run=_failing_run(issue, mitigation, failed or list(mitigation.fails)) if useless else None,
     )
 

@@ -1,7 +1,7 @@
-"""Define the records of the catalog: a known issue with its affected releases, signature, mitigations and triggers.
+"""Define the records of the catalog: known issues with their parts, and check codes.
 
-The attributes are those of the document that `explain --format json` prints. `diagnostics.catalog.schema` makes the
-records from an entry's TOML file, whose layout is described in docs/catalog.md.
+The attributes of `Issue` are those of the document that `explain --format json` prints. `diagnostics.catalog.schema`
+makes the records from an entry's TOML file, whose layout is described in docs/catalog.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class SourceSearch(Record, frozen=True):
-    """The search in source code that established the affected releases, run for each release (evaluation/catalog).
+    """A search in the source code of each release that established the affected releases (run by evaluation/catalog).
 
     Attributes:
         files: Glob patterns of paths in the wheel, such as vllm/config/*.py.
@@ -74,7 +74,7 @@ class Affected(Record, frozen=True):
         evidence: One of EVIDENCE.
         source: Source of the claim: a file and line, a thread, or the run.
         looked_to: The newest release examined, for a range without an end.
-        needed: Whether the issue occurs only with an affected release of this package too.
+        needed: Whether the issue occurs only if this package's release is affected, too.
         read: The search in source code that established a static claim; None if there is none.
     """
 
@@ -104,7 +104,7 @@ class LogSample(Record, frozen=True):
 
 
 class Signature(Record, frozen=True):
-    """Patterns that recognise an issue in a log: some of `any`, all of `all`, none of `none`; RE2, matched by line.
+    """RE2 patterns that recognise an issue in the lines of a log: some of `any`, all of `all`, none of `none`.
 
     Attributes:
         role: `root`, `cascade` (follows from a root), or `confirmation` (usually harmless; supports another issue).
@@ -126,7 +126,7 @@ class Signature(Record, frozen=True):
 
 
 class ConfigRule(Record, frozen=True):
-    """Values of the run plan that together cause the issue; with `by_rule`, a lint rule checks them instead."""
+    """Values of the run plan that together cause the issue; if `by_rule`, a lint rule replaces this comparison."""
 
     about: Text
     when: tuple[tuple[str, Any], ...]
@@ -169,19 +169,15 @@ class Mitigation(Record, frozen=True):
     bounds: tuple[Bound, ...] = ()
 
     def known_edits(self) -> Iterator[tuple[Edit, Bound]]:
-        """Yield the edits as actions, each with its bound."""
+        """Yield (edit, bound) for each edit, as an action."""
         bounds = self.bounds or (Bound(),) * len(self.edits)
         for (framework, text), bound in zip(self.edits, bounds, strict=True):
             yield self._action(framework, text), bound
 
     def actions(self, names: Iterable[str]) -> Iterator[Edit]:
-        """Yield the edits for some frameworks as actions."""
+        """Yield the edits for the named frameworks, as actions."""
         for name in dict.fromkeys(names):
             yield from (edit for edit, _ in self.known_edits() if edit.framework == name)
-
-    def action(self, framework: str) -> Edit | None:
-        """Return the first edit for a framework; None if there is none."""
-        return next(self.actions([framework]), None)
 
     def by_framework(self) -> dict[str, str]:
         """Return the edits by framework; several edits for a framework name their releases."""
@@ -201,7 +197,7 @@ class Mitigation(Record, frozen=True):
 
 
 class EarlierTraceback(Record, frozen=True):
-    """A traceback that must precede the issue's traceback in the log; an empty `raised` matches any exception."""
+    """A frame of an earlier traceback in the log, and the exception that it raised; an empty `raised` means any."""
 
     frame: Frame
     raised: str = ""
@@ -231,7 +227,7 @@ class Reference(Record, frozen=True):
 
 
 class WaitGraphPattern(Record, frozen=True):
-    """Pattern of an issue in a wait graph: cause classes, and frames of the blocking and a waiting process."""
+    """Pattern of an issue in a wait graph: cause classes, and frames of the blocking process and of a waiting one."""
 
     causes: Names
     culprit: tuple[Frame, ...] = ()
@@ -279,14 +275,7 @@ class Issue(Record, frozen=True):
     not_run: str = ""
     audit: Names = ()
 
-    def executed(self) -> bool:
-        """Return whether a run of the failure or of a mitigation is recorded."""
-        return "executed" in {
-            *(item.evidence for item in self.affected),
-            *(item.evidence for item in self.mitigations),
-        }
-
     def recorded(self) -> tuple[str, ...]:
-        """Return all triggers by name: those of the entry, and those that mitigations were run against."""
+        """Return the names of all triggers: those of the entry, and those that mitigations were run against."""
         names = [name for entry in self.mitigations for name in (*entry.helps, *entry.fails)]
         return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *names]))

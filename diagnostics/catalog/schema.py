@@ -1,6 +1,7 @@
 """Convert the TOML document of an entry to a record, or refuse it with the file, line and key of the mistake.
 
-msgspec checks types, required and unknown keys. `_issue_problems` checks the rules that connect several keys.
+msgspec checks types, required and unknown keys. The functions `_*_problems` check names, and rules that connect several
+keys. Patterns and samples are checked elsewhere, by `signatures.check`.
 """
 
 from __future__ import annotations
@@ -14,40 +15,26 @@ from msgspec import Meta
 
 from diagnostics.catalog import model
 from diagnostics.fixes import Install, edit_without_framework
-from diagnostics.toml_source import Keys, TomlSource, close_matches
+from diagnostics.toml_source import Keys, TomlSource, close_matches, value_at
 
 SCHEMA = "grpo-doctor.issue.v1"
 CHECK_SCHEMA = "grpo-doctor.check.v1"
 _REQUIREMENT = r"\A[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?\Z"
 _PLAN_NAME = re.compile(r"[a-z_]+(\.[a-z_]+)*")
-# The path of a problem in msgspec's message, such as `$.affected[0].source`.
-_LOCATION = re.compile(r"(.*) - at `\$(.*)`\Z", re.DOTALL)
-_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")
-_MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
-_TYPES = {
-    "str": "a string",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-    "int": "a whole number",
-}
-_CHOICES = {"kind": model.KINDS, "status": model.STATUSES, "role": model.ROLES, "evidence": model.EVIDENCE}
+# The expected form of a field with a pattern or a set of values.
 _FORMS = {
+    "kind": f"one of {', '.join(model.KINDS)}", "status": f"one of {', '.join(model.STATUSES)}",
+    "role": f"one of {', '.join(model.ROLES)}", "evidence": f"one of {', '.join(model.EVIDENCE)}",
     "since": "a release of this project, as 0.1.0", "versions": "a version specifier, as >=0.6.0,<0.11",
     "looked_to": "a release, as 0.31.0", "aliases": "a text on one line, at most 120 characters",
     "symptoms": "a phrase on one line, at most 120 characters", "install": "requirements, such as numpy<2",
-}  # fmt: skip
-# The records of tables inside a record.
-_TABLES: dict[str, type[msgspec.Struct]] = {
-    "affected": model.Affected, "read": model.SourceSearch, "frames": model.Frame, "config": model.ConfigRule,
-    "triggers": model.IssueTrigger, "references": model.Reference, "hang": model.WaitGraphPattern,
 }  # fmt: skip
 Record = TypeVar("Record", bound=msgspec.Struct)
 Problem = tuple["Keys", str]
 
 
 class _Edit(model.Record, frozen=True):
-    """One edit of a mitigation for one framework: an option to set, packages to install, or advice what not to do."""
+    """An edit of a mitigation: an option to set, packages to install, or advice what not to do."""
 
     set: str = ""
     install: tuple[Annotated[str, Meta(pattern=_REQUIREMENT)], ...] = ()
@@ -77,7 +64,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
         _convert(
             source,
             ("triggers", name),
-            {"name": name, **table, "earlier": _with_frames(table)},
+            {"name": name, **table, "earlier": _earlier_tracebacks(table)},
             model.IssueTrigger,
         )
         for name, table in _named_tables(source, entry, "triggers")
@@ -91,7 +78,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
             entry[key] = entry[key].strip()
     issue = _convert(source, (), entry, model.Issue)
     for keys, expected in _issue_problems(issue):
-        raise source.error_at(keys, _value_at(document, keys), expected)
+        raise source.error_at(keys, value_at(document, keys), expected)
     return issue
 
 
@@ -103,7 +90,7 @@ def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode
         entry["about"] = " ".join(entry["about"].split())
     check = _convert(source, (), entry, model.CheckCode)
     for keys, expected in _phrase_problems(check):
-        raise source.error_at(keys, _value_at(document, keys), expected)
+        raise source.error_at(keys, value_at(document, keys), expected)
     return check
 
 
@@ -159,8 +146,8 @@ def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.
     return _convert(source, keys, values, model.Mitigation)
 
 
-def _with_frames(trigger: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a trigger's earlier tracebacks; their path and function form a frame."""
+def _earlier_tracebacks(trigger: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a trigger's earlier tracebacks; `path` and `function` of each become a frame."""
     return [
         {
             "frame": {key: item[key] for key in ("path", "function") if key in item},
@@ -185,52 +172,12 @@ def _signature(source: TomlSource, table: dict[str, Any]) -> model.Signature:
 
 
 def _convert(source: TomlSource, keys: Keys, values: Any, kind: type[Record]) -> Record:
-    """Convert the table at `keys` to a record; an error names file, line, key and the expected value."""
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        match = _LOCATION.fullmatch(str(error))
-        message, path = (match[1], match[2]) if match else (str(error), "")
-    inner: list[str | int] = [
-        int(part) if part.isdecimal() else part for part in re.findall(r"[\w-]+", path.replace("[...]", ""))
-    ]
-    names = [part for part in inner if isinstance(part, str)]
-    if unknown := _UNKNOWN_KEY.match(message):
-        known = _TABLES[names[-1]].__struct_fields__ if names else kind.__struct_fields__
-        expected = f"one of {', '.join(known)}{close_matches(unknown[1], known)}"
-        raise source.error_at((*keys, *inner, unknown[1]), None, expected)
-    if missing := _MISSING_KEY.match(message):
-        raise source.error_at((*keys, *inner), None, f"the key {missing[1]!r}")
-    value = _value_at(values, tuple(inner))
-    raise source.error_at(
-        (*keys, *inner), value, _describe_expected(message, names[-1] if names else "", value)
-    )
-
-
-def _describe_expected(message: str, field: str, value: Any) -> str:
-    """Translate what msgspec expected into words for a contributor."""
-    if message.startswith("Invalid enum value"):
-        choices = _CHOICES[field]
-        return f"one of {', '.join(choices)}{close_matches(str(value), choices)}"
-    if "matching regex" in message:
-        return _FORMS.get(field, "a string with something in it")
-    if "length >=" in message:
-        return "at least one"
-    kind = re.match(r"Expected `(\w+)", message)
-    return _TYPES.get(kind[1], kind[1]) if kind else message
-
-
-def _value_at(document: Any, keys: Keys) -> Any:
-    for key in keys:
-        try:
-            document = document[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return None if isinstance(document, dict | list) else document
+    record: Record = source.convert(keys, values, kind, _FORMS)
+    return record
 
 
 def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
-    """Yield violations of rules that connect several keys: (keys, expected value)."""
+    """Yield violations of rules that a type cannot express, as (keys, expected value)."""
     yield from _phrase_problems(issue)
     yield from _unknown_names("components", issue.components, model.COMPONENTS)
     yield from _unknown_names("frameworks", issue.frameworks, tuple(model.FRAMEWORKS))

@@ -1,4 +1,4 @@
-"""Search known issues and check codes by words that describe a failure, with BM25 over weighted fields of the entries.
+"""Search catalog entries (known issues, check codes) by a description in words, with BM25 over weighted fields.
 
 English text is indexed by stems, identifiers also by their parts, Chinese text by pairs of characters.
 """
@@ -17,18 +17,18 @@ MAX_RESULTS = 3
 # Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009, section 3.5 (BM25F).
 _SATURATION = 2.0
 _LENGTH = 0.8
-"""How much a long text lowers the weight of each of its words, from 0 to 1; not used for the fields in _NAMES."""
+"""How much a long text lowers the weight of each of its words, from 0 to 1; not applied to the fields in _NAMES."""
 _WEIGHTS = {
     "symptoms": 4.0, "title": 4.0, "aliases": 3.0, "triggers": 1.0, "cause": 1.0, "samples": 0.7, "scope": 0.5,
     "detail": 0.3, "mitigations": 0.2,
 }  # fmt: skip
 _NAMES = ("symptoms", "title", "aliases")
-# A result needs the first share of the query's weight, or the second with two terms in its names; a term elsewhere
-# counts half.
+# Share of the query's weight that a result must contain: in general, and with two terms in its names. A term that is
+# not in the names counts half.
 _MIN_COVERAGE, _MIN_COVERAGE_OF_TWO = 0.42, 0.28
 _MIN_OF_BEST = 0.4
 """A result needs this share of the best result's score."""
-# Weight of an unknown word, and of an unknown pair of Chinese characters, most of which span two words.
+# Relative weight of an unknown word, and of an unknown pair of Chinese characters: most such pairs span two words.
 _UNKNOWN, _UNKNOWN_PAIR = 1.0, 0.15
 _WORD = re.compile(
     r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*|\d{2,}|(?<![\w.])(?:1|0(?:\.0+)?)(?![\w.])|[\u4e00-\u9fff]+",
@@ -45,9 +45,9 @@ _STOP = frozenset([
     "will", "with", "won", "you", "your",
 ])  # fmt: skip
 _ENDINGS = ("ations", "ation", "ing", "ies", "ied", "ed", "es", "ly", "s", "e")
-_ROOT = 3
-# Synonyms in a description of any failure; terms of one entry are in its symptoms.
-_SAME = {
+_MIN_STEM = 3
+# Synonyms that fit any failure; words that fit only one entry are in its symptoms.
+_SYNONYMS = {
     "stuck": "hang", "hung": "hang", "freeze": "hang", "freezes": "hang", "froze": "hang", "frozen": "hang",
     "blocked": "hang", "dies": "die", "died": "die", "dead": "die", "killed": "kill",
     "gibberish": "garbled", "garbage": "garbled", "vram": "gpu memory", "oom": "oom memory",
@@ -57,7 +57,7 @@ _SAME = {
 
 
 def stem(word: str) -> str:
-    """Return a word without its ending.
+    """Return a word without its English ending.
 
     Example:
         >>> [stem(word) for word in ("updates", "updated", "updating", "update", "stopped", "weights")]
@@ -65,10 +65,10 @@ def stem(word: str) -> str:
     """
     word = word.lower()
     for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= _ROOT:
+        if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM:
             word = word[: -len(ending)]
             break
-    return word[:-1] if len(word) > _ROOT and word[-1] == word[-2] and word[-1] not in "aeiousl" else word
+    return word[:-1] if len(word) > _MIN_STEM and word[-1] == word[-2] and word[-1] not in "aeiousl" else word
 
 
 def terms(text: str) -> Iterator[str]:
@@ -92,13 +92,13 @@ def _terms_of(word: str) -> tuple[str, ...]:
     synonyms = [
         synonym
         for item in ([joined, *parts] if len(parts) > 1 else [joined])
-        for synonym in _SAME.get(item.lower(), item).split()
+        for synonym in _SYNONYMS.get(item.lower(), item).split()
     ]
     return tuple(stem(item) for item in synonyms if item.lower() not in _STOP and len(item) > 1)
 
 
 class IssueSearch:
-    """A BM25 index of the given entries; rare terms weigh more."""
+    """A BM25 index of catalog entries; a term weighs more if few entries have it."""
 
     def __init__(self, entries: Mapping[str, Issue | CheckCode]) -> None:
         counts = {
@@ -166,7 +166,7 @@ class IssueSearch:
 
 
 def _frequencies(entry: Mapping[str, Counter[str]], mean: Mapping[str, float]) -> dict[str, float]:
-    """Return how often each term is in an entry, weighted by field and its length."""
+    """Return how often each term is in an entry, weighted by the field and by the field's length."""
     result: dict[str, float] = {}
     for field, words in entry.items():
         length = 1.0 if field in _NAMES else 1 - _LENGTH + _LENGTH * words.total() / mean[field]

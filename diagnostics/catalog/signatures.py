@@ -1,11 +1,10 @@
-"""Match an entry's signature against a text with RE2 (in linear time), and check entries' samples."""
+"""Match an entry's signature against a text with RE2 (in linear time); check the patterns and samples of entries."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import re2
 
@@ -14,25 +13,22 @@ from diagnostics.catalog.loader import FOLDER, CatalogueError
 from diagnostics.catalog.model import Issue, Signature
 from diagnostics.toml_source import TomlSource
 
-
-@functools.cache
-def _compiled(pattern: str) -> Any:
-    return re2.compile(pattern)
+_compiled = functools.cache(re2.compile)
 
 
 def matches(signature: Signature, text: str) -> bool:
-    """Return whether a signature matches a text: some of `any`, all of `all`, none of `none`, line by line with RE2."""
+    """Return whether lines of a text match some pattern of `any`, all of `all` and none of `none`."""
     lines = text.splitlines()
+
+    def occurs(pattern: str) -> bool:
+        compiled = _compiled(pattern)
+        return any(compiled.search(line) for line in lines)
+
     return (
-        any(_in_some_line(pattern, lines) for pattern in signature.any)
-        and all(_in_some_line(pattern, lines) for pattern in signature.all)
-        and not any(_in_some_line(pattern, lines) for pattern in signature.none)
+        any(map(occurs, signature.any))
+        and all(map(occurs, signature.all))
+        and not any(map(occurs, signature.none))
     )
-
-
-def _in_some_line(pattern: str, lines: list[str]) -> bool:
-    compiled = _compiled(pattern)
-    return any(compiled.search(line) for line in lines)
 
 
 def check(issue: Issue, folder: Path = FOLDER) -> None:
@@ -63,14 +59,14 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
 
 
 def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[str]:
-    """Return one line for each positive sample that another entry's signature also matches, with both locations."""
+    """Return one line for each positive sample and each other entry that matches it, with both locations."""
     owners = [(pattern, issue) for issue in issues if issue.signature for pattern in issue.signature.any]
-    automaton = compile_set([pattern for pattern, _ in owners])
+    any_patterns = compile_set([pattern for pattern, _ in owners])
     problems = []
     for issue in issues:
         for place, kind, about, text in _samples(issue, _source(issue, folder)):
             lines = text.splitlines() if kind == "positive" else []
-            indexes = sorted({index for line in lines for index in automaton.Match(line) or ()})
+            indexes = sorted({index for line in lines for index in any_patterns.Match(line) or ()})
             candidates = {owners[index][1].code: owners[index] for index in reversed(indexes)}
             for pattern, second in candidates.values():
                 if second is issue or second.signature is None or not matches(second.signature, text):

@@ -1,1 +1,1 @@
-"""Implement the small commands `versions`, `explain`, `catalog` and `completion`."""
+"""Implement the commands `versions`, `explain` and `catalog`."""

@@ -1,15 +1,21 @@
-"""Run the command `catalog`: list the codes of known issues and of checks, or check the entries."""
+"""Run the command `catalog`: list the codes of known issues and of checks, or look for errors in their entries."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
 from diagnostics import catalog
-from diagnostics.catalog import documents
+from diagnostics.catalog import documents, signatures
+from diagnostics.catalog.model import CheckCode, Issue
 from diagnostics.cli import Command
-from diagnostics.commands import catalog_check
 from diagnostics.findings import FINE
+from diagnostics.lint import rules
 from diagnostics.output import json_output
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @click.command(
@@ -25,8 +31,8 @@ from diagnostics.output import json_output
 def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
     """List the codes of known issues and of checks, or check the entries."""
     issues, checks = catalog.load(), catalog.load_checks()
-    if check and (wrong := catalog_check.problems(issues, checks)):
-        raise catalog.CatalogueError("\n".join(wrong))
+    if check and (problems := find_problems(issues, checks)):
+        raise catalog.CatalogueError("\n".join(problems))
     if format == "json":
         print(json_output.dump(documents.catalog_document(issues.values(), checks.values())))
         return FINE
@@ -38,3 +44,21 @@ def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
     for check_code in checks.values():
         print(f"{check_code.code}  {documents.CHECK:<7} {check_code.title}")
     return FINE
+
+
+def find_problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> list[str]:
+    """Return the errors that involve several entries, such as a sample that two entries match, one line each.
+
+    Raises:
+        CatalogueError: The first entry whose own patterns do not match its samples as declared.
+    """
+    for issue in issues.values():
+        signatures.check(issue)
+    messages = signatures.ambiguous_samples(issues.values())
+    for issue in issues.values():
+        for code in issue.signature.confirms if issue.signature else ():
+            if code not in issues or issues[code].signature is None:
+                expected = f"expected codes of known issues with a signature, not {code}"
+                messages.append(f"{catalog.FOLDER / issue.code}.toml: signature.confirms: {expected}")
+    messages += rules.find_registration_errors({*issues, *checks}, issues.values())
+    return [message.replace(f"{ROOT}/", "") for message in messages]

@@ -1,4 +1,4 @@
-"""Find the codes that a text may refer to, by the signatures of known issues or else by similar words."""
+"""Find the known issues and check codes that a user's text may mean, by signatures or else by similar words."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _TypedLine(LogSource):
 
 
 def search(text: str) -> tuple[list[str], list[str]]:
-    """Return the codes whose signature matches a text; and, if there are none, the codes with similar words."""
+    """Return the codes whose signature matches a text; and, only if there are none, the codes with similar words."""
     issues = catalog.load()
     verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
-    printed = [entry.issue.code for entry in verdict.candidates]
-    return printed, [] if printed else IssueSearch({**issues, **catalog.load_checks()}).search(text)
+    matching = [entry.issue.code for entry in verdict.candidates]
+    return matching, [] if matching else IssueSearch({**issues, **catalog.load_checks()}).search(text)

@@ -38,9 +38,9 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
         codes, found_by = search(" ".join(words))
     explained = [explain(code) for code in dict.fromkeys(codes)]
     if format == "json":
-        every = [document for document, _ in explained]
-        several = {"schema": _SCHEMA, "found_by": found_by, "explained": every}
-        print(json_output.dump(every[0] if len(words) == 1 and not found_by else several))
+        each = [document for document, _ in explained]
+        several = {"schema": _SCHEMA, "found_by": found_by, "explained": each}
+        print(json_output.dump(each[0] if len(words) == 1 and not found_by else several))
     elif found_by:
         issue_text.print_matches(sanitize.console(), " ".join(words), found_by, explained)
     else:
@@ -49,7 +49,11 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
 
 
 def explain(code: str) -> Explained:
-    """Return the document of a code, and the recommended fix; None for a check code or if there is no fix."""
+    """Return the document of a code, and the recommended fix; None for a check code.
+
+    Raises:
+        CatalogueError: There is no such code.
+    """
     if catalog.is_check(code):
         return documents.check_document(catalog.find_check(code)), None
     issue = catalog.find(code)
@@ -61,14 +65,14 @@ def search(text: str) -> tuple[list[str], str]:
     """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words).
 
     Raises:
-        CatalogueError: There is no such code.
+        CatalogueError: No code fits the text, or the text is a code that does not exist.
     """
     # Imported here, because an explanation of a code does not need `triage`.
     from diagnostics.commands import code_search
 
-    printed, similar = code_search.search(text)
-    if printed:
-        return printed, "printed"
+    matching, similar = code_search.search(text)
+    if matching:
+        return matching, "printed"
     if not similar and re.fullmatch(r"\w*\d\w*", text):
         catalog.find(text)  # its error names similar codes
     if not similar:

@@ -1,4 +1,7 @@
-"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index."""
+"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index.
+
+Rank the pairs of releases, choose releases that fit together, let uv resolve them, and print or export the result.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from rich.console import Console
 
 from diagnostics import UserError
 from diagnostics.api_index import query, store
-from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Answer, Compatibility, Release
 from diagnostics.fixes import quote_command
 from diagnostics.output.redact import mask_and_cut
@@ -25,15 +27,16 @@ from diagnostics.output.terminal import print_command, print_text
 SCHEMA = "grpo-doctor.versions-answer.v1"
 # Packages for which a release is chosen to go with another package, most restrictive first.
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
-_SHOWN, _SHOWN_AGAINST, _NAMES = 5, 3, 2
+# Largest numbers of printed rows that fit, of rows that do not fit, and of missing names in a row.
+_MAX_FITTING, _MAX_UNFIT, _MAX_NAMES = 5, 3, 2
 _RESOLVE_LIMIT_S = 20
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
 def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
-    """Return the packages of a question, each with the releases that fit; the package with the fewest comes first.
+    """Return the packages of a question, each with its matching releases; the package with the fewest comes first.
 
-    If no release is given, only the newest release of the first package fits.
+    If no word has a version, only the newest release of the first package takes part.
 
     Raises:
         UserError: A word is malformed, a package is named twice, or the index has no such package or release.
@@ -65,8 +68,8 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
 def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     """Return the ranked pairs of releases for the packages in a question.
 
-    The first package is paired with each other package; a single package, with the packages that it depends on, or
-    else with those that depend on it.
+    The first package is paired with each other package. A single package is paired with those of _PROVIDERS that it
+    depends on, or else with all indexed packages that depend on it.
     """
     if len(questions) == 1:
         package, releases = questions[0]
@@ -77,7 +80,7 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
         }
         related = [name for name in _PROVIDERS if name in all_releases and _depends(releases[0], name)]
         related = related or [name for name, listed in all_releases.items() if _depends(listed[0], package)]
-        questions += [(name, all_releases[name]) for name in related]
+        questions = questions + [(name, all_releases[name]) for name in related]
     (first, mine), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -98,7 +101,7 @@ def _depends(user: Release, provider: str) -> bool:
 
 
 def installed_pairs(python: Path) -> list[Compatibility]:
-    """Return the evidence about each pair of indexed packages of an environment of which one uses the other.
+    """Return the evidence about each pair of installed releases in the index of which one depends on the other.
 
     Raises:
         UserError: No package of the environment has its release in the index.
@@ -120,7 +123,7 @@ def installed_pairs(python: Path) -> list[Compatibility]:
 
 
 def choose_set(answers: Sequence[Answer]) -> list[Release]:
-    """Return one release for each package: the best pair of each answer that is compatible with those chosen before."""
+    """Return the releases to install together: of each answer the best pair that fits the releases chosen before."""
     chosen: dict[str, Release] = {}
     for answer in answers:
         for pair in answer.pairs:
@@ -136,7 +139,7 @@ def choose_set(answers: Sequence[Answer]) -> list[Release]:
 
 
 def _are_compatible(first: Release, second: Release) -> bool:
-    """Return whether two releases exclude each other neither by declared ranges nor by common requirements."""
+    """Return whether neither the declared ranges of two releases nor their common requirements exclude each other."""
     for user, provider in ((first, second), (second, first)):
         ranges = [item for item, extra in query.declared_ranges(user, provider.package) if not extra]
         if any(not item.contains(provider.version, prereleases=True) for item in ranges):
@@ -145,7 +148,10 @@ def _are_compatible(first: Release, second: Release) -> bool:
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
-    """Yield the evidence on a pair of releases, strongest first; without `with_names` not that of an excluded pair."""
+    """Yield the evidence on a pair of releases: recorded run, declared ranges, conflicts, then missing names.
+
+    Without `with_names`, the rest is left out after a part that excludes the pair.
+    """
     if pair.run:
         results = {
             "ran": "ran on a CPU",
@@ -177,14 +183,12 @@ def _name_evidence(pair: Compatibility) -> Iterator[str]:
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
         clashes = [item for item in items if item.use.kind == "registered"]
         yield from (f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes)
-        if distinct := _distinct([item for item in items if item not in clashes]):
-            listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_NAMES])
-            more = f" and {len(distinct) - _NAMES} more" if len(distinct) > _NAMES else ""
+        # The first use of each name: in a dict the last entry of a key wins.
+        by_name = {item.use.text: item for item in reversed(items) if item not in clashes}
+        if distinct := list(by_name.values())[::-1]:
+            listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_MAX_NAMES])
+            more = f" and {len(distinct) - _MAX_NAMES} more" if len(distinct) > _MAX_NAMES else ""
             yield f"missing {moment}: {listing}{more}"
-
-
-def _distinct(items: Sequence[MissingUse]) -> list[MissingUse]:
-    return list({item.use.text: item for item in reversed(items)}.values())[::-1]
 
 
 def install_command(releases: Sequence[Release]) -> str:
@@ -196,7 +200,7 @@ def install_command(releases: Sequence[Release]) -> str:
 
 
 def _built_without_cuda(releases: Sequence[Release]) -> str:
-    """Return the package that another of the releases needs in a build without CUDA, '' if there is none."""
+    """Return the package that another of the releases needs in a build without CUDA; '' if there is none."""
     names = {item.package for item in releases}
     return next((name for user in names for name in names if query.is_built_for(user, name)), "")
 
@@ -219,9 +223,6 @@ def resolve(releases: Sequence[Release]) -> Resolution:
         program = uv.find_uv()
     except uv.UvMissingError:
         return Resolution(None, "uv is not installed")
-    environ = {**os.environ, **uv.uv_environment(os.environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
-    # uv must not start the Python of the user's virtual environment.
-    environ.pop("VIRTUAL_ENV", None)
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
         done = process.run(
             [
@@ -229,7 +230,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
                 ":all:", "--python", sys.executable, "-",
             ],
             timeout_s=_RESOLVE_LIMIT_S,
-            env=environ,
+            env=uv.process_environment(os.environ),
             cwd=Path(name),
             stdin="".join(f"{item.package}=={item.version}\n" for item in releases),
         )  # fmt: skip
@@ -265,7 +266,7 @@ def render(
         package, release = (answer.provider, first.user) if one_user else (answer.user, first.provider)
         print_text(console, f"{package} for {release}", "bold")
         rows = _evidence_rows(answer, one_user=one_user, with_names=every or answer.best is None)
-        visible = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
+        visible = rows if every else [*_first(rows, "✔!", _MAX_FITTING), *_first(rows, "✘", _MAX_UNFIT)]
         for row in visible:
             print_text(console, " ".join(row))
         if len(visible) < len(rows):
@@ -274,17 +275,13 @@ def render(
     print_text(console, "✔ fits  ! lacks names that only some functions call  ✘ does not fit", "dim")
     print_text(console, "names are read in source, not run", "dim")
     if chosen:
-        print_text(console, _resolution_line(resolution), "dim" if resolution.resolves else "bold")
-
-
-def _resolution_line(resolution: Resolution) -> str:
-    if resolution.resolves is None:
-        return f"the command was not resolved: {resolution.text}"
-    return f"uv {'resolves' if resolution.resolves else 'cannot resolve'} the command: {resolution.text}"
+        results = {True: "uv resolves", False: "uv cannot resolve", None: "not known whether uv resolves"}
+        line = f"{results[resolution.resolves]} the command: {resolution.text}"
+        print_text(console, line, "dim" if resolution.resolves else "bold")
 
 
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
-    """Print the pairs of installed releases that do not fit or lack names; all pairs if there are none."""
+    """Print the pairs of installed releases that do not fit or lack names; if there are none, print all pairs."""
     notable = [pair for pair in pairs if pair.contradicted or pair.when_called]
     fitting = [pair for pair in pairs if not pair.contradicted]
     text = f"{len(fitting)} of {len(pairs)} pairs of installed packages fit"
@@ -297,7 +294,7 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
 
 
 def _evidence_rows(answer: Answer, *, one_user: bool, with_names: bool) -> list[tuple[str, str]]:
-    """Return mark and text of each run of successive releases with the same evidence, the best first."""
+    """Return mark and text for each group of successive releases with the same evidence, the best first."""
 
     def varying(pair: Compatibility) -> Release:
         return pair.provider if one_user else pair.user
@@ -351,7 +348,7 @@ def pair_document(pair: Compatibility) -> dict[str, Any]:
 
 
 def document(answers: Sequence[Answer], chosen: Sequence[Release], resolution: Resolution) -> dict[str, Any]:
-    """Return the answer for programs."""
+    """Return the answers as JSON data."""
     return {
         "schema": SCHEMA,
         "install": install_command(chosen) if chosen else None,

@@ -59,14 +59,14 @@ def command(
     return FINE if release_pairs.best_pair(tried) else INCOMPLETE
 
 
-def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -> int:
+def _answer_questions(questions: tuple[str, ...], form: str, *, every: bool) -> int:
     """Print the answer from the index and return the exit code; exact releases that do not fit are a finding."""
     answers = version_answers.find_answers(version_answers.parse_questions(questions))
     chosen = version_answers.choose_set(answers)
     resolution = (
         version_answers.resolve(chosen) if chosen else version_answers.Resolution(None, "nothing fits")
     )
-    if output == "json":
+    if form == "json":
         print(json_output.dump(version_answers.document(answers, chosen, resolution)))
     else:
         version_answers.render(sanitize.console(), answers, chosen, resolution, every=every)
@@ -75,10 +75,10 @@ def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -
     return FINDINGS if len(questions) > 1 and all("==" in word for word in questions) else INCOMPLETE
 
 
-def _check_environment(python: Path, output: str) -> int:
+def _check_environment(python: Path, form: str) -> int:
     """Print how the installed releases of an environment fit each other, and return the exit code."""
     installed = version_answers.installed_pairs(python)
-    if output == "json":
+    if form == "json":
         documents = [version_answers.pair_document(pair) for pair in installed]
         print(json_output.dump({"schema": version_answers.SCHEMA, "pairs": documents}))
     else:

@@ -221,16 +221,16 @@ class _Reader:
         self.source, self.layers = source, layers
 
     def matrix(self, tables: dict[str, Any]) -> Matrix:
-        document: _Document = self._convert(tables, _Document, ())
+        document: _Document = self.source.convert((), tables, _Document)
         if document.schema != SCHEMA:
             raise self.source.error_at(("schema",), document.schema, repr(SCHEMA))
         self._check_names(document.layers, self.layers, ("layers",))
         recipes = {
-            name: self._convert({**table, "name": name}, Recipe, ("recipes", name))
+            name: self.source.convert(("recipes", name), {**table, "name": name}, Recipe)
             for name, table in document.recipes.items()
         }
         settings = {
-            name: self._convert(document.layers.get(name, {}), LayerSettings, ("layers", name))
+            name: self.source.convert(("layers", name), document.layers.get(name, {}), LayerSettings)
             for name in self.layers
         }
         return Matrix(
@@ -248,10 +248,10 @@ class _Reader:
             raise self.source.error_at(
                 keys, None, "an id of the form vllm-<version>+trl-<version>, or another trainer"
             )
-        recipe: str | None = self._convert(table.get("recipe"), str | None, (*keys, "recipe"))
+        recipe: str | None = self.source.convert((*keys, "recipe"), table.get("recipe"), str | None)
         self._check_names([recipe] if recipe else (), recipes, (*keys, "recipe"))
         values = {**table, **versions.groupdict(), "id": name, "recipe": recipes.get(recipe or "")}
-        cell: Cell = self._convert(values, Cell, keys)
+        cell: Cell = self.source.convert(keys, values, Cell)
         if cell.recipe and not cell.recipe.placeholders <= cell.versions.keys():
             raise self.source.error_at((*keys, "recipe"), recipe, f"a recipe for {cell.trainer}")
         applicable = [
@@ -267,34 +267,14 @@ class _Reader:
         return msgspec.structs.replace(cell, layers=ordered)
 
     def _breadth(self, table: Mapping[str, Any]) -> Breadth:
-        breadth: Breadth = self._convert(table, Breadth, ("breadth",))
+        breadth: Breadth = self.source.convert(("breadth",), table, Breadth)
         of_pairs = [name for name, layer in self.layers.items() if layer.of_pairs]
         self._check_names([rule.layer for rule in breadth.expect], of_pairs, ("breadth", "expect"))
         return breadth
 
-    def _convert(self, value: Any, kind: Any, keys: Keys) -> Any:
-        """Convert a value; an error names the key inside it."""
-        try:
-            return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.datetime))
-        except msgspec.ValidationError as error:
-            message, _, place = str(error).partition(" - at `$")
-            inner: Keys = tuple(
-                int(key) if key.isdecimal() else key for key in re.findall(r"\w+", place.replace("...", ""))
-            )
-            if unknown := re.search(r"unknown field `(\w+)`", message):
-                names = [field.name for field in msgspec.structs.fields(kind)]
-                message = f"unknown key {unknown[1]!r}{close_matches(unknown[1], names)}"
-                inner = (*inner, unknown[1])
-            place = self.source.location((*keys, *inner))
-            raise TomlError(f"{place}: {_dotted((*keys, *inner))}: {message}") from None
-
     def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:
         for name in names:
             if name not in allowed:
-                place = self.source.location((*keys, name))
                 listed = f"{', '.join(sorted(allowed))}{close_matches(name, allowed)}"
-                raise TomlError(f"{place}: {_dotted(keys)}: {name!r}: expected one of {listed}")
-
-
-def _dotted(keys: Keys) -> str:
-    return ".".join(map(str, keys)) or "key"
+                key = f"{self.source.location((*keys, name))}: {'.'.join(map(str, keys))}"
+                raise TomlError(f"{key}: {name!r}: expected one of {listed}")

@@ -19,7 +19,7 @@ from diagnostics.matrix.cells import Cell, Matrix
 from diagnostics.matrix.identity import SourceDigests
 from diagnostics.matrix.store import Store
 from diagnostics.process import Completed, run
-from diagnostics.uv import find_uv, uv_environment
+from diagnostics.uv import find_uv, process_environment
 
 # The project: the folder that holds diagnostics, grpo_core and repro.
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,18 +104,12 @@ class Context:
                 resolved, because users do not get local builds.
             folder: Working folder.
         """
-        environ = self._uv_environ(wheels=wheels)
+        environ = process_environment(self.environ)
+        if not wheels:
+            environ.pop("UV_FIND_LINKS", None)
         done = run(command, timeout_s=timeout_s, env=environ, cwd=folder, stdin=stdin, running=self.running)
         late: dict[str, Any] = {"code": 124, "output": "", "errors": f"no result within {timeout_s:.0f} s"}
         return replace(done, **late) if done.timed_out else done
-
-    def _uv_environ(self, *, wheels: bool) -> dict[str, str]:
-        """Return uv's environment: the user's, with pip's settings under uv's names."""
-        environment = {**self.environ, **uv_environment(self.environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
-        if not wheels:
-            environment.pop("UV_FIND_LINKS", None)
-        environment.pop("VIRTUAL_ENV", None)
-        return environment
 
     def interpreter(self, minor: str, *, fetch: bool = False) -> tuple[Path, str]:
         """Return the path and full version of a Python; uv looks for each Python once per run.

@@ -257,7 +257,8 @@ def test_options_that_lint_reports_as_removed_are_removed():
 
 def test_exactly_the_entries_without_a_run_give_a_reason():
     """Exactly the entries without an executed run give a reason, and at least 60 entries have a run."""
-    without = {code for code, entry in ISSUES.items() if not entry.executed()}
+    parts = {code: (*entry.affected, *entry.mitigations) for code, entry in ISSUES.items()}
+    without = {code for code in parts if all(part.evidence != "executed" for part in parts[code])}
     assert {code for code, entry in ISSUES.items() if entry.not_run} == without
     assert len(ISSUES) - len(without) >= 60
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import cache
 
 from diagnostics import catalog
-from diagnostics.catalog import mitigation_ranking, model
-from diagnostics.catalog.check_findings import check_finding
+from diagnostics.catalog import find_check, mitigation_ranking, model
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Advice, Explain, Fix, RankedMitigation
 from diagnostics.frameworks import FRAMEWORKS
@@ -53,15 +52,8 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
     evidence = tuple(dict.fromkeys(item for value in values for item in _evidence(value)))
     evidence = evidence or (Evidence(plan.framework, str(plan.settings.place)),)
     if code in _CHECK_CODES:
-        return check_finding(
-            code,
-            severity,
-            known_by=_CHECK_CODES[code],
-            detail=message,
-            evidence=evidence,
-            remedy=Fix.of(problem.fix),
-            certainty=certainty,
-        )
+        title, remedy = find_check(code).title, Fix.of(problem.fix)
+        return Finding(code, title, severity, certainty, _CHECK_CODES[code], message, evidence, remedy)
     entry = load_entry(code)
     remedy = Fix.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem)
     return Finding(
