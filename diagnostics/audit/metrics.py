@@ -20,8 +20,8 @@ import msgspec
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import CLEAN, NOT_ASKED, Note, Result, clean, fault, note, skipped, undecided
-from diagnostics.frameworks import FRAMEWORKS, SHOWN
-from diagnostics.logs.metric_names import MAX_STEPS_PER_S, is_zero
+from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
+from diagnostics.logs.metrics import MAX_STEPS_PER_S, is_zero
 
 MIN_STEPS = 8
 """Number of steps with a reward signal that are needed to decide whether a run learns."""
@@ -146,7 +146,11 @@ class Curves:
         for number, entry in enumerate(_causes().get(symptom, ()), 1):
             option = entry.option.get(self.framework or "unknown", entry.option.get("any", ""))
             line = f"cause {number}: {entry.cause}" + (f" ({option})" if option else "")
-            values = {"cause": entry.cause, "option": option, "framework": SHOWN.get(self.framework, "")}
+            values = {
+                "cause": entry.cause,
+                "option": option,
+                "framework": DISPLAY_NAMES.get(self.framework, ""),
+            }
             notes.append(Note("cause", line, values))
         return notes
 

@@ -30,7 +30,7 @@ STATUSES = ("active", "by_setting", "retired")
 EVIDENCE = ("declared", "static", "executed")
 """Evidence levels, weakest first."""
 # Without the reference trainer, which the catalog does not cover.
-FRAMEWORKS = {name: shown for name, shown in frameworks.SHOWN.items() if name != "own"}
+FRAMEWORKS = {name: shown for name, shown in frameworks.DISPLAY_NAMES.items() if name != "own"}
 COMPONENTS = (
     *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "fastapi", "filelock", "flash-attn",
     "huggingface-hub", "math-verify", "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors",

@@ -42,7 +42,8 @@ _INSTALLER = re.compile(r"([A-Za-z0-9_-]{1,64})(?: [0-9][A-Za-z0-9.]{0,30})?")
 _WHEEL_TAG = re.compile(r"Tag:\s*(\w[\w.]{0,99}-\w[\w.]{0,99}-\w[\w.]{0,199})\s*", re.ASCII)
 # Packages whose own requirements are checked: checking all packages would take much longer.
 CHECKED = {
-    *frameworks.ENGINES, *frameworks.TRAINERS, *frameworks.TRAINER_LIBRARIES, "torch", "ray", "flash-attn", "xformers",
+    *frameworks.ENGINE_PACKAGES, *frameworks.TRAINER_PACKAGES, *frameworks.TRAINER_LIBRARIES,
+    "torch", "ray", "flash-attn", "xformers",
 }  # fmt: skip
 
 

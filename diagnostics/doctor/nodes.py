@@ -18,7 +18,7 @@ from diagnostics.collect.metadata_validation import is_package_version, may_be_p
 from diagnostics.collect.packages import Environment
 from diagnostics.collect.remote import Answer, NodeError, one_line
 from diagnostics.findings import Severity
-from diagnostics.frameworks import ENGINES, TRAINERS
+from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
 from diagnostics.node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
 
@@ -154,7 +154,7 @@ def _valid_packages(environment: Environment) -> Environment:
 
 
 ABSENT = "none"
-COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "flash-attn")
+COMPARED = (*ENGINE_PACKAGES, "torch", "ray", *TRAINER_PACKAGES, "transformers", "deepspeed", "flash-attn")
 
 
 @dataclass(frozen=True)

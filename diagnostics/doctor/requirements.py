@@ -13,7 +13,13 @@ from diagnostics.collect.metadata_validation import may_be_parsed
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
-from diagnostics.frameworks import ENGINES, FRAMEWORKS, TRAINER_LIBRARIES, TRAINERS, top_of
+from diagnostics.frameworks import (
+    ENGINE_PACKAGES,
+    FRAMEWORKS,
+    TRAINER_LIBRARIES,
+    TRAINER_PACKAGES,
+    top_level_package,
+)
 from diagnostics.versions import in_range, is_release, parse_specifier, parse_version
 
 OPTIONAL = {
@@ -25,7 +31,7 @@ _EXTRA_ONLY = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""
 # Modules whose distribution has another name.
 _DISTRIBUTIONS = {
     **{
-        top_of(module): framework.packages[0]
+        top_level_package(module): framework.packages[0]
         for framework in FRAMEWORKS.values() for module in framework.modules
     },
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
@@ -91,7 +97,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 def requirement_of(environment: Environment, name: str) -> str:
     """Return a package with the range that an installed trainer declares for it, if one does."""
-    for trainer in TRAINERS:
+    for trainer in TRAINER_PACKAGES:
         package = environment.packages.get(trainer)
         for line in package.requires if package else ():
             parsed = parse_requirement(line)
@@ -102,7 +108,9 @@ def requirement_of(environment: Environment, name: str) -> str:
 
 def checked_packages(environment: Environment) -> list[Package]:
     """Return the installed packages whose requirements are checked, trainers and engines first."""
-    names = dict.fromkeys((*TRAINERS, *ENGINES, "torch", *TRAINER_LIBRARIES, *environment.needed))
+    names = dict.fromkeys(
+        (*TRAINER_PACKAGES, *ENGINE_PACKAGES, "torch", *TRAINER_LIBRARIES, *environment.needed)
+    )
     return [environment.packages[name] for name in names if name in environment.packages]
 
 
@@ -127,7 +135,7 @@ def declared_engines(trainer: Package) -> list[Requirement]:
 
 
 def _is_engine(package: Package, requirement: Requirement) -> bool:
-    return package.name in TRAINERS and canonicalize_name(requirement.name) == "vllm"
+    return package.name in TRAINER_PACKAGES and canonicalize_name(requirement.name) == "vllm"
 
 
 def _is_met(environment: Environment, requirement: Requirement) -> bool:

@@ -13,7 +13,7 @@ from diagnostics.collect.packages import Environment
 from diagnostics.collect.search_path import own_folders, release_of
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import quote_command
-from diagnostics.frameworks import ENGINES, TRAINERS
+from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
 
 _PYTHON_NAME = re.compile(r"(?:python|pypy|graalpy)[\d.]*[a-z]*(?:\.exe)?", re.IGNORECASE)
 _FOLDERS = (".venv", "venv", "env")
@@ -51,7 +51,7 @@ def check_trainer_installed(
         nearby: Folders of other environments.
         named: Whether the user named the environment; otherwise it is doctor's own.
     """
-    if {*ENGINES, *TRAINERS} & set(environment.packages):
+    if {*ENGINE_PACKAGES, *TRAINER_PACKAGES} & set(environment.packages):
         return None
     which = "the named environment" if named else "the environment that doctor itself runs in"
     options = "; ".join(quote_command(("--prefix", place)) for place in nearby)
@@ -81,7 +81,7 @@ def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
 
 def _can_train(prefix: Path) -> bool:
     """Return whether a trainer or an engine is installed, by the names of metadata folders."""
-    starts = tuple(f"{name.replace('-', '_')}-" for name in (*ENGINES, *TRAINERS))
+    starts = tuple(f"{name.replace('-', '_')}-" for name in (*ENGINE_PACKAGES, *TRAINER_PACKAGES))
     folders = own_folders(prefix, release_of(prefix))
     names = [path.name for folder in folders for path in folder.glob("*.dist-info")]
     return any(name.lower().startswith(starts) for name in names)

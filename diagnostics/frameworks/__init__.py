@@ -1,7 +1,7 @@
-"""Load the supported frameworks: one TOML file in this folder for each.
+"""Load the supported trainers and inference engines; each one has a TOML file in this folder.
 
-A file has the framework's packages and modules, how to recognise it in logs and folders, and in `[lint]` its commands
-and options, which `diagnostics.lint.dialects` loads. `docs/lint.md` explains every key.
+A file lists the framework's packages and modules, and marks of the framework in logs and folders. Its table `[lint]`
+has the commands and options, which `diagnostics.lint.dialects` loads. `docs/lint.md` explains the keys.
 
 Standard library only, because `diagnostics.collect` reads it on remote hosts.
 """
@@ -18,8 +18,8 @@ from typing import Any
 if sys.version_info >= (3, 11):  # noqa: UP036 - a remote host may have Python 3.10
     import tomllib
 
-# `order` of a framework whose file has none.
-_LAST = 100
+# `order` of a framework whose file has none: after the others.
+_DEFAULT_ORDER = 100
 
 
 @dataclass(frozen=True)
@@ -42,29 +42,29 @@ class Framework:
     """A trainer or an inference engine.
 
     Attributes:
-        name: Its name in configs, in the catalog and on the command line.
-        display_name: Its name in messages.
-        order: Its position in lists and reports; frameworks with the same one are sorted by name.
-        packages: Distributions that contain it, the usual one first; empty if it is in no registry.
+        name: Its name in configs, in the catalog and on the command line, such as `ms-swift`.
+        display_name: Its name in messages, such as `vLLM`.
+        order: Its position in lists and reports; frameworks with the same number are sorted by name.
+        packages: Distributions that contain it, the usual one first; empty if it is in no package registry.
         is_trainer: Whether it is a trainer; otherwise it is an engine.
-        wraps: Trainers it installs and configures itself, so that their own options are not used.
+        wraps: Other trainers that it installs and configures itself, so users do not set their options.
         modules: Modules whose import proves that it works, as `module` or `module:name`.
-        entries: Modules that a run starts with; those with `vllm` in their name need vLLM.
+        entries: Modules that start a run; those with `vllm` in their name need vLLM.
         parser: Parser of the options: `dataclasses` (transformers' parser), `argparse` in the entry module, `hydra`, or
             `omegaconf` without hydra.
-        sections: Whether the YAML config may have a section for each role, whose name is not an option.
+        sections: Whether a YAML config may have one section of options for each role, such as `train` and `rollout`.
         option_packages: Other packages whose options the framework's commands accept.
         copy: Files by which to recognise a project's own copy.
         log_texts: Literal texts, one of which is in every line that `log_marks` matches.
         log_marks: Pattern for its own log lines and frame paths.
-        metric_prefixes: Beginnings of metric names that it prints, and other frameworks do not.
-        metrics: Names of its metrics -> their canonical names in `diagnostics.logs.metric_names`.
+        metric_prefixes: Beginnings of metric names that only this framework prints.
+        metrics: Names of its metrics -> their canonical names in `diagnostics.logs.metrics`.
         lint: Its commands and options, see `diagnostics.lint.dialects.Dialect`.
     """
 
     name: str
     display_name: str
-    order: int = _LAST
+    order: int = _DEFAULT_ORDER
     packages: tuple[str, ...] = ()
     is_trainer: bool = True
     wraps: tuple[str, ...] = ()
@@ -81,10 +81,10 @@ class Framework:
     lint: dict[str, Any] = field(default_factory=dict)
 
 
-def top_of(module: str) -> str:
+def top_level_package(module: str) -> str:
     """Return the top-level package of a module or of a `module:name`.
 
-    >>> top_of("trl:GRPOTrainer"), top_of("vllm._C")
+    >>> top_level_package("trl:GRPOTrainer"), top_level_package("vllm._C")
     ('trl', 'vllm')
     """
     return module.partition(":")[0].partition(".")[0]
@@ -96,7 +96,7 @@ def _read_tables() -> list[dict[str, Any]]:
     tables = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
     if not tables and sys.version_info >= (3, 11):
         tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))]
-    return sorted(tables, key=lambda table: (table.get("order", _LAST), table["name"]))
+    return sorted(tables, key=lambda table: (table.get("order", _DEFAULT_ORDER), table["name"]))
 
 
 def _with_tuples(table: dict[str, Any]) -> dict[str, Any]:
@@ -109,17 +109,16 @@ def _from_table(table: dict[str, Any]) -> Framework:
 
 
 FRAMEWORKS = {table["name"]: _from_table(table) for table in _read_tables()}
-# Top-level packages, as frame paths start with them.
-TOP_MODULES = tuple(top_of(item.modules[0]) for item in FRAMEWORKS.values() if item.modules)
-# Frameworks a config can be for.
-CONFIGURED = tuple(FRAMEWORKS)
-SHOWN = {item.name: item.display_name for item in FRAMEWORKS.values()}
-TRAINERS = tuple(name for item in FRAMEWORKS.values() if item.is_trainer for name in item.packages)
-ENGINES = tuple(name for item in FRAMEWORKS.values() if not item.is_trainer for name in item.packages)
-# Libraries that every trainer imports.
+# Top-level packages of the frameworks, which are also the first folders of their frame paths.
+TOP_LEVEL_PACKAGES = tuple(top_level_package(item.modules[0]) for item in FRAMEWORKS.values() if item.modules)
+DISPLAY_NAMES = {item.name: item.display_name for item in FRAMEWORKS.values()}
+# Distributions of the trainers and of the engines.
+TRAINER_PACKAGES = tuple(name for item in FRAMEWORKS.values() if item.is_trainer for name in item.packages)
+ENGINE_PACKAGES = tuple(name for item in FRAMEWORKS.values() if not item.is_trainer for name in item.packages)
+# Libraries that trainers share.
 TRAINER_LIBRARIES = ("transformers", "accelerate", "datasets", "tokenizers", "huggingface-hub", "peft")
 # Packages whose releases a report names first.
-PACKAGES = (*ENGINES, *TRAINERS, "torch", "transformers", "ray")
+PACKAGES = (*ENGINE_PACKAGES, *TRAINER_PACKAGES, "torch", "transformers", "ray")
 
 
 def parser_of(name: str) -> str:
@@ -140,19 +139,10 @@ def uses_overrides(name: str) -> bool:
     return parser_of(name) in {"hydra", "omegaconf"}
 
 
-def has_sections(name: str) -> bool:
-    """Return whether a framework's YAML may have a section for each role.
+def configuring_trainers(packages: Collection[str]) -> set[str]:
+    """Return the installed trainers whose options users set: the trainers of `packages`, without wrapped ones.
 
-    >>> has_sections("ms-swift"), has_sections("trl")
-    (True, False)
-    """
-    return name in FRAMEWORKS and FRAMEWORKS[name].sections
-
-
-def configured_in(packages: Collection[str]) -> set[str]:
-    """Return the installed trainers whose own options configure a run, without trainers that another one wraps.
-
-    >>> sorted(configured_in({"trl", "ms-swift", "torch"})), sorted(configured_in({"trl"}))
+    >>> sorted(configuring_trainers({"trl", "ms-swift", "torch"})), sorted(configuring_trainers({"trl"}))
     (['ms-swift'], ['trl'])
     """
     installed = {

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from diagnostics.frameworks import TOP_MODULES
+from diagnostics.frameworks import TOP_LEVEL_PACKAGES
 
 
 class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ WITHIN_PROCESS = tuple(name for name, kind in KINDS.items() if "thread" in kind.
 """Waits that another thread of the same process can end."""
 KIND_OF_SYSCALL = {name: kind for kind, names in _WAITS.syscalls.items() for name in names}
 KIND_OF_SOURCE_CALL = {name: kind for kind, names in _WAITS.source_calls.items() for name in names}
-_PACKAGES = "|".join((*TOP_MODULES, *_WAITS.libraries.split()))
+_PACKAGES = "|".join((*TOP_LEVEL_PACKAGES, *_WAITS.libraries.split()))
 LIBRARY = re.compile("|".join((rf"^(?:{_PACKAGES})/", *_WAITS.library_files.split())))
 """Pattern for the paths of files outside user code."""
 FILE_CHANNELS = re.compile("|".join(_WAITS.file_channels.split()))

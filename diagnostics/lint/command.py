@@ -14,7 +14,7 @@ import click
 from diagnostics import UserError
 from diagnostics.cli import Command
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
-from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.engine import LintRun, build_report, check_rules, make_plans, read_inputs
 from diagnostics.lint.migration import compare_releases, make_patch
 from diagnostics.lint.versions import collect_versions
@@ -55,7 +55,9 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
 @click.option(
-    "--framework", type=click.Choice(CONFIGURED), help="Framework of the run, if the file does not show it."
+    "--framework",
+    type=click.Choice(tuple(FRAMEWORKS)),
+    help="Framework of the run, if the file does not show it.",
 )
 @_release_options
 @click.option("--from", "old", metavar="X==1", help="The release to migrate from; --to names the new one.")

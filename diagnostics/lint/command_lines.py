@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from diagnostics.findings import NotChecked
-from diagnostics.frameworks import TOP_MODULES, uses_overrides
+from diagnostics.frameworks import TOP_LEVEL_PACKAGES, uses_overrides
 from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch, Start, dialect_of
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell import Command
@@ -34,7 +34,7 @@ _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
 # Number of words in one command that may be its program.
 _MAX_PROGRAMS = 20
 # Modules that are not a user's training script.
-_OTHER_MODULES = (*(f"{name}." for name in TOP_MODULES), "recipe.", "pip", "pytest")
+_OTHER_MODULES = (*(f"{name}." for name in TOP_LEVEL_PACKAGES), "recipe.", "pip", "pytest")
 
 
 @dataclass

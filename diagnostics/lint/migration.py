@@ -18,7 +18,7 @@ from diagnostics import UserError, safe_io
 from diagnostics.api_index.options import declared_default, declared_type
 from diagnostics.api_index.query import Release, parse_release
 from diagnostics.findings import CheckResult, Finding, NotChecked, Severity
-from diagnostics.frameworks import FRAMEWORKS, SHOWN, parser_of
+from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS, Dialect
@@ -93,7 +93,11 @@ def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migrati
         raise UserError(f"--from {old.package} --to {new.package}: expected two releases of one package")
     read_inputs(run)
     before, run.versions = (Versions({item.package: Version(item.version)}) for item in (old, new))
-    run.checks, migrations, reason = list(run.unread), [], f"no run of {SHOWN[new.package]} found in it"
+    run.checks, migrations, reason = (
+        list(run.unread),
+        [],
+        f"no run of {DISPLAY_NAMES[new.package]} found in it",
+    )
     for source in run.sources:
         source.plans = [make_plan(plan.settings, run.versions) for plan in plans_of(source.settings, before)]
         compared = [Migration(plan, old, new) for plan in source.plans if plan.framework == new.package]

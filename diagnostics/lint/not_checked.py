@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import count_of
-from diagnostics.frameworks import SHOWN, parser_of
+from diagnostics.frameworks import DISPLAY_NAMES, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
@@ -73,7 +73,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     names = option_index.option_names(name, plan.role)
     # The reference trainer checks its own TOML.
     if not names and name != "own":
-        return [NotChecked("options", f"no release of {SHOWN[name]} is indexed with its options")]
+        return [NotChecked("options", f"no release of {DISPLAY_NAMES[name]} is indexed with its options")]
     if not names or (plan.own_copy and option_index.copy_options(settings, plan.versions.copies[name])):
         return []  # CFG113 checks the options of a copy
     hydra = parser_of(name) == "hydra"
@@ -90,7 +90,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     if own_parser and not plan.own_copy and option_index.is_indexed_release(name, release):
         return entries  # CFG113 checks other options
     if plan.own_copy and hydra:
-        what = f"the project's own copy of {SHOWN[name]}"
+        what = f"the project's own copy of {DISPLAY_NAMES[name]}"
         reason = "its config is not there, so its keys are not known"
         entries.append(NotChecked(what, reason, "", plan.versions.copies[name]))
     if release is None and not plan.own_copy and own_parser:
@@ -110,11 +110,11 @@ def _unindexed_options(plan: RunPlan, names: Collection[str], handled: set[str])
         script_read = bool(settings.script_options) and value.place.file == settings.place.file
         foreign = not settings.framework_parser or (plan.own_copy and not hydra)
         if similar or script_read or not foreign:
-            reason = f"no indexed release of {SHOWN[plan.framework]} has this option"
+            reason = f"no indexed release of {DISPLAY_NAMES[plan.framework]} has this option"
             remedy = f"did you mean {similar}?" if similar else ""
             entries.append(NotChecked(value.key, reason, remedy, str(value.place)))
     if len(unknown) > _MAX_NAMED:
-        reason = f"no indexed release of {SHOWN[plan.framework]} has them either"
+        reason = f"no indexed release of {DISPLAY_NAMES[plan.framework]} has them either"
         more = f"{len(unknown) - _MAX_NAMED} more options"
         entries.append(NotChecked(more, reason, "", str(settings.place)))
     return entries
@@ -150,5 +150,5 @@ def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
     options_text = count_of(len(partial), "option")
     reason = f"the release is unknown, and {options_text} of this run {verb} not in every release: {where}"
     remedy = f"pass --{plan.framework} VERSION"
-    what = f"release of {SHOWN[plan.framework]}"
+    what = f"release of {DISPLAY_NAMES[plan.framework]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.api_index import store
-from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
+from diagnostics.frameworks import FRAMEWORKS, parser_of
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.user_scripts import read_declared_options
@@ -131,7 +131,7 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 
     Such a part is the config of a `model_engine` of verl, or the sections for roles in ms-swift's YAML.
     """
-    if has_sections(settings.framework):
+    if FRAMEWORKS[settings.framework].sections:
         return "its sections for roles", [value for value in set_options(settings) if "." in value.key]
     engine = settings.options.get("model_engine")
     part = f".{engine.data}." if engine is not None and engine.known else ""

@@ -84,7 +84,7 @@ class Settings:
     """All settings of a file, call or command, under the framework's own option names.
 
     Attributes:
-        framework: One of `frameworks.CONFIGURED`, or accelerate or deepspeed.
+        framework: A name in `frameworks.FRAMEWORKS`, or `accelerate`, `deepspeed` or `launcher`.
         place: Location of the file, call or command.
         role: `train`, or `serve` for a server that only samples.
         options: The settings by key; the last setting of a key counts.

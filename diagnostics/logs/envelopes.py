@@ -1,7 +1,7 @@
 """Extract log lines from the JSON records of log collectors, and from tracebacks with escaped line ends.
 
-An envelope is the JSON object that a collector or a structured logger puts around a log line. A line may have two
-envelopes, for example Docker's around the logger's.
+An envelope is the JSON object that a log collector or a structured logger puts around a log line. A line may have two
+envelopes: for example, Docker's around that of the logger. At most two are removed.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from diagnostics.logs.prefixes import Line, clean
+from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import HEADER
 
-# Longest line that is parsed as JSON, in characters.
-LONGEST = 256_000
+# Maximum length of a line that is parsed as JSON, in characters.
+MAX_JSON_LENGTH = 256_000
 _MAX_DEPTH = 8
 _MAX_LINES = 2000
 # Keys of the rank, of the process or host that logged, and of the level.
@@ -31,36 +31,42 @@ _METADATA_KEYS = {
     "name", "module", "filename", "pathname", "funcName", "namespace",
 }  # fmt: skip
 # Keys of an exception's class and message, where they are separate.
-_TYPES = ("exc_type", "exception_type", "exception.type", "type", "class")
-_VALUES = ("exc_value", "exception_message", "exception.message", "value", "message")
+_TYPE_KEYS = ("exc_type", "exception_type", "exception.type", "type", "class")
+_MESSAGE_KEYS = ("exc_value", "exception_message", "exception.message", "value", "message")
+# The beginning of a frame behind an escaped line end.
 _FRAME = re.compile(r'\\n\s*File \\?["\']')
 _ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\'": "'", "\\\\": "\\", "\\r": ""}
 _ESCAPE = re.compile(r"\\[nt\"'\\r]|\\u001[bB]|\\x1[bB]")
 
 
 def unwrap_bytes(raw: bytes) -> list[Line] | None:
-    """Return the log lines inside a raw line with envelopes; None for an ordinary line."""
+    """Return the log lines inside a raw line with one or two envelopes; None for an ordinary line."""
     if b"\\n" not in raw and b'{"' not in raw[:400]:
         return None
-    inner = unwrap(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
+    inner = unwrap(parse_line(raw.decode("utf-8", "replace").rstrip("\r\n")))
     if inner is None:
         return None
-    # The second envelope.
     return [innermost for line in inner for innermost in unwrap(line) or (line,)]
 
 
 def unwrap(line: Line) -> Iterator[Line] | None:
-    r"""Return the log lines inside a line with envelopes; None for an ordinary line.
+    r"""Return the log lines inside a line with an envelope or an escaped traceback; None for an ordinary line.
 
     Example:
         >>> [inner.text for inner in unwrap(Line('{"rank": 3, "msg": "ValueError: a\\nb"}')) or ()]
         ['ValueError: a', 'b']
     """
     text = line.text.strip()
-    if text[:1] == "{" and text[-1:] == "}" and len(text) <= LONGEST and (document := _parse_object(text)):
-        return _document_lines(document, line)
+    if (
+        text[:1] == "{"
+        and text[-1:] == "}"
+        and len(text) <= MAX_JSON_LENGTH
+        and (document := _parse_object(text))
+    ):
+        return (inner for part in _texts(document, 0) for inner in _text_lines(part, line, document))
     if "\\n" in text and (HEADER in text or _FRAME.search(text)):
-        return _text_lines(_unescaped(text.lstrip("b\"'")), line, {})
+        unescaped = _ESCAPE.sub(lambda match: _ESCAPES.get(match[0], "\x1b"), text.lstrip("b\"'"))
+        return _text_lines(unescaped, line, {})
     return None
 
 
@@ -73,29 +79,23 @@ def _parse_object(text: str) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _document_lines(document: dict[str, Any], line: Line) -> Iterator[Line]:
-    """Yield the log lines in all texts of a JSON record."""
-    for text in _document_texts(document, 0):
-        yield from _text_lines(text, line, document)
-
-
-def _document_texts(value: Any, depth: int) -> Iterator[str]:
-    """Yield all texts of a document in order; separate parts of an exception become one text."""
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """Yield the texts of a record in order, without metadata; type and message of an exception become one text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and depth < _MAX_DEPTH:
         for item in value[:_MAX_LINES]:
-            yield from _document_texts(item, depth + 1)
+            yield from _texts(item, depth + 1)
     elif isinstance(value, dict) and depth < _MAX_DEPTH:
         yield from _frames(value.get("frames"))
-        kind, message = _first_text(value, _TYPES), _first_text(value, _VALUES)
+        kind, message = _first_text(value, _TYPE_KEYS), _first_text(value, _MESSAGE_KEYS)
         is_exception = bool(kind and message and depth)
         if is_exception:
             yield f"{kind}: {message}"
-        skipped = {"frames", *_METADATA_KEYS, *((*_TYPES, *_VALUES) if is_exception else ())}
+        skipped = {"frames", *_METADATA_KEYS, *((*_TYPE_KEYS, *_MESSAGE_KEYS) if is_exception else ())}
         for key, item in value.items():
             if key not in skipped:
-                yield from _document_texts(item, depth + 1)
+                yield from _texts(item, depth + 1)
 
 
 def _first_text(value: dict[str, Any], keys: Iterable[str]) -> str:
@@ -110,8 +110,8 @@ def _frames(frames: Any) -> Iterator[str]:
 
 
 def _text_lines(text: str, line: Line, document: dict[str, Any]) -> Iterator[Line]:
-    """Yield the lines of a text, with rank, level and source from its JSON record."""
-    who = [
+    """Yield the lines of a text, with rank, level and stream from its JSON record."""
+    writers = [
         str(document[key])
         for key in (*_SOURCE_KEYS, *_RANK_KEYS)
         if isinstance(document.get(key), (str, int))
@@ -119,10 +119,6 @@ def _text_lines(text: str, line: Line, document: dict[str, Any]) -> Iterator[Lin
     rank = next((str(document[key]) for key in _RANK_KEYS if str(document.get(key, "")).isdigit()), "")
     level = _first_text(document, _LEVEL_KEYS).upper()
     for part in text.removesuffix("\n").split("\n", _MAX_LINES)[:_MAX_LINES]:
-        inner = clean(part)
-        stream = "/".join(filter(None, [line.stream, *who, inner.stream]))
+        inner = parse_line(part)
+        stream = "/".join(filter(None, [line.stream, *writers, inner.stream]))
         yield Line(inner.text, stream, line.rank or rank or inner.rank, inner.level or level, inner.clocks)
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _ESCAPES.get(match[0], "\x1b"), text)

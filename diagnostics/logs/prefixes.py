@@ -1,4 +1,7 @@
-"""Split log lines into the message and its prefixes: time, rank, actor, process, level."""
+"""Split a log line into its message and its prefixes: time, rank, actor, process, level.
+
+`parse_line` returns a `Line`, whose properties say whether it reports a failure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27|#34|#x22|#x60);")
 _LEVELS = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
 _STAMP = rf"\d{{4}}[-/]\d\d[-/]\d\d[T ]{_CLOCK}(?: ?Z| ?[+-]\d\d:?\d\d)?"
-# Each prefix takes at most one space: deeper indentation belongs to a traceback.
+# One prefix. It takes at most one space after it, because deeper indentation belongs to a traceback.
 _PREFIX = re.compile(
     "|".join(
         (
@@ -61,7 +64,9 @@ _PREFIX = re.compile(
         )
     )
 )
+# Markdown's mark of quoted text.
 _QUOTED = re.compile(r"(?:> ?)+")
+# Indentation before a prefix.
 _INDENTED = re.compile(
     rf" {{1,16}}(?=\[[A-Za-z]{{0,20}}\d+\]:|\(\w[\w.: -]{{0,60}} pid=\d|\[?\d{{4}}-\d\d-\d\d[T ]"
     rf"|{_LEVELS}(?: \d\d-\d\d |:[\w.]{{1,60}}:))"
@@ -71,8 +76,8 @@ _LEVEL_GROUPS = {
     "core", "loguru_level", "vllm", "colon", "square", "structlog", "plain", "ray", "actions", "glog", "rich", "dashed",
 }  # fmt: skip
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
-_MOST_PREFIXES = 8
-_IGNORED = ("Ignore import error", "Ignoring import error")
+_MAX_PREFIXES = 8
+_IGNORED_ERRORS = ("Ignore import error", "Ignoring import error")
 # Source code that IPython or rich prints around the failed line, with line numbers.
 _CODE_CONTEXT = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
 # A retried operation has not failed yet.
@@ -82,25 +87,26 @@ _SAMPLE = re.compile(
     r"\s*(?:\[(?:prompt|response|ground_truth|question|Model Response)\]"
     r"|(?:Completion|Prompt|Question|Solution string|Generated text|Model output)s?: )"
 )
-_CHAT = (
+_CHAT_TOKENS = (
     "<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>",
 )  # fmt: skip
-_CHAT_WITHIN = 400
+_CHAT_HEAD = 400
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception|Warning)\b")
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A log line without its prefixes.
+    """A log line, split into message and prefixes.
 
     Attributes:
-        text: The message, with its indentation.
-        stream: Name of the writer from the prefixes; all lines of one traceback have the same stream.
+        text: The message with its indentation, without the prefixes.
+        stream: Name of the writer, made of the prefixes with actor, process, rank, container or host; empty if there
+            are none. All lines of one traceback have the same stream.
         rank: The rank in the prefixes, or an empty string.
         level: The level in the prefixes, or an empty string.
         clocks: Number of timestamps in the prefixes.
-        prefix: All removed prefixes.
+        prefix: The removed prefixes, as in the log.
     """
 
     text: str
@@ -111,23 +117,26 @@ class Line:
     prefix: str = ""
 
     @property
-    def error(self) -> bool:
+    def is_error(self) -> bool:
         """Whether the level is error or worse."""
         return self.level in _FAILURES
 
     @property
-    def harmless(self) -> bool:
-        """Whether the level is a warning or lower, or the message reports a retry or an ignored failure."""
+    def is_harmless(self) -> bool:
+        """Whether the level is a warning or lower, or the message reports an ignored import error or a retry.
+
+        A retry at level error or worse is not harmless.
+        """
         return (
-            (bool(self.level) and not self.error)
-            or self.text.startswith(_IGNORED)
-            or (not self.error and bool(_RETRY.search(self.text)))
+            (bool(self.level) and not self.is_error)
+            or self.text.startswith(_IGNORED_ERRORS)
+            or (not self.is_error and bool(_RETRY.search(self.text)))
         )
 
     @property
-    def fine(self) -> bool:
-        """Whether the line reports no failure, even if it contains words such as "error"."""
-        return self.harmless or self.is_sample or self.is_code_context
+    def reports_no_failure(self) -> bool:
+        """Whether the line is harmless, a printed sample or source code, so that "error" in it means nothing."""
+        return self.is_harmless or self.is_sample or self.is_code_context
 
     @property
     def is_code_context(self) -> bool:
@@ -136,21 +145,21 @@ class Line:
 
     @property
     def is_sample(self) -> bool:
-        """Whether the line is a prompt or completion that a trainer prints."""
-        if self.error:
+        """Whether the line looks like a prompt or completion that a trainer prints."""
+        if self.is_error:
             return False
         if _SAMPLE.match(self.text):
             return True
-        head = self.text[:_CHAT_WITHIN]
-        return "<" in head and any(mark in head for mark in _CHAT) and not _RAISED.match(head)
+        head = self.text[:_CHAT_HEAD]
+        return "<" in head and any(mark in head for mark in _CHAT_TOKENS) and not _RAISED.match(head)
 
 
-def clean(raw: str) -> Line:
-    """Remove prefixes, terminal codes, quotation marks and carriage returns from a line."""
+def parse_line(raw: str) -> Line:
+    """Split a raw line into message and prefixes; terminal codes and Markdown quote marks are removed."""
     text = _without_markup(raw)
-    stream, rank, level, clocks = [], "", "", 0
+    writers, rank, level, clocks = [], "", "", 0
     start = match.end() if (match := _QUOTED.match(text) or _INDENTED.match(text)) else 0
-    for _ in range(_MOST_PREFIXES):
+    for _ in range(_MAX_PREFIXES):
         match = _PREFIX.match(text, start)
         if match is None or match.end() == start:
             break
@@ -158,23 +167,23 @@ def clean(raw: str) -> Line:
         kind = match.lastgroup or ""
         groups = match.groupdict()
         if groups["pid"]:
-            stream.append(f"{groups['actor'] or ''}:{groups['pid']}")
+            writers.append(f"{groups['actor'] or ''}:{groups['pid']}")
             inner = _TENSOR_PARALLEL.search(groups["actor"] or "")
             rank = rank or (inner[1] if inner else "")
         elif kind in {"container", "pdsh", "unit"}:
-            stream.append(groups[kind])
+            writers.append(groups[kind])
         elif kind in {"rank", "torchrun", "mpi", "srun"}:
             number = groups[kind].strip()
-            stream.append(number)
+            writers.append(number)
             rank = rank or number
         elif kind in _LEVEL_GROUPS:
             level = groups[kind].upper()
         clocks += any(groups[name] for name in _CLOCKS)
-    return Line(text[start:].rstrip(), "/".join(stream), rank, level, clocks, text[:start])
+    return Line(text[start:].rstrip(), "/".join(writers), rank, level, clocks, text[:start])
 
 
 def _without_markup(text: str) -> str:
-    """Return the visible text: without terminal codes, HTML entities, and text overwritten after a return."""
+    """Return the text that a terminal or a web page shows, without Ray's mark of a repeated message."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     elif "m" in text and "[0m" in text:

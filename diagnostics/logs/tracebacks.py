@@ -10,7 +10,7 @@ from diagnostics.logs.prefixes import Line
 from diagnostics.output import redact
 
 HEADER = "Traceback (most recent call last)"
-_IN_FRAME = re.compile(
+_FRAME = re.compile(
     r'\s*(?:> ?)?File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
     # IPython: File /opt/run/a.py:7, in f(x); before 8.0 /opt/run/a.py in f(x), in Colab as a link
     r"|\s*File (?P<cell_path>[^\s:]{1,600}):\d+,? in (?P<cell_function>[\w.<>]{1,200})"
@@ -21,48 +21,54 @@ _IN_FRAME = re.compile(
 )
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
 _EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
-# Messages that a program or a person printed without the exception's name.
-_UNNAMED = (
+# Messages that a program or a person printed without the exception's class, and this class.
+_CLASS_BY_MESSAGE = (
     (re.compile(r"cannot import name '\w"), "ImportError"),
     (re.compile(r"No module named '\w"), "ModuleNotFoundError"),
     (re.compile(r"[\w ]*(?:'[\w.]+'|[A-Z]\w*)(?: object)? has no attribute '?\w"), "AttributeError"),
     (re.compile(r"[\w.]+\(\) (?:got an unexpected keyword|takes (?:from )?\d|missing \d)"), "TypeError"),
 )
 # Names of exception classes: capitalised, or one of the standard library's old names.
-_NAMED = re.compile(r"(?:.*\.)?(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))")
-_HEADLESS = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Iteration)\b")
-# A file and a line, or a progress bar, after a colon: no message of an exception.
-_NO_MESSAGE = re.compile(r"\d+(?::|%\|)| *\d+%\|")
+_EXCEPTION_CLASS = re.compile(r"(?:.*\.)?(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))")
+# An exception that may be printed without a message.
+_WITHOUT_MESSAGE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Iteration)\b")
+# Text after a colon that is no message of an exception: the line number of a file, or a progress bar.
+_NOT_A_MESSAGE = re.compile(r"\d+(?::|%\|)| *\d+%\|")
 # The margin in which groups of exceptions are printed.
 _MARGIN = re.compile(r"\s+[|+] ")
-# Beginning of a box, also one without Unicode.
-_LIDS = ("╭", "+--")
+# Beginning of rich's box around a traceback, also without Unicode.
+_BOX_TOPS = ("╭", "+--")
+# Characters of such a box.
 BOX = "│╭╰┃❱"
-CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
-# Number of log lines after which an unfinished traceback is dropped.
-PATIENCE = 400
-_MOST_FRAMES = 200
+# Lines between the tracebacks of chained exceptions.
+CHAIN_LINES = ("During handling of the above exception", "The above exception was the direct cause")
+# An unfinished traceback is dropped after this number of log lines without one of its lines.
+MAX_GAP = 400
+_MAX_FRAMES = 200
 _FRAME_INDENT = 2
-# Maximum number of open tracebacks; a log with more streams does not have them from ranks.
-_MOST_OPEN = 20_000
-# Maximum number of lines by which a message may continue after the line of the exception.
-_MESSAGE = 8
+# Maximum number of open tracebacks, one per stream; no run has so many ranks.
+_MAX_OPEN = 20_000
+# A message may continue for this number of lines after the line of the exception.
+_MAX_MESSAGE_LINES = 8
 
 
 @dataclass
 class Traceback:
-    """One traceback with its exception, which may be part of a chain of exceptions.
+    """A traceback with its exception, complete or still open; the exception may be part of a chain.
 
     Attributes:
         stream: Writer of the lines; see `Line.stream`.
         rank: Rank in the prefixes; empty if unknown.
         line: Number of the first line.
-        end: Number of the line with the exception; 0 before that line.
+        end: Number of the line with the exception; 0 while the traceback is open.
         link: Number of earlier exceptions in the chain; 0 for the first cause.
-        frames: (path, function) of each frame, outermost first.
+        frames: (path, function) of each frame, outermost first; at most 200.
+        type: Class of the exception, with its module if printed; empty while the traceback is open.
+        message: Message of the exception; at most 4,096 characters.
+        last_seen: Number of the last line with a frame or the header.
         ignored: Whether Python printed "Exception ignored in" and went on.
-        indent: Indentation of the whole traceback, as in Markdown.
-        record: Level and number of timestamps of the first line.
+        indent: Indentation of the whole traceback in spaces, as in a code block of Markdown.
+        record: Level and number of timestamps of the first line; see `Line`.
         headed: Whether there is a line "Traceback (most recent call last)"; a healthy program may print frames without
             this line.
         source: The source line below the last frame.
@@ -87,13 +93,13 @@ class Traceback:
 
     @property
     def shape(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """The exception's type and the frames without line numbers; equal for all occurrences of one failure."""
+        """The exception's type and the frames without line numbers, to recognise a repeated failure."""
         return self.type, tuple((short_path(path), function) for path, function in self.frames)
 
 
 @functools.lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
-    """Return a path from its package on, so that environments agree.
+    """Return a path from its package on; the last part or two of it if no package shows.
 
     Example:
         >>> short_path("/opt/env/lib/python3.12/site-packages/vllm/v1/engine/core.py")
@@ -110,7 +116,11 @@ def short_path(path: str) -> str:
 
 
 class TracebackParser:
-    """Assembles tracebacks from lines, with one open traceback per stream."""
+    """Assembles tracebacks from lines, with one open traceback per stream.
+
+    Attributes:
+        open: The open traceback of each stream.
+    """
 
     def __init__(self) -> None:
         self.open: dict[str, Traceback] = {}
@@ -118,12 +128,15 @@ class TracebackParser:
         self._ended: dict[str, Traceback] = {}
 
     def ended_before(self, stream: str, number: int) -> Traceback | None:
-        """Return the traceback that ended a few lines before, whose message a line may continue."""
+        """Return the traceback of a stream that ended at most 8 lines before, whose message the line may continue."""
         traceback = self._ended.get(stream)
-        return traceback if traceback and number - traceback.end <= _MESSAGE else None
+        return traceback if traceback and number - traceback.end <= _MAX_MESSAGE_LINES else None
 
     def add_line(self, line: Line, number: int) -> Traceback | None:
-        """Add a line; return its traceback, complete if `end` is `number`, or None for a line outside any traceback."""
+        """Add a line, and return the traceback to which it belongs; None if it belongs to none.
+
+        The traceback is complete if its `end` is `number`.
+        """
         text, stream = line.text, line.stream
         traceback = self.open.get(stream)
         if traceback and traceback.indent and text[: traceback.indent].isspace():
@@ -132,12 +145,12 @@ class TracebackParser:
         text = text[margin.end() :] if margin else text
         if HEADER in text:
             stripped = line.text.lstrip()
-            indented = len(line.text) - len(stripped) if stripped.startswith((HEADER, *_LIDS)) else 0
+            indented = len(line.text) - len(stripped) if stripped.startswith((HEADER, *_BOX_TOPS)) else 0
             return self._open(line, number, indented)
-        if text.startswith(CHAIN):
+        if text.startswith(CHAIN_LINES):
             self._links[stream] = (self._links.get(stream, (0, 0))[0], number)
             return None
-        frame = _IN_FRAME.match(text)
+        frame = _FRAME.match(text)
         if frame and (traceback or frame["path"]):
             # The traceback has no header: it was cut off, or Ray printed the frames of a task without a header.
             traceback = traceback or self._open(line, number, 0, headed=False)
@@ -146,13 +159,13 @@ class TracebackParser:
                 traceback.indent = max(
                     traceback.indent, len(line.text) - len(line.text.lstrip()) - _FRAME_INDENT, 0
                 )
-            if len(traceback.frames) < _MOST_FRAMES:
+            if len(traceback.frames) < _MAX_FRAMES:
                 traceback.frames.append(_path_and_function(frame))
             return traceback
-        return self._add_inner(traceback, text, line, number) if traceback else None
+        return self._add_inner_line(traceback, text, line, number) if traceback else None
 
     def _open(self, line: Line, number: int, indent: int, *, headed: bool = True) -> Traceback:
-        if len(self.open) >= _MOST_OPEN:
+        if len(self.open) >= _MAX_OPEN:
             self.open.clear()
         traceback = Traceback(
             line.stream,
@@ -162,14 +175,14 @@ class TracebackParser:
             last_seen=number,
             indent=indent,
             record=(line.level, line.clocks),
-            boxed=line.text.lstrip().startswith(_LIDS),
+            boxed=line.text.lstrip().startswith(_BOX_TOPS),
             headed=headed,
         )
         self.open[line.stream] = traceback
         return traceback
 
-    def _add_inner(self, traceback: Traceback, text: str, line: Line, number: int) -> Traceback | None:
-        if number - traceback.last_seen > PATIENCE:
+    def _add_inner_line(self, traceback: Traceback, text: str, line: Line, number: int) -> Traceback | None:
+        if number - traceback.last_seen > MAX_GAP:
             del self.open[traceback.stream]
             return None
         level, clocks = traceback.record
@@ -196,16 +209,18 @@ class TracebackParser:
 
     def _chain_link(self, stream: str, number: int) -> int:
         link, marked = self._links.get(stream, (0, 0))
-        return link + 1 if marked and number - marked < PATIENCE else 0
+        return link + 1 if marked and number - marked < MAX_GAP else 0
 
 
 def exception_of(message: str) -> str:
-    """Return the exception that a message about a missing name belongs to; '' for any other text.
+    """Return the exception class of a message that was printed without it; '' for any other text.
+
+    The messages are those about missing names and wrong arguments.
 
     >>> exception_of("No module named 'trl.extras'"), exception_of("step 3")
     ('ModuleNotFoundError', '')
     """
-    return next((name for pattern, name in _UNNAMED if pattern.match(message)), "")
+    return next((name for pattern, name in _CLASS_BY_MESSAGE if pattern.match(message)), "")
 
 
 def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:
@@ -223,8 +238,10 @@ def _is_exception(match: re.Match[str], source: str) -> bool:
     if match["type"].endswith("Warning") and "warn" not in source.lower():
         # A warning is printed between the lines of the traceback.
         return False
-    if not _NAMED.fullmatch(match["type"]) or _NO_MESSAGE.match(match["message"]):
+    if not _EXCEPTION_CLASS.fullmatch(match["type"]) or _NOT_A_MESSAGE.match(match["message"]):
         return False
     return bool(
-        match["colon"] or _HEADLESS.match(match["type"]) or (not match["message"] and "." in match["type"])
+        match["colon"]
+        or _WITHOUT_MESSAGE.match(match["type"])
+        or (not match["message"] and "." in match["type"])
     )

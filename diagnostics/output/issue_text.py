@@ -14,7 +14,7 @@ from rich.text import Text
 
 from diagnostics.findings import EVIDENCE_LEVELS
 from diagnostics.fixes import Fix, first_lines, one_line
-from diagnostics.frameworks import SHOWN
+from diagnostics.frameworks import DISPLAY_NAMES
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
 
@@ -37,7 +37,7 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
         print_text(console, "\n" + document["cause"])
         _print_search_phrases(console, document)
         return
-    affected = ", ".join(SHOWN[name] for name in document["frameworks"])
+    affected = ", ".join(DISPLAY_NAMES[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
     for number, line in enumerate(first_lines(fix)):
         print_text(console, line if number else f"Fix: {line}", "bold")
@@ -108,7 +108,7 @@ def edits_of(mitigation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (framework, edit) of a mitigation; if an edit is only for some releases, these follow the framework."""
     bounds = mitigation["bounds"] or [{"versions": ""}] * len(mitigation["edits"])
     for (name, edit), bound in zip(mitigation["edits"], bounds, strict=True):
-        yield f"{SHOWN[name]} {bound['versions']}".rstrip(), edit
+        yield f"{DISPLAY_NAMES[name]} {bound['versions']}".rstrip(), edit
 
 
 def _section(console: Console, title: str, lines: list[str]) -> None:

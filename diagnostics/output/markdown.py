@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from diagnostics.findings import EVIDENCE_LEVELS, Report
 from diagnostics.fixes import commands_of, fix_lines, one_line
-from diagnostics.frameworks import SHOWN
+from diagnostics.frameworks import DISPLAY_NAMES
 from diagnostics.output.issue_text import claim_text, edits_of
 from diagnostics.output.redact import redact
 
@@ -68,7 +68,7 @@ def _environment() -> Environment:
         "commands_of": commands_of,
         "edits_of": edits_of,
         "claim_text": claim_text,
-        "SHOWN": SHOWN,
+        "DISPLAY_NAMES": DISPLAY_NAMES,
         "EVIDENCE_LEVELS": EVIDENCE_LEVELS,
     }
     return environment

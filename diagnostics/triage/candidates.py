@@ -128,7 +128,7 @@ def _candidate(
     if (
         not failed
         and not shows_in_warnings
-        and all(hit.harmless and hit.traceback is None for hit in matching)
+        and all(hit.is_harmless and hit.traceback is None for hit in matching)
     ):
         return None  # the run handled the exception and continued
     if not matching or set(signature.all) - set(matches.get("all", {})):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.catalog.model import Issue
-from diagnostics.logs.metric_names import metric_rows
+from diagnostics.logs.metrics import metric_rows
 from diagnostics.logs.tracebacks import short_path
 from diagnostics.triage import symptoms
 from diagnostics.triage.log_end import LogEnd, OpenBar, Stall, find_end

@@ -12,8 +12,8 @@ from typing import Any
 import re2
 
 from diagnostics.catalog.literal_prefilter import required_literals
-from diagnostics.logs.prefixes import Line, clean
-from diagnostics.logs.tracebacks import BOX, HEADER, PATIENCE, Traceback, TracebackParser, short_path
+from diagnostics.logs.prefixes import Line, parse_line
+from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
 from diagnostics.output.redact import mask, mask_and_cut
 from diagnostics.triage import log_facts
 from diagnostics.triage.model import MAX_TEXT, Hits, LogFacts
@@ -126,7 +126,7 @@ class LineStages:
             return None
         traceback = self._tracebacks.add_line(line, number)
         if traceback:
-            self._traceback_until = number + PATIENCE
+            self._traceback_until = number + MAX_GAP
         return traceback
 
     def _is_ignored(self, traceback: Traceback) -> bool:
@@ -162,7 +162,7 @@ class LineStages:
         log = self._log
         for index in indexes:
             hit = log.hit(
-                number, self._excerpt(index, line.text), line.rank, owner, self._part, line.harmless
+                number, self._excerpt(index, line.text), line.rank, owner, self._part, line.is_harmless
             )
             log.hits.setdefault(index, Hits()).add(hit)
 
@@ -205,8 +205,8 @@ class LineStages:
         if in_traceback:
             return
         log.frameworks.update(log_facts.mentioned_frameworks(line.prefix + line.text))
-        is_error = not line.harmless and _is_fatal(line.text)
-        if is_error or (line.error and len(log.error_lines) < _MAX_ERROR_LINES):
+        is_error = not line.is_harmless and _is_fatal(line.text)
+        if is_error or (line.is_error and len(log.error_lines) < _MAX_ERROR_LINES):
             hit = log.hit(number, mask_and_cut(line.text.strip(), MAX_TEXT), line.rank)
             if is_error:
                 log.add_error(hit)
@@ -218,7 +218,7 @@ class LineStages:
 
 def _is_continuation(piece: str) -> bool:
     """Return whether a line may continue the previous one: it has no prefix and starts no traceback or frame."""
-    line, text = clean(piece), piece.lstrip()
+    line, text = parse_line(piece), piece.lstrip()
     starts = line.level or line.clocks or line.stream or HEADER in piece or text.startswith('File "')
     return bool(text) and not starts and text[0] not in BOX
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from diagnostics.logs import envelopes
-from diagnostics.logs.prefixes import clean
+from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.log_facts import IGNORED
@@ -176,12 +176,12 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
         raw = raw[1:]
     ignored = 0
     for number, data in list(enumerate(raw, log.lines - len(raw) + 1))[-_LINES:]:
-        for line in envelopes.unwrap_bytes(data) or (clean(data.decode("utf-8", "replace")),):
+        for line in envelopes.unwrap_bytes(data) or (parse_line(data.decode("utf-8", "replace")),):
             text = line.text.strip()
             if IGNORED in text:
                 ignored = _IGNORED
             if text:
-                level = "error" if line.error else "fine" if line.fine or ignored else ""
+                level = "error" if line.is_error else "fine" if line.reports_no_failure or ignored else ""
                 yield log.hit(number, mask_and_cut(text, MAX_TEXT), line.rank), level
             # An ignored traceback ends with the exception, the first line without indentation.
             is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED))

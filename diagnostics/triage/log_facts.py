@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.frameworks import FRAMEWORKS, PACKAGES
-from diagnostics.logs.tracebacks import CHAIN
+from diagnostics.logs.tracebacks import CHAIN_LINES
 
 
 def pattern_of(packages: Iterable[str]) -> str:
@@ -45,7 +45,7 @@ ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", "supports vLLM version", ".dist-info",
     "Successfully installed ",
     *(text for framework in FRAMEWORKS.values() for text in framework.log_texts),
-    IGNORED, FIRST_FAILED, *CHAIN,
+    IGNORED, FIRST_FAILED, *CHAIN_LINES,
     "Error: ", "Exception: ",
     # In colours: Python's from 3.13 on, IPython's.
     "Error\x1b", "Exception\x1b", "m(most recent call last)",

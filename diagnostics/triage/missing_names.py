@@ -10,7 +10,7 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.explain import Explanation, explain_missing
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
-from diagnostics.logs.prefixes import clean
+from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.log_facts import installed_versions, pattern_of
@@ -71,8 +71,8 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
     """Yield the last lines that are a message about a missing name, without the exception's name."""
     first = max(log.lines - _MAX_LINES, 0) + 1
     for number, raw in enumerate(log.lines_from(first, _MAX_LINES), first):
-        line = clean(raw)
-        if exception_of(line.text) and not line.harmless:
+        line = parse_line(raw)
+        if exception_of(line.text) and not line.is_harmless:
             yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank)
 
 
@@ -84,7 +84,7 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     source = traceback.source if traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
     if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
         message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
-    wrapped = [clean(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
+    wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     caller = package_of(traceback.frames[-1][0]) if traceback and traceback.frames else ""
     texts = (message, "\n".join([message, *wrapped]))
     explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))

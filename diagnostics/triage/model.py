@@ -31,7 +31,7 @@ class Hit:
     Attributes:
         source: Name of the log.
         part: Position among the lines of one JSON record.
-        harmless: Whether the line reports no failure: a warning or lower, a retry or an ignored error.
+        is_harmless: Whether the line reports no failure: a warning or lower, a retry or an ignored error.
     """
 
     source: str
@@ -40,7 +40,7 @@ class Hit:
     rank: str
     traceback: Traceback | None
     part: int = 0
-    harmless: bool = False
+    is_harmless: bool = False
 
     @property
     def location(self) -> str:
@@ -107,10 +107,10 @@ class LogFacts:
         rank: str = "",
         traceback: Traceback | None = None,
         part: int = 0,
-        harmless: bool = False,
+        is_harmless: bool = False,
     ) -> Hit:
         """Return a line of this log as evidence."""
-        return Hit(self.source, number, text, rank or self.rank, traceback, part, harmless)
+        return Hit(self.source, number, text, rank or self.rank, traceback, part, is_harmless)
 
     def lines_from(self, first: int, count: int) -> list[str]:
         """Return `count` lines from number `first` on, as far as the kept head or tail of the log has them."""

@@ -13,7 +13,7 @@ from diagnostics.api_index import query, store
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import PACKAGES
-from diagnostics.logs.prefixes import clean
+from diagnostics.logs.prefixes import parse_line
 from diagnostics.triage.model import LogFacts
 from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import in_range
@@ -142,7 +142,7 @@ def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
     lines = log.lines_from(1, _MAX_LINES)
     for number, raw in enumerate(lines, 1):
         if any(words in raw for words in ("require", "depends on", "user requested", "you have")):
-            text = pip_text = clean(raw).text.removeprefix("ERROR: ")
+            text = pip_text = parse_line(raw).text.removeprefix("ERROR: ")
             for wording, replacement in _REWORDED.items():
                 pip_text = wording.sub(replacement, pip_text)
             matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]

@@ -16,7 +16,7 @@ from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.loader import pattern_literals
 from diagnostics.catalog.model import Issue, LogSample
 from diagnostics.catalog.search import IssueSearch
-from diagnostics.logs.prefixes import clean
+from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.triage import log_facts
 from diagnostics.triage.model import Hits
@@ -123,7 +123,7 @@ class AnchorSearch:
 
 
 def _is_warning(sample: LogSample) -> bool:
-    return any(clean(line).harmless for line in sample.text.splitlines())
+    return any(parse_line(line).is_harmless for line in sample.text.splitlines())
 
 
 def _unquote(anchor: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from diagnostics.logs import envelopes
-from diagnostics.logs.prefixes import clean
+from diagnostics.logs.prefixes import parse_line
 from diagnostics.triage.line_stages import LineStages
 from diagnostics.triage.log_end import TAIL
 from diagnostics.triage.log_reader import LogSource, SourceError
@@ -85,7 +85,7 @@ class _BlockScanner:
 
     def _check_line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
         """Check a line, or the part of a very long line around an anchor; return whether it was complete."""
-        if 2 * _WINDOW < end - start <= envelopes.LONGEST:
+        if 2 * _WINDOW < end - start <= envelopes.MAX_JSON_LENGTH:
             inner = envelopes.unwrap_bytes(data[start:end])
             if inner is not None:
                 self.stages.add_lines(inner, number)
@@ -102,7 +102,7 @@ class _BlockScanner:
         for piece in encoded:
             inner = envelopes.unwrap_bytes(piece)
             plain = piece.decode("utf-8", "replace").rstrip("\r\n")
-            self.stages.add_lines([clean(plain)] if inner is None else inner, number)
+            self.stages.add_lines([parse_line(plain)] if inner is None else inner, number)
         return len(raw) == end - start
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from diagnostics.logs.metric_names import MAX_STEPS_PER_S, MetricRow
+from diagnostics.logs.metrics import MAX_STEPS_PER_S, MetricRow
 from diagnostics.triage.model import Hit
 
 # Rows that show a symptom, each with the metrics that show it.

@@ -163,7 +163,7 @@ def _drop_handled(
         if candidate.role == "root"
         and candidate.issue.kind == "crash"
         and candidate.issue.code not in rules.warned
-        and all(hit.harmless for hit in candidate.hits)
+        and all(hit.is_harmless for hit in candidate.hits)
     ]
     claimed = _explained_traceback_ids(handled)
     other_failures = [failure for failure in failures if id(failure) not in claimed]

@@ -16,7 +16,7 @@ from diagnostics.doctor.fix_plan import setting_steps as settings
 from diagnostics.doctor.installers import find_installer as installer_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
-from diagnostics.frameworks import FRAMEWORKS, configured_in
+from diagnostics.frameworks import FRAMEWORKS, configuring_trainers
 from diagnostics.lint.rules.registry import Problem
 from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
@@ -163,7 +163,7 @@ def check_environment(code, trainer):
     """Assert that all commands offer the same first fix in an environment with this trainer."""
     entry = ISSUES[code]
     releases = ({trainer: "1.0"} if trainer else {}) | affected_release(entry)
-    installed_frameworks = configured_in(releases) or ["vllm"]
+    installed_frameworks = configuring_trainers(releases) or ["vllm"]
     finding = doctor(entry, releases)
     expected = first_mitigation(finding)
     assert mitigation_in_plan(entry, releases) == (expected if finding.remedy.offers[0].edits else "")

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from diagnostics import catalog
-from diagnostics.logs.prefixes import clean
+from diagnostics.logs.prefixes import parse_line
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
@@ -198,7 +198,7 @@ PREFIXED = [
 
 def test_log_prefixes_are_removed():
     """Time, rank, actor, level and terminal codes are removed; the indentation of the message stays."""
-    results = [(raw, clean(raw).text, clean(raw).rank) for raw, _, _ in PREFIXED]
+    results = [(raw, parse_line(raw).text, parse_line(raw).rank) for raw, _, _ in PREFIXED]
     assert [result for result, expected in zip(results, PREFIXED, strict=True) if result != expected] == []
 
 

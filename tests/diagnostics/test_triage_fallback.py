@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.logs.metric_names import parse_metrics
+from diagnostics.logs.metrics import parse_metrics
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource

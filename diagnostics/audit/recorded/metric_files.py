@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import run_data
-from diagnostics.logs import metric_names
+from diagnostics.logs.metrics import canonical_name, metric_rows
 from diagnostics.output.redact import mask_and_cut
 
 MAX_STEPS = 20_000
@@ -32,7 +32,7 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
         step = run_data.whole_number(printed_steps[0]) if printed_steps else None
     canonical: dict[str, float] = {}
     for name, value in printed.items():
-        meaning = "" if name == "train_loss" else metric_names.canonical_name(name)
+        meaning = "" if name == "train_loss" else canonical_name(name)
         if meaning and (meaning not in canonical or math.isnan(value)):
             canonical[meaning] = value
     if "train_runtime" in printed:  # the summary of a run
@@ -129,9 +129,7 @@ def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries
         unread.add(path, f"{size // safe_io.MIB} MiB: only the first 8 MiB and the last 256 KiB were read")
     head_lines = head.count(b"\n") + 1
     rows: list[run_data.MetricRow | None] = []
-    for row in metric_names.metric_rows(
-        path.name, head_lines + tail.count(b"\n"), head, tail, most=MAX_STEPS
-    ):
+    for row in metric_rows(path.name, head_lines + tail.count(b"\n"), head, tail, max_rows=MAX_STEPS):
         if len(rows) == MAX_STEPS - 1:
             unread.add(path, f"all after line {row.line}: more than {MAX_STEPS} steps")
         values = {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}

@@ -11,7 +11,7 @@ from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, 
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
-from diagnostics.frameworks import configured_in
+from diagnostics.frameworks import configuring_trainers
 
 _BAD_CELLS = {"fail", "unresolvable"}
 _FAILED_LAYERS = {"fail", "expected_fail", "unresolvable"}
@@ -64,7 +64,7 @@ def _static_finding(
         return finding("CMP901", Severity.INFO, evidence, Fix.of(advice), detail)
     severity = Severity.ERROR if known.contract == "fail" else Severity.WARNING
     # The range is that of an extra, which another trainer does not install.
-    if known.contract != "fail" and "trl" not in configured_in(case.environment.packages):
+    if known.contract != "fail" and "trl" not in configuring_trainers(case.environment.packages):
         severity = Severity.INFO
     text, installs = better_pairs(case)
     detail = f"{sentence} The table has no run of this pair; metadata and source were read."

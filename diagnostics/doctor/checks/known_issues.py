@@ -11,7 +11,7 @@ from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
-from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
+from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES, configuring_trainers
 from diagnostics.versions import AFFECTED, UNREADABLE, Applicability, affects, in_range
 
 # Issues of vLLM's V0 scheduler. V1 became the default in 0.8, and V0 was removed in 0.11.
@@ -23,7 +23,7 @@ _PAIRS = {"CMP003": {"trl": "<0.29", "transformers": ">=5.3"}}
 
 def require_framework(environment: Environment) -> None:
     """Raise NotApplicableError if no supported package is installed."""
-    supported = {*ENGINES, *TRAINERS}
+    supported = {*ENGINE_PACKAGES, *TRAINER_PACKAGES}
     if not supported & set(environment.packages):
         names = ", ".join(sorted(supported))
         raise NotApplicableError(f"none of {names} is installed in {environment.prefix}")
@@ -74,7 +74,7 @@ def failing_pairs(case: CheckInput) -> Iterator[Finding]:
 
 
 def _fix(environment: Environment, issue: Issue) -> Fix:
-    frameworks = (*configured_in(environment.packages), "vllm")
+    frameworks = (*configuring_trainers(environment.packages), "vllm")
     return recommended_fix(issue, frameworks=frameworks, releases=environment.releases)
 
 

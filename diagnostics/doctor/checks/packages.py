@@ -19,7 +19,7 @@ from diagnostics.doctor.checks.known_issues import require_framework
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run
-from diagnostics.frameworks import SHOWN, TRAINER_LIBRARIES, configured_in
+from diagnostics.frameworks import DISPLAY_NAMES, TRAINER_LIBRARIES, configuring_trainers
 from diagnostics.versions import in_range
 
 MAX_LISTED = 6
@@ -184,7 +184,7 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     if vllm is None or not ranges or any(in_range(vllm.version, item.specifier) for item in ranges):
         return
     required = any(requirements.applies(environment, item) for item in ranges)
-    if not required and trainer.name not in configured_in(environment.packages):
+    if not required and trainer.name not in configuring_trainers(environment.packages):
         return
     listed = " or ".join(f"vllm{item.specifier}" for item in ranges)
     where = "declares" if required else "declares, in an extra,"
@@ -194,6 +194,6 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     evidence.append(installed_evidence(vllm))
     command = install(environment, f"{vllm.name}{ranges[0].specifier}")
     fix = Fix.of(f"Install a vLLM in that range{unless}.", command)
-    detail = f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}."
+    detail = f"{DISPLAY_NAMES[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}."
     severity = Severity.WARNING if required else Severity.INFO
     yield finding("CMP903", severity, evidence, fix, detail, known_by="declared")

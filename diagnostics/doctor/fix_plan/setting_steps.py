@@ -27,7 +27,7 @@ from diagnostics.fixes import (
     Unset,
     one_line,
 )
-from diagnostics.frameworks import configured_in
+from diagnostics.frameworks import configuring_trainers
 
 Change = Install | SetOption
 _MAX_EVIDENCE = 200
@@ -127,7 +127,7 @@ def _chosen_mitigations(
 ) -> list[tuple[Finding, Mitigation]]:
     """Return for each finding its best mitigation that has an edit for this environment."""
     results = []
-    frameworks = configured_in(environment.packages) or ("vllm",)
+    frameworks = configuring_trainers(environment.packages) or ("vllm",)
     for finding in findings:
         issue = issues[finding.code]
         ranked = recommended_fix(issue, frameworks=frameworks, releases=environment.releases).offers[:1]
@@ -143,7 +143,7 @@ def _installs(code: str, mitigation: Mitigation, environment: Environment) -> li
 
 def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
     """Return the edits for the installed trainers, else for vLLM itself; advice is no edit."""
-    for required in (configured_in(environment.packages), {"vllm"}):
+    for required in (configuring_trainers(environment.packages), {"vllm"}):
         names = [name for name, _ in mitigation.edits if name in required]
         edits = edits_for(mitigation, names, environment.releases)
         if results := [edit for edit, _ in edits if not isinstance(edit, Advice)]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from diagnostics.api_index.options import choices, wanted_type
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
-from diagnostics.frameworks import SHOWN, parser_of
+from diagnostics.frameworks import DISPLAY_NAMES, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.registry import Problem, rule
@@ -129,7 +129,7 @@ def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
         described = [value.key + _suggestion(value.key, names) for value in unknown[:_MAX_SHOWN]]
         described += [value.key for value in unknown[_MAX_SHOWN:]]
         adds = f"; +{unknown[0].key} adds one that your code reads" if plan.framework == "verl" else ""
-        copy = f"The project's own copy of {SHOWN[plan.framework]}, in {folder},"
+        copy = f"The project's own copy of {DISPLAY_NAMES[plan.framework]}, in {folder},"
         fix = f"Use a name that the copy has, or leave it out{adds}."
         yield _unknown_options(plan, copy, described, unknown, fix)
 
@@ -167,7 +167,7 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     ]
     if existing:
         yield Problem(
-            f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, already has "
+            f"The config of the project's own copy of {DISPLAY_NAMES[plan.framework]}, in {folder}, already has "
             f"{_join_some([value.key for value in existing])}, and Hydra adds no existing key.",
             existing,
             fix=f"Write {existing[0].key} without the +, or with ++.",

@@ -1,4 +1,4 @@
-"""Parse the metrics that frameworks print, and give each metric one canonical name."""
+"""Parse the metrics in log lines, and map the names that frameworks print to canonical names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 
 from diagnostics.frameworks import FRAMEWORKS
-from diagnostics.logs.prefixes import clean
+from diagnostics.logs.prefixes import parse_line
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|NAN|inf|Infinity)"
+# A number, which may be inside `tensor(...)` or `np.float32(...)`.
 _WRAPPED = rf"(?:(?:np|torch|numpy)?\.?(?:float\d*|tensor|int\d*)\()?(?P<value>{_NUMBER})(?![\w.])"
 _NAME = r"[A-Za-z_][\w/@.-]{1,80}"
+# A name and a value, in the formats of several frameworks.
 _PAIRS = (
     # {'loss': 0.1, "actor/entropy": 0.2} of TRL, ms-swift, OpenRLHF, slime; JSON lines
     re.compile(rf"['\"](?P<name>[A-Za-z_][\w/@. ()-]{{1,80}})['\"]\s*:\s*['\"]?{_WRAPPED}"),
@@ -30,14 +32,14 @@ _PAIRS = (
     ),
     re.compile(rf"(?i)\b(?P<name>loss|grad[_ ]norm|reward|kl)\s+{_WRAPPED}"),
 )
-# What one framework calls a metric, from its TOML file.
+# Name of a metric in one framework's TOML file -> canonical name.
 _FRAMEWORK_NAMES = {
     name: canonical for item in FRAMEWORKS.values() for name, canonical in item.metrics.items()
 }
 _PATTERNS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
 _NAMES = {canonical: re.compile(pattern) for canonical, pattern in _PATTERNS.items()}
-"""Canonical names, with what several frameworks call them; matched against the name in lower case."""
-# Of verl, and of dictionaries with `step` or `global_step`.
+"""Canonical name -> pattern of the names that several frameworks share, in lower case."""
+# The step in verl's lines, and in dictionaries with `step` or `global_step`.
 _STEP = re.compile(r"(?:^|[\s'\"(){,])(?:global_)?step['\"]?: ?([0-9]{1,9})(?![0-9.])")
 _ROUNDED_ZERO = re.compile(r"-?0?\.0{2,}")
 # A cheap first test: a line without any of these has no metrics.
@@ -50,11 +52,11 @@ MAX_STEPS_PER_S = 100
 
 
 class RoundedZero(float):
-    """A number that was printed as 0 with two decimals or more, so that it may be a small one."""
+    """A number that was printed as 0 with at least two decimals; the real value may be small but not 0."""
 
 
 def is_zero(value: float) -> bool:
-    """Return whether a metric is 0, and not a number that was rounded to 0 when it was printed.
+    """Return whether a metric is exactly 0; False if it may have been rounded to 0 when it was printed.
 
     >>> is_zero(0.0), is_zero(RoundedZero(0))
     (True, False)
@@ -69,7 +71,7 @@ class MetricRow:
     Attributes:
         source: Name of the log.
         line: Number of the line.
-        metrics: The printed name and the value, by canonical name.
+        metrics: Canonical name -> (printed name, value).
         step: Training step; None if the line does not have it.
     """
 
@@ -84,16 +86,16 @@ class MetricRow:
 
 
 def metric_rows(
-    source: str, lines: int, head: bytes, tail: bytes = b"", *, most: int = 800
+    source: str, lines: int, head: bytes, tail: bytes = b"", *, max_rows: int = 800
 ) -> list[MetricRow]:
-    """Return the metrics of the lines in the first bytes (`head`) and the last bytes (`tail`) of a log.
+    """Return the metrics in the beginning and the end of a log, one row for each line with metrics.
 
     Args:
         source: Name of the log.
-        lines: Number of lines of the log.
+        lines: Number of lines of the whole log.
         head: First bytes of the log.
         tail: Last bytes of the log, which may overlap with `head`.
-        most: Largest number of rows; later ones are left out.
+        max_rows: Maximum number of rows; later ones are left out.
     """
     parts = [(head, 1)]
     if tail and lines > head.count(b"\n") + 1:
@@ -108,17 +110,17 @@ def metric_rows(
                 columns = _columns(cells) or columns
                 metrics = _table_metrics(columns, cells)
             elif _METRIC_WORDS.search(raw):
-                metrics = parse_metrics(clean(raw).text)
+                metrics = parse_metrics(parse_line(raw).text)
             else:
                 continue
-            if metrics and len(rows) < most:
+            if metrics and len(rows) < max_rows:
                 step = _STEP.search(raw)
                 rows.append(MetricRow(source, number, metrics, int(step[1]) if step else None))
     return rows
 
 
 def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
-    """Return (printed name, value) of the known metrics in a line, by canonical name.
+    """Return the metrics with a canonical name in a line, as {canonical name: (printed name, value)}.
 
     Example:
         >>> parse_metrics("step:4 - actor/grad_norm:0.5 - actor/entropy:nan")["grad_norm"]
@@ -127,11 +129,11 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
     metrics: dict[str, tuple[str, float]] = {}
     for pattern in _PAIRS:
         for match in pattern.finditer(text[:20_000]):
-            _add(metrics, match["name"].strip(), match["value"])
+            _add_metric(metrics, match["name"].strip(), match["value"])
     return metrics
 
 
-def _add(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
+def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
     canonical = canonical_name(name)
     if canonical and (canonical not in metrics or math.isnan(float(value))):
         number = RoundedZero(value) if _ROUNDED_ZERO.fullmatch(value) else float(value)
@@ -140,7 +142,7 @@ def _add(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
 
 @functools.lru_cache(4096)
 def canonical_name(name: str) -> str:
-    """Return the canonical name of a metric; empty for unknown names, and for evaluation metrics except the reward.
+    """Return the canonical name of a metric; empty if unknown. Of the evaluation metrics only the reward has one.
 
     >>> canonical_name("train/reward"), canonical_name("eval_reward"), canonical_name("eval_loss")
     ('reward', 'eval_reward', '')
@@ -159,7 +161,7 @@ def _cells(raw: str) -> list[str]:
 
 
 def _columns(cells: list[str]) -> list[str]:
-    """Return the column names of a table if a line has them."""
+    """Return the cells of a line if they are the column names of a table, else an empty list."""
     known_names = sum(bool(canonical_name(cell)) for cell in cells)
     return cells if len(cells) > 2 and known_names >= 2 and not any(map(_is_number, cells)) else []
 
@@ -169,10 +171,10 @@ def _table_metrics(columns: list[str], cells: list[str]) -> dict[str, tuple[str,
     if len(columns) == len(cells) and not any(bracket in "".join(cells) for bracket in "[]"):
         for name, cell in zip(columns, cells, strict=True):
             if _is_number(cell):
-                _add(metrics, name, cell)
+                _add_metric(metrics, name, cell)
     if metrics or not any(":" in cell or "=" in cell for cell in cells):
         return metrics
-    return parse_metrics(clean(" | ".join(cells)).text)
+    return parse_metrics(parse_line(" | ".join(cells)).text)
 
 
 def _is_number(cell: str) -> bool:
