@@ -1,6 +1,6 @@
 """Find the known issues whose signatures match the logs, each with its certainty, evidence and triggers.
 
-The verdict selects from these candidates.
+The verdict (`verdict.py`) selects from these candidates.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Candidate:
     """A known issue whose signature matches the logs.
 
     Attributes:
-        role: Role of the signature: `root`, `cascade`, or `confirmation` for an entry that confirms another.
+        issue: The known issue.
+        role: Role of the signature: `root` cause, `cascade` (a consequence), or `confirmation` of another issue.
         certainty: `established`: the message is in a traceback with a known release that may be affected, or in a
             traceback through code that the entry names. `hypothesis`: the release is not affected, or all lines are
             broad. `supported`: any other match.
@@ -52,10 +53,10 @@ class Candidate:
         ranks: Ranks that printed the lines.
         releases: Releases in the log of the packages that the entry names, as (package, release).
         triggers: Triggers that the tracebacks show; empty if unknown.
-        looked_to: The newest examined release, if the release in the log is newer.
+        examined_to: The newest examined release, if the release in the log is newer; else empty.
         confirmed: Candidates that confirm this one; without another failure they are harmless.
         broad: Whether all matching lines are also printed by failures with other causes.
-        late: Whether all matching lines also appear as consequences of other failures.
+        late: Whether all matching lines also appear after other failures, as their consequences.
     """
 
     issue: Issue
@@ -66,7 +67,7 @@ class Candidate:
     ranks: tuple[str, ...]
     releases: tuple[tuple[str, str], ...]
     triggers: tuple[str, ...] = ()
-    looked_to: str = ""
+    examined_to: str = ""
     confirmed: tuple[Candidate, ...] = ()
     broad: bool = False
     late: bool = False
@@ -115,7 +116,7 @@ def _candidate(
     rules: Rules,
     versions: dict[str, tuple[str, str]],
 ) -> Candidate | None:
-    """Return the candidate for an issue; None if its signature is incomplete, or only warnings show a crash."""
+    """Return the candidate for an issue; None if its signature does not match, or only warnings show a crash."""
     signature = issue.signature
     assert signature is not None
     excluding = [
@@ -156,7 +157,7 @@ def _candidate(
         ),
         releases=tuple(sorted((name, releases[name]) for name in relevant)),
         triggers=_triggers(issue, matching, logs),
-        looked_to=applicability.examined_to,
+        examined_to=applicability.examined_to,
     )
 
 

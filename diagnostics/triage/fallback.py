@@ -27,6 +27,7 @@ MAX_LEADS = 3
 # A log with at most this number of lines counts as a selection by the user.
 _PASTED_LINES = 16
 _MAX_FAILURES, _MAX_LINES, _MAX_CUT = 3, 6, 2
+# Number of innermost frames of a traceback that are compared with the catalog.
 _INNERMOST = 4
 # A prompt for input, which a batch job never gets.
 _QUESTION = re.compile(
@@ -34,7 +35,7 @@ _QUESTION = re.compile(
     r"|(?:password|passphrase)[^:]{0,40}: ?$"
     r"|do you (?:wish|want) to .*\?|press (?:enter|any key)"
 )
-# Issues by the messages that a waiting run repeats, with the test that would settle them.
+# (code, pattern of the message that a waiting run repeats, test that would confirm or exclude the issue).
 _WAITS = tuple(
     (wait["code"], re.compile(wait["pattern"]), wait["settles"])
     for wait in tomllib.loads(Path(__file__).with_name("waits.toml").read_text(encoding="utf-8"))["wait"]
@@ -66,11 +67,11 @@ class Fallback:
         leads: Known issues that may explain the logs, likeliest first.
         similar: Known issues with similar words, best first.
         symptoms: Symptoms in the metrics.
-        ended: The line that reports the end of the run; None if there is none.
+        ended: A line that reports the end of the run, from any log; None if there is none.
         last: The last line of each log.
-        stall: Messages that the last lines of a log repeat without progress; None if there are none.
+        stall: Messages that the last lines of a log without an end repeat without progress; None if there are none.
         failing: Lines that report a failure by their words or level, although no rule matched them.
-        message: Whether the logs are pasted messages.
+        is_message: Whether the logs are pasted error messages.
         recovered: Whether metrics were NaN and later are numbers again.
         open_bar: A progress bar of the run that is not full.
     """
@@ -82,13 +83,13 @@ class Fallback:
     last: tuple[Hit, ...] = ()
     stall: Stall | None = None
     failing: tuple[Hit, ...] = ()
-    message: bool = False
+    is_message: bool = False
     recovered: bool = False
     open_bar: OpenBar | None = None
 
 
 def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
-    """Analyze heads, tails and failures of scanned logs."""
+    """Analyze the last lines, metrics and failures of scanned logs."""
     ends = [(log, find_end(log)) for log in logs]
     rows = [row for log in logs for row in metric_rows(log.source, log.lines, log.head, log.tail)]
     visible = symptoms.find_symptoms(rows, pasted=sum(log.lines for log in logs) <= _PASTED_LINES)
@@ -101,16 +102,16 @@ def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
         similar = tuple(rules.issues[code] for code in codes)
         leads = unique_leads(_find_leads(rules.issues, ends, visible))
     return Fallback(
-        leads,
-        similar,
-        tuple(visible),
-        next((end.ended for _, end in ends if end.ended), None),
-        tuple(end.last for _, end in ends if end.last),
-        next((end.stall for _, end in ends if end.stall and not end.ended), None),
-        failing,
-        any(end.last for _, end in ends) and all(end.message for _, end in ends if end.last),
-        symptoms.has_recovered(rows),
-        next((end.open_bar for _, end in ends if end.open_bar), None),
+        leads=leads,
+        similar=similar,
+        symptoms=tuple(visible),
+        ended=next((end.ended for _, end in ends if end.ended), None),
+        last=tuple(end.last for _, end in ends if end.last),
+        stall=next((end.stall for _, end in ends if end.stall and not end.ended), None),
+        failing=failing,
+        is_message=any(end.last for _, end in ends) and all(end.is_message for _, end in ends if end.last),
+        recovered=symptoms.has_recovered(rows),
+        open_bar=next((end.open_bar for _, end in ends if end.open_bar), None),
     )
 
 
@@ -140,15 +141,15 @@ def _failure_text(logs: Iterable[LogFacts], failing: Sequence[Hit]) -> str:
 def _find_leads(
     issues: Mapping[str, Issue], logs: Sequence[tuple[LogFacts, LogEnd]], visible: Sequence[Symptom]
 ) -> Iterator[Lead]:
-    """Yield the leads in some logs, the most likely first."""
+    """Yield the leads in all logs, the most likely first."""
     for _, end in logs:
         yield from _leads_from_waits(issues, end)
     for log, _ in logs:
         yield from _leads_from_frames(issues, log)
     for symptom in visible[:2]:
-        for cause in symptom.causes:
+        for cause in symptom.rule.causes:
             if cause.code in issues:
-                yield Lead(issues[cause.code], symptom.what, cause.settles, symptom.hits[0])
+                yield Lead(issues[cause.code], symptom.rule.name, cause.settles, symptom.hits[0])
 
 
 def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead]:

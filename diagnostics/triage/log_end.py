@@ -1,4 +1,4 @@
-"""Read the end of a log: the line that reports the end of the run, messages that a stalled run repeats, failures.
+"""Read the last lines of a log: the end of the run, repeated messages of a stalled run, failures, an open progress bar.
 
 A log without a failure does not show that the run ended, because a process that hangs or was killed prints nothing
 more.
@@ -17,14 +17,15 @@ from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage.log_facts import IGNORED
+from diagnostics.triage.line_patterns import IGNORED_EXCEPTION
 from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
 
+# Number of the log's last bytes that are kept.
 TAIL = 1 << 14
-# Number of last lines that are checked.
-_LINES = 120
+# Maximum number of last lines that are checked.
+_MAX_LINES = 120
 # Maximum length of a traceback after "Exception ignored in", in lines.
-_IGNORED = 40
+_MAX_IGNORED_LINES = 40
 _TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, list[str]])
 _PATTERNS = {name: "|".join(patterns) for name, patterns in _TABLE.items()}
 _ENDED = re.compile(_PATTERNS["ended"])
@@ -32,11 +33,13 @@ _FAILING = re.compile(rf"(?i)\b(?:{_PATTERNS['failure_words']})\b|{_PATTERNS['fa
 _NO_FAILURE = re.compile(rf"(?i){_PATTERNS['no_failure']}")
 _WAITING = re.compile(rf"(?i)\b(?:{_PATTERNS['wait_words']})\b|{_PATTERNS['wait_texts']}")
 # A full bar of a whole run; bars of loading, mapping and sampling are full at any time.
-_FULL = re.compile(r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)")
-_RUN_BAR = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
+_FULL_BAR = re.compile(
+    r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)"
+)
+_RUN_BAR_NAME = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
 _BAR = re.compile(r"\d%\|")
-# The position of a bar of the run, or of one without a name.
-_POSITION = re.compile(
+# Name, position and total of a bar.
+_BAR_POSITION = re.compile(
     r"^(?:(?P<name>[^|%\[\]]{0,60}?):? *)?\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \["
 )
 # A step of a run that goes on.
@@ -50,15 +53,13 @@ _PENDING = re.compile(r"(?i)\b(?:running|waiting|pending|queued?)(?:[ _-]req\w*)
 _GIVEN_UP = re.compile(
     r"(?i)\b(?:fail(?:ed|ure)|exceeded|gave up|giving up|timed? ?out|after \d+ (?:retries|attempts|tries))"
 )
-# Numbers in a wait that are neither those of a counter nor of a step.
+# Numbers in the message of a wait, except those of counters and steps.
 _SECONDS_OR_ATTEMPTS = re.compile(r"(?<![=:\w.])(?<![=:] )(?<![Ss]tep )\d+(?:\.\d+)*")
-# Most lines of a pasted message.
+# Maximum number of lines of a pasted message.
 _MESSAGE_LINES = 4
-_REPEATS = 3
-_REPEATED_OF = 40
-# Most different messages that a stalled run repeats.
-_MAX_CYCLE = 6
-_MIN_STALL = 6
+# A stall is searched in this number of last lines. At most _MAX_CYCLE different messages must each be repeated
+# _MIN_REPEATS times, in at least _MIN_STALL lines if not all of them report a wait.
+_STALL_LINES, _MAX_CYCLE, _MIN_REPEATS, _MIN_STALL = 40, 6, 3, 6
 # Times and addresses of objects, which differ in repeated lines.
 _TIME_OR_ADDRESS = re.compile(r"0x[0-9a-f]+|\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?")
 
@@ -69,7 +70,7 @@ class Stall:
 
     Attributes:
         messages: The last line of each message, in the order of the log.
-        lines: Number of lines that repeat the messages.
+        lines: Number of last lines that repeat the messages.
         wait: The message that reports a wait; None if there is none.
     """
 
@@ -80,7 +81,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class OpenBar:
-    """A progress bar of the run that is not full, with its last line."""
+    """A progress bar of the run that is not full; `hit` is its last line."""
 
     position: int
     total: int
@@ -89,14 +90,14 @@ class OpenBar:
 
 @dataclass(frozen=True)
 class LogEnd:
-    """The end of a log.
+    """The facts in the last lines of a log.
 
     Attributes:
         last: The last line; None if the log is empty.
         ended: The line that reports the end of the run; None if there is none.
         stall: The messages that the last lines repeat; None if there are none.
-        failing: Lines among the last that report a failure by their words or level.
-        message: Whether the text is a pasted message rather than a log.
+        failing: The last lines that report a failure by their words or level.
+        is_message: Whether the text is a pasted error message rather than a log.
         open_bar: The run's progress bar in the last lines, if it is not full.
     """
 
@@ -104,12 +105,12 @@ class LogEnd:
     ended: Hit | None = None
     stall: Stall | None = None
     failing: tuple[Hit, ...] = ()
-    message: bool = False
+    is_message: bool = False
     open_bar: OpenBar | None = None
 
 
 def find_end(log: LogFacts) -> LogEnd:
-    """Return the end of a log, from its last lines."""
+    """Return the facts in the last lines of a log."""
     lines = list(_last_lines(log))
     if not lines:
         return LogEnd(None)
@@ -119,7 +120,7 @@ def find_end(log: LogFacts) -> LogEnd:
     return LogEnd(
         lines[-1][0],
         _find_end_line(lines, open_bar.total if open_bar else 0),
-        _find_stall([hit for hit, _ in lines[-_REPEATED_OF:]]),
+        _find_stall([hit for hit, _ in lines[-_STALL_LINES:]]),
         tuple(hit for hit, level in readable if _reports_failure(hit.text, level)),
         is_short and any(_reports_failure(hit.text, "") and "\\n" not in hit.text for hit, _ in readable),
         open_bar,
@@ -127,11 +128,11 @@ def find_end(log: LogFacts) -> LogEnd:
 
 
 def _find_open_bar(hits: Iterable[Hit]) -> OpenBar | None:
-    """Return the progress bar with the largest total of those that are not full in the last lines."""
+    """Return the run's progress bar that is not full in the last lines; of several, that with the largest total."""
     bars: dict[tuple[str, int], OpenBar] = {}
     for hit in hits:
-        bar = _POSITION.search(hit.text)
-        if bar and _RUN_BAR.search(bar["name"] or ""):
+        bar = _BAR_POSITION.search(hit.text)
+        if bar and _RUN_BAR_NAME.search(bar["name"] or ""):
             total = int(bar["total"])
             bars[bar["name"] or "", total] = OpenBar(int(bar["n"]), total, hit)
     return max(
@@ -145,19 +146,19 @@ def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | N
     for hit, level in reversed(lines):
         if level != "error" and _reports_end(hit.text, open_total, repeated):
             return hit
-        position = _POSITION.search(hit.text)
+        position = _BAR_POSITION.search(hit.text)
         if _STEP.search(hit.text) or (position and position["n"] != position["total"]):
             return None
     return None
 
 
 def _repeated_totals(texts: Sequence[str]) -> set[str]:
-    """Return the totals of unnamed bars that were full more than once with other lines between: one bar per step."""
+    """Return the totals of unnamed bars that were full more than once, with other lines between: one bar per step."""
     repeated: set[str] = set()
     seen: set[str] = set()
     after_line: set[str] = set()
     for text in texts:
-        full = _FULL.search(text)
+        full = _FULL_BAR.search(text)
         if full and not full["of"]:
             if full["n"] in after_line:
                 repeated.add(full["n"])
@@ -168,23 +169,23 @@ def _repeated_totals(texts: Sequence[str]) -> set[str]:
 
 
 def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
-    """Yield the last lines that are not empty, each with `error`, `fine`, or an empty level."""
+    """Yield the last lines that are not empty, each with `error`, `fine` (no failure), or an empty text if unknown."""
     raw = log.tail.split(b"\n")
     if raw and not raw[-1]:
         raw.pop()
     if len(log.tail) >= TAIL and len(raw) > 1:
         raw = raw[1:]
     ignored = 0
-    for number, data in list(enumerate(raw, log.lines - len(raw) + 1))[-_LINES:]:
+    for number, data in list(enumerate(raw, log.lines - len(raw) + 1))[-_MAX_LINES:]:
         for line in envelopes.unwrap_bytes(data) or (parse_line(data.decode("utf-8", "replace")),):
             text = line.text.strip()
-            if IGNORED in text:
-                ignored = _IGNORED
+            if IGNORED_EXCEPTION in text:
+                ignored = _MAX_IGNORED_LINES
             if text:
                 level = "error" if line.is_error else "fine" if line.reports_no_failure or ignored else ""
                 yield log.hit(number, mask_and_cut(text, MAX_TEXT), line.rank), level
             # An ignored traceback ends with the exception, the first line without indentation.
-            is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED))
+            is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED_EXCEPTION))
             ignored = 0 if is_exception else max(0, ignored - 1)
 
 
@@ -195,12 +196,12 @@ def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
         text: Text of the line.
         open_total: The largest total of a bar that is not full. A full bar of 32 samples is not the end of a run at
             step 56 of 2290.
-        repeated: Totals of unnamed bars that are full again and again.
+        repeated: Totals of unnamed bars that are full more than once; see `_repeated_totals`.
     """
-    full = _FULL.search(text)
+    full = _FULL_BAR.search(text)
     is_full_bar = bool(
         full
-        and _RUN_BAR.search(full["of"] or "")
+        and _RUN_BAR_NAME.search(full["of"] or "")
         and int(full["n"]) >= open_total
         and (full["of"] or full["n"] not in repeated)
     )
@@ -232,7 +233,11 @@ def _find_stall(hits: Sequence[Hit]) -> Stall | None:
     pending = waits or any(_PENDING.search(ZERO_COUNTER.sub("", hit.text)) for hit in messages)
     if not pending or len(cycle) > _MAX_CYCLE or any(_STEP.search(hit.text) for hit in messages):
         return None
-    needed = _REPEATS * len(cycle) if len(waits) == len(messages) else max(_MIN_STALL, _REPEATS * len(cycle))
+    needed = (
+        _MIN_REPEATS * len(cycle)
+        if len(waits) == len(messages)
+        else max(_MIN_STALL, _MIN_REPEATS * len(cycle))
+    )
     # A pasted line that reports a wait is enough.
     if count < (min(needed, len(hits)) if len(waits) == len(messages) else needed):
         return None

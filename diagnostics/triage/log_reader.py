@@ -1,6 +1,6 @@
-"""Read a log as blocks of whole lines: text, UTF-16, gzip, bzip2 or xz, in bounded memory.
+"""Read a log in blocks of whole lines and in bounded memory: plain text, UTF-16, gzip, bzip2 or xz.
 
-A file that is no log, or unpacks to far more than a log does, is refused with a reason.
+A file that is no log, or that unpacks to far more than a log does, is refused with a reason.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.safe_io import GIB, MIB
 
+# Number of bytes that are read or unpacked at once.
 BLOCK = 1 << 20
-# A line of this length or longer is read in pieces, which overlap.
-LONGEST_LINE = 2 << 20
+# A line of this number of bytes or more is returned in pieces that overlap by _OVERLAP bytes.
+MAX_LINE = 2 << 20
 _OVERLAP = 1 << 12
 # Bytes of each block by which text is recognized.
 _SAMPLE = 1 << 14
@@ -33,8 +34,8 @@ MAX_UNPACKED = 64 * GIB
 _MAX_MEMBERS, _MIN_MEMBER_BYTES = 10_000, 512
 _XZ_MEMORY = 256 * MIB
 _PIECE = 1 << 16
-# Files that are recognized by their first bytes and not read.
-_UNREAD = {
+# First bytes of files that are not read, and the reason.
+_UNREAD_FORMATS = {
     b"\x28\xb5\x2f\xfd": "zstd, which is not unpacked here: `zstd -dc FILE | grpo-doctor triage -`",
     b"\x04\x22\x4d\x18": "LZ4, which is not unpacked here: `lz4 -dc FILE | grpo-doctor triage -`",
     b"PK\x03\x04": "a zip, which is not unpacked here: unpack it, and name the folder",
@@ -45,7 +46,7 @@ _UNREAD = {
     b"%PDF-": "a PDF, no log",
     b"\x89PNG": "a picture, no log",
 }
-# Compressed logs that need another tool; the error on reading names the tool.
+# Compressed logs that need another tool; the error of `LogSource.blocks` names it.
 _NEEDS_TOOL = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
 # Control characters that no program prints to a log.
 _CONTROLS = bytes(number for number in (*range(32), 127) if chr(number) not in "\a\b\t\n\v\f\r\x1b")
@@ -65,10 +66,12 @@ class NoLogError(ValueError):
 
 @dataclass(frozen=True)
 class LogSource:
-    """One log; `path` is None for standard input.
+    """One log.
 
     Attributes:
-        root: Folder in which the log was found; links that lead out of the folder are refused.
+        name: Name in reports.
+        path: The file; None for standard input.
+        root: Folder in which the log was found, which links may not leave; None for a file that the user named.
     """
 
     name: str
@@ -98,7 +101,7 @@ class LogSource:
 
 
 def looks_like_log(path: Path) -> bool:
-    """Return whether a file begins like a log; True also for an unreadable file, whose error is reported on reading."""
+    """Return whether a file begins like a log; True also for an unreadable file, whose error `blocks` reports."""
     try:
         with safe_io.open_regular(path) as raw:
             head = raw.peek(4096)[:4096]
@@ -190,7 +193,10 @@ def _utf16_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
-    """Yield a file without blocks of NUL bytes, which a log has if it was truncated while being written."""
+    """Yield a file without blocks of only NUL bytes, which a log has if it was truncated while being written.
+
+    If the file ends with such a block, the block is yielded: the file may contain nothing else.
+    """
     zeros = b""
     while data := raw.read(BLOCK):
         zeros = b"" if data[0] or data.strip(b"\0") else data
@@ -227,7 +233,7 @@ def _decoded_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
         return _utf16_chunks(raw)
     if head[257:262] == b"ustar":
         raise NoLogError("a tar archive, which is not unpacked here: unpack it, and name the folder")
-    for magic, reason in _UNREAD.items():
+    for magic, reason in _UNREAD_FORMATS.items():
         if head.startswith(magic):
             raise NoLogError(reason)
     return _plain_chunks(raw)
@@ -240,7 +246,7 @@ def _line_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
         if end:
             yield b"".join((rest, memoryview(data)[:end]))
             rest = data[end:]
-        elif len(rest) + len(data) < LONGEST_LINE:
+        elif len(rest) + len(data) < MAX_LINE:
             rest += data
         else:
             block = rest + data
@@ -256,16 +262,14 @@ def _text_blocks(raw: io.BufferedReader) -> Iterator[bytes]:
     Raises:
         NoLogError: The log does not begin with text.
     """
-    is_empty, started = True, False
-    for block in _line_blocks(_decoded_chunks(raw)):
-        is_empty = False
-        if not started:
-            begins_as_text = is_text(block)
-            if begins_as_text is None:
-                continue
-            if not begins_as_text:
-                raise NoLogError("binary, no log; not read")
-            started = True
-        yield block
-    if not is_empty and not started:
+    begins_as_text: bool | None = True
+    blocks = _line_blocks(_decoded_chunks(raw))
+    for block in blocks:
+        begins_as_text = is_text(block)
+        if begins_as_text:
+            yield block
+            yield from blocks
+        elif begins_as_text is False:
+            raise NoLogError("binary, no log; not read")
+    if begins_as_text is None:
         raise NoLogError("it contains only NUL bytes")

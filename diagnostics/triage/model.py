@@ -1,4 +1,7 @@
-"""Define the facts that the scan of one log collects: hits of patterns, tracebacks, errors, releases, metrics."""
+"""Define `LogFacts`, the facts that the scan of one log collects, and its parts `Hit` and `Hits`.
+
+A `Hit` is one line of a log as evidence. `Hits` are the matches of one pattern.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from dataclasses import dataclass, field
 from diagnostics.catalog.model import Frame
 from diagnostics.logs.tracebacks import Traceback
 
-MAX_KEPT = 40
+MAX_FIRST_HITS = 40
 MAX_TEXT = 4096
-"""Characters of a line that are kept as evidence."""
+"""Maximum number of characters of a line that are kept as evidence."""
 _MAX_RANKS = 4096
 _MAX_FIRST_ERRORS = 4
 
@@ -30,7 +33,10 @@ class Hit:
 
     Attributes:
         source: Name of the log.
-        part: Position among the lines of one JSON record.
+        line: Number of the line.
+        rank: The rank that printed it; empty if unknown.
+        traceback: The traceback to which it belongs; None if it belongs to none.
+        part: Position among the lines of one JSON record; 0 for an ordinary line.
         is_harmless: Whether the line reports no failure: a warning or lower, a retry or an ignored error.
     """
 
@@ -61,7 +67,7 @@ class Hits:
         self.count += 1
         if len(self.ranks) < _MAX_RANKS:
             self.ranks.add(hit.rank)
-        if len(self.first_hits) < MAX_KEPT:
+        if len(self.first_hits) < MAX_FIRST_HITS:
             self.first_hits.append(hit)
 
 
@@ -71,16 +77,19 @@ class LogFacts:
 
     Attributes:
         source: Name of the log.
-        rank: Rank of the process, if the file name has it.
-        hits: Matches of each rule, by the rule's index.
+        rank: Rank of the process, if the file name has it; else empty.
+        lines: Number of lines.
+        hits: Matches of each rule, by the rule's index in `Rules.rules`.
         failures: Completed tracebacks, the first of each shape, without those that Python ignored.
         last: The traceback that ended last.
+        versions: Package -> (release, number of the line that reports it).
+        frameworks: Number of lines and frames with the marks of each framework.
         errors: The first lines that report an error outside any traceback, and the last such line.
         cut: Tracebacks without an end; of those without a header only the last one.
         error_lines: The first lines that a logger marks as an error and that contain no exception.
         head: The first bytes, in which metrics are searched.
         tail: The last bytes, in which metrics and the end of the run are searched.
-        first_failed: torchrun's table of the rank that failed first.
+        first_failed: Rows of torchrun's table of the rank that failed first.
         problem: Reason why the log could not be read to its end; empty if it could.
     """
 
@@ -113,7 +122,7 @@ class LogFacts:
         return Hit(self.source, number, text, rank or self.rank, traceback, part, is_harmless)
 
     def lines_from(self, first: int, count: int) -> list[str]:
-        """Return `count` lines from number `first` on, as far as the kept head or tail of the log has them."""
+        """Return up to `count` lines from number `first` on; only those in `head` or `tail` are known."""
         head, tail = self.head.split(b"\n"), self.tail.split(b"\n")
         # The tail's last piece is the rest after the last line's end.
         start = self.lines - len(tail) + (0 if tail[-1] else 1)
@@ -121,7 +130,7 @@ class LogFacts:
         return [line.decode("utf-8", "replace").rstrip("\r") for line in lines[:count]]
 
     def add_error(self, hit: Hit) -> None:
-        """Keep an error if it is one of the first, or the last one."""
+        """Add an error line; it replaces the last one if the first four are stored."""
         if len(self.errors) > _MAX_FIRST_ERRORS:
             self.errors.pop()
         self.errors.append(hit)

@@ -1,4 +1,4 @@
-"""Turn the verdict on logs into a report: findings with evidence, fixes for the framework at hand, terminal output."""
+"""Turn the verdict on logs into a report, with fixes for the run's framework, and print it on the terminal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ NOTES = {
     "unknown": "no known issue describes this failure; to report it, use triage --format markdown",
     "wrapper": "these logs show consequences only, not the root cause",
 }
-_NOT_READ = "none of these logs could be read"
 _RESOLVED = {"known", "clean"}
 _HEADINGS = {
     "known": "known issue",
@@ -61,11 +60,11 @@ _MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
 def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     """Return the report of one run's logs; `skipped` names the files in folders that were not read."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
-    # What the releases in this log prove comes before an entry that is proven no better.
+    # A computed finding comes before an entry whose proof is no better.
     if findings and any(_proof(it) >= _proof(findings[0]) for it in verdict.computed):
         findings[0] = replace(findings[0], severity=min(findings[0].severity, Severity.WARNING))
-    # Where the index decides the name in a line, an entry for such lines in general comes later, without its fix.
-    # One of a configuration was reproduced with another option.
+    # If the API index decides the case of a line, a general entry for such lines comes later, without its fix. So does
+    # an entry about a configuration, which was reproduced with another option.
     decided = {it.evidence[0].place for it in verdict.computed if it.known_by == "static"}
     for number, candidate in enumerate(verdict.candidates):
         is_exact = findings[number].known_by == "executed" and not candidate.issue.code.startswith("CFG")
@@ -79,7 +78,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
     notes += [skipped] if skipped else []
-    # The note's first part says why; the rest says what to do.
+    # The first part of a note gives the reason, the rest gives advice.
     unresolved = "" if verdict.state in _RESOLVED else NOTES[verdict.state].partition(";")[0]
     if unresolved and verdict.anchors:
         unresolved += f"; read first: {verdict.anchors[0].text} [{verdict.anchors[0].location}]"
@@ -94,7 +93,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
 
 
 def _proof(finding: Finding) -> tuple[int, int]:
-    """Return the rank of a finding's certainty, and of the evidence for its claims."""
+    """Return the sort key of a finding: certainty, then evidence level."""
     return list(Certainty.TEXT).index(finding.certainty), model.EVIDENCE.index(finding.known_by)
 
 
@@ -113,8 +112,10 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             yield NotChecked("a line that reports a failure", reason, "", hit.location)
         if fallback.symptoms:
             symptom = fallback.symptoms[0]
-            needed = "; ".join(cause.settles for cause in symptom.causes)
-            yield NotChecked("the cause of these metrics", symptom.what, needed, symptom.hits[0].location)
+            needed = "; ".join(cause.settles for cause in symptom.rule.causes)
+            yield NotChecked(
+                "the cause of these metrics", symptom.rule.name, needed, symptom.hits[0].location
+            )
         elif fallback.stall:
             yield _stall(fallback.stall)
         elif not fallback.failing:
@@ -133,7 +134,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
 
 
 def _stall(stall: Stall) -> NotChecked:
-    """Return the messages of a stalled run and the counters in them that are 0, which show what is idle."""
+    """Return an entry with the messages of a stalled run, and their counters at 0, which show what is idle."""
     zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
     shown = " / ".join(shortened(hit.text) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
@@ -147,9 +148,9 @@ def _stall(stall: Stall) -> NotChecked:
 
 
 def _note(verdict: Diagnosis) -> str:
-    """Explain the verdict's state; for `wrapper` also where the root cause is logged in this framework."""
+    """Return a note on the verdict's state; for `wrapper` also where this framework logs the root cause."""
     if verdict.state == "empty" and verdict.problems:
-        return _NOT_READ
+        return "none of these logs could be read"
     note = NOTES[verdict.state]
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
         note = "no known failure in these logs; the metrics show a fault, but not its cause"
@@ -200,11 +201,11 @@ def _issue_document(issue: Issue) -> dict[str, str]:
 
 def _symptom_document(symptom: Symptom) -> dict[str, Any]:
     return {
-        "what": symptom.what,
-        "means": symptom.means,
+        "what": symptom.rule.name,
+        "means": symptom.rule.meaning,
         "first": _hit_document(symptom.hits[0]),
         "count": len(symptom.hits),
-        "causes": [{"code": cause.code, "settles": cause.settles} for cause in symptom.causes],
+        "causes": [{"code": cause.code, "settles": cause.settles} for cause in symptom.rule.causes],
     }
 
 
@@ -276,9 +277,9 @@ def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
     if candidate.certainty == "hypothesis" and not candidate.broad:
         releases = ", ".join(map(" ".join, candidate.releases))
         sentences.append(f"Not known to occur in {releases}, the release in the log.")
-    if candidate.looked_to:
+    if candidate.examined_to:
         sentences.append(
-            f"Releases after {candidate.looked_to} were not checked, and the log reports a newer one."
+            f"Releases after {candidate.examined_to} were not checked, and the log reports a newer one."
         )
     if candidate.triggers:
         ways = {trigger.name: trigger.about for trigger in candidate.issue.triggers}
@@ -340,12 +341,12 @@ def _print_heading(report: Report, console: Console) -> None:
 
 
 def _print_hints(console: Console, subject: dict[str, Any]) -> None:
-    for symptom in subject.get("symptoms", ())[:_MAX_SYMPTOMS]:
+    for symptom in subject["symptoms"][:_MAX_SYMPTOMS]:
         times = f", {symptom['count']} lines" if symptom["count"] > 1 else ""
         print_text(console, f"\nmetrics: {symptom['what']}", "bold")
         print_text(console, f"- {symptom['first']['text']} [{symptom['first']['place']}{times}]", indent=2)
         print_text(console, symptom["means"], indent=2)
-    if subject.get("near"):
+    if subject["near"]:
         similar = "; ".join(f"{issue['code']} {issue['title']}" for issue in subject["near"])
         print_text(console, f"\nsimilar known issues, not a match: {similar}")
 

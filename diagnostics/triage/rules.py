@@ -1,16 +1,18 @@
 """Compile the catalog's signatures into rules for one pass over a log.
 
-Each pattern is searched only in lines with a text (its anchor) that every match contains.
+A pattern is matched only against lines with its anchor: a text that each match of the pattern contains. Other anchors
+find lines that matter for other reasons: tracebacks, errors, releases (see `line_patterns.py`).
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import re2
 
 from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.loader import pattern_literals
@@ -18,20 +20,20 @@ from diagnostics.catalog.model import Issue, LogSample
 from diagnostics.catalog.search import IssueSearch
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
-from diagnostics.triage import log_facts
+from diagnostics.triage import line_patterns
 from diagnostics.triage.model import Hits
 
-_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 # The beginning of a frame, also with a quotation mark escaped for JSON or HTML.
 FRAME_PATTERN = r'  File ["\\&]'
-# After this number of matches an anchor is no longer searched, so counts of its patterns are lower bounds.
+# After this number of matches an anchor is no longer searched, so the counts of its rules are lower bounds.
 MAX_HITS = 400
+# Name of the anchor that joins `line_patterns.ANCHOR_PATTERNS`.
 _FACTS = "facts"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One pattern of one signature; `key` is `any`, `all` or `none`."""
+    """One pattern of a known issue's signature; `key` is the signature's list with it: `any`, `all` or `none`."""
 
     code: str
     key: str
@@ -47,16 +49,15 @@ class Rules:
         rules: One rule for each pattern.
         warned: Codes of issues with a matching sample that contains a warning line.
         by_anchor: For each literal text, the indexes of the rules that may match a line with this text.
-        anchors: RE2 patterns without groups; a line without any of them needs no further check.
-        texts: The anchors that are plain texts.
+        anchors: Each anchor by name, as an RE2 pattern; the name of a plain text is the text itself. A line without
+            any anchor needs no check.
     """
 
     issues: dict[str, Issue] = field(repr=False)
     rules: list[Rule] = field(default_factory=list, repr=False)
     warned: set[str] = field(default_factory=set, repr=False)
     by_anchor: dict[str, list[int]] = field(default_factory=dict, repr=False)
-    anchors: list[str] = field(default_factory=list, repr=False)
-    texts: frozenset[str] = field(default_factory=frozenset, repr=False)
+    anchors: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for code, issue in self.issues.items():
@@ -73,10 +74,10 @@ class Rules:
             for text in literals:
                 self.by_anchor.setdefault(literal_prefilter.longest_plain_part(text), []).append(index)
         self.set = literal_prefilter.PatternSet([rule.pattern for rule in self.rules], self.by_anchor)
-        plain = [*sorted(self.by_anchor), HEADER, *log_facts.ANCHORS]
-        self.anchors = [*map(_quote, plain), FRAME_PATTERN, *log_facts.ANCHOR_PATTERNS]
-        self.texts = frozenset(map(_unquote, self.anchors)) - set(map(_unquote, log_facts.ANCHOR_PATTERNS))
-        self.prefilter = literal_prefilter.any_of(self.anchors)
+        plain = [*sorted(self.by_anchor), HEADER, *line_patterns.ANCHORS]
+        self.anchors = {text: re2.escape(text) for text in plain}
+        self.anchors |= {FRAME_PATTERN: FRAME_PATTERN, _FACTS: "|".join(line_patterns.ANCHOR_PATTERNS)}
+        self.prefilter = literal_prefilter.any_of(list(self.anchors.values()))
 
     @cached_property
     def issue_search(self) -> IssueSearch:
@@ -87,12 +88,13 @@ class Rules:
 class AnchorSearch:
     """Searches blocks for anchors; an anchor is dropped at its 400th match.
 
-    Its patterns with fewer than 100 matches then replace it, so that a noisy log does not hide a failure at its end.
+    Its rules with fewer than 100 matches are then searched by their own patterns, so that a noisy log does not hide a
+    failure at its end.
     """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._anchors = list(rules.anchors)
+        self._anchors = dict(rules.anchors)
         self._counts: Counter[str] = Counter()
         # Compiled once for all logs: for 2,000 small logs, compiling took half of the time.
         self._automaton: Any = rules.prefilter
@@ -102,40 +104,25 @@ class AnchorSearch:
         return self._automaton.search(data, position) if self._anchors else None
 
     def count(self, match: bytes, hits: Mapping[int, Hits]) -> None:
-        """Count a match, and replace an anchor that matched too often."""
+        """Count a match of an anchor, and drop the anchor if it has matched MAX_HITS times."""
         text = match.decode("utf-8", "replace")
         if text == HEADER or text.startswith("  File "):
             return
-        name = text if text in self._rules.texts else _FACTS
+        name = text if text in self._rules.anchors else _FACTS
         self._counts[name] += 1
         if self._counts[name] == MAX_HITS:
             indexes = self._rules.by_anchor.get(name, ())
             rare = [at for at in indexes if at not in hits or hits[at].count < MAX_HITS // 4]
             patterns = {f"(?m:{self._rules.rules[at].pattern})" for at in rare}
-            self._anchors += sorted(patterns - set(self._anchors))
-            self.drop({name} if name != _FACTS else set(log_facts.ANCHOR_PATTERNS))
+            self._anchors |= {pattern: pattern for pattern in sorted(patterns)}
+            self.drop({name})
 
     def drop(self, names: set[str]) -> None:
-        """Stop searching for these texts or patterns."""
-        self._anchors = [anchor for anchor in self._anchors if not {anchor, _unquote(anchor)} & names]
+        """Stop searching for the anchors with these names."""
+        self._anchors = {name: anchor for name, anchor in self._anchors.items() if name not in names}
         if self._anchors:
-            self._automaton = literal_prefilter.any_of(self._anchors)
+            self._automaton = literal_prefilter.any_of(list(self._anchors.values()))
 
 
 def _is_warning(sample: LogSample) -> bool:
     return any(parse_line(line).is_harmless for line in sample.text.splitlines())
-
-
-def _unquote(anchor: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else match[1], anchor)
-
-
-def _quote(text: str) -> str:
-    """Return a text as an RE2 pattern of bytes, which matches its UTF-8 encoding."""
-    return "".join(map(_quote_letter, text))
-
-
-def _quote_letter(letter: str) -> str:
-    if letter.isalnum() or not letter.isascii():
-        return letter
-    return f"\\{letter}" if letter.isprintable() else f"\\x{ord(letter):02x}"

@@ -1,6 +1,7 @@
-"""Scan a log in one pass: search whole blocks for anchors, and check only the lines that have one.
+"""Scan a log in one pass, in bounded memory and in time linear in its size.
 
-Memory is bounded and time is linear in the size of the log.
+Whole blocks are searched for anchors: texts that a line of interest must contain (see `rules.py`). Only lines with an
+anchor and the lines of tracebacks are checked one by one, by a `FactCollector`.
 """
 
 from __future__ import annotations
@@ -9,21 +10,23 @@ import re
 
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import parse_line
-from diagnostics.triage.line_stages import LineStages
+from diagnostics.output import progress
+from diagnostics.triage.fact_collector import FactCollector
 from diagnostics.triage.log_end import TAIL
 from diagnostics.triage.log_reader import LogSource, SourceError
 from diagnostics.triage.model import LogFacts
 from diagnostics.triage.rules import AnchorSearch, Rules
 
-# Of a long line, this number of bytes before an anchor and twice as many after it are read.
+# Number of bytes of a long line that are read before an anchor; after it, twice as many.
 _WINDOW = 4096
-# First bytes that are kept for the metrics.
+# Number of the log's first bytes that are kept for the metrics.
 HEAD = 1 << 16
-# Number of pieces of a progress bar that are read; the last ones are kept.
-_MAX_PIECES = 20
+# A progress bar overwrites its line; this number of its last states is read.
+_MAX_BAR_STATES = 20
 # verl prints a prompt, the response, and then the score, each over many lines.
 _SAMPLE = re.compile(rb"(?:^|\n)([^\n]{0,80}?pid=[^\n]{1,60}?)\[(?:(prompt|response)|ground_truth|score)\]")
-_SAMPLE_BEFORE = 1 << 13
+_SAMPLE_CONTEXT = 1 << 13
+# The rank in the name of a file.
 _RANK_FILE = re.compile(
     r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)",
     re.IGNORECASE,
@@ -32,6 +35,7 @@ _RANK_FILE = re.compile(
 
 def scan(source: LogSource, rules: Rules) -> LogFacts:
     """Read a log once and return its facts; if reading fails, return the facts so far and the problem."""
+    progress.update(f"reading {source.name}")
     match = _RANK_FILE.search(source.name)
     log = LogFacts(source.name, next(filter(None, match.groups()), "") if match else "")
     scanner = _BlockScanner(log, rules)
@@ -42,19 +46,19 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
             log.tail = (log.tail + block[-TAIL:])[-TAIL:]
     except SourceError as error:
         log.problem = str(error)
-    scanner.stages.finish()
+    scanner.collector.finish()
     return log
 
 
 class _BlockScanner:
-    """Passes the lines of a block that need a check to the line stages."""
+    """Passes the lines that need a check to the collector; the number of the line continues from block to block."""
 
     def __init__(self, log: LogFacts, rules: Rules) -> None:
         self._log = log
         self._number = 1
         self._has_samples: bool | None = None
         self._anchors = AnchorSearch(rules)
-        self.stages = LineStages(log, rules, self._anchors)
+        self.collector = FactCollector(log, rules, self._anchors)
 
     def scan_block(self, data: bytes) -> None:
         """Check a block from anchor to anchor, and line by line inside a traceback."""
@@ -62,7 +66,7 @@ class _BlockScanner:
         position, size = 0, len(data)
         self._has_samples = None
         while position < size:
-            if self.stages.needs_every_line(number):
+            if self.collector.needs_every_line(number):
                 end = _line_end(data, position)
                 self._check_line(data, position, end, position, number)
             else:
@@ -88,7 +92,7 @@ class _BlockScanner:
         if 2 * _WINDOW < end - start <= envelopes.MAX_JSON_LENGTH:
             inner = envelopes.unwrap_bytes(data[start:end])
             if inner is not None:
-                self.stages.add_lines(inner, number)
+                self.collector.add_lines(inner, number)
                 return True
         if self._has_samples is None:
             # Most blocks have no line to check, so this search waits for the first one.
@@ -97,18 +101,18 @@ class _BlockScanner:
             return True
         raw = data[max(start, anchor - _WINDOW) : min(end, anchor + 2 * _WINDOW)]
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
-        pieces = [piece for piece in text.split("\r") if piece.strip()] if "\r" in text else []
-        encoded = [piece.encode() for piece in pieces[-_MAX_PIECES:]] if len(pieces) > 1 else [raw]
-        for piece in encoded:
-            inner = envelopes.unwrap_bytes(piece)
-            plain = piece.decode("utf-8", "replace").rstrip("\r\n")
-            self.stages.add_lines([parse_line(plain)] if inner is None else inner, number)
+        states = [state for state in text.split("\r") if state.strip()] if "\r" in text else []
+        encoded = [state.encode() for state in states[-_MAX_BAR_STATES:]] if len(states) > 1 else [raw]
+        for state in encoded:
+            inner = envelopes.unwrap_bytes(state)
+            plain = state.decode("utf-8", "replace").rstrip("\r\n")
+            self.collector.add_lines([parse_line(plain)] if inner is None else inner, number)
         return len(raw) == end - start
 
 
 def _is_in_sample(data: bytes, start: int, end: int) -> bool:
     """Return whether a line belongs to a printed sample (prompt or completion) that has not ended."""
-    context = data[max(0, start - _SAMPLE_BEFORE) : start]
+    context = data[max(0, start - _SAMPLE_CONTEXT) : start]
     if b"[response]" not in context and b"[prompt]" not in context:
         return False
     is_open_by_prefix = {match[1]: bool(match[2]) for match in _SAMPLE.finditer(context)}

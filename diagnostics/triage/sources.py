@@ -1,4 +1,4 @@
-"""Find the logs that a command line names: files, folders, standard input."""
+"""Find the logs that a command line names (files, folders, standard input), and note files that are skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diagnostics.triage.log_reader import LogSource, SourceError, looks_like_log
 
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
 
-# train.log, slurm-17_3.out, worker-0a.err, job.o1234 and job.e1234 of PBS, run.log.2, raylet.out.1, log.txt.gz
+# Names of logs: train.log, slurm-17_3.out, worker-0a.err, PBS's job.o1234 and job.e1234, run.log.2, raylet.out.1, a.txt.gz
 _LOG_NAME = re.compile(
     r"\.(?:log|txt|out|err|jsonl|ndjson|stdout|stderr|[oe]\d+(?:[-.]\d+)?)(?:\.\d+|[.-]\d{4}-\d\d-\d\d)?"
     r"(?:\.(?:gz|bz2|xz|zst|lz4))?$"
@@ -32,10 +32,11 @@ _MAX_KINDS, _MAX_UNREAD = 6, 4
 
 @dataclass
 class SkippedFiles:
-    """Files in folders that were not read.
+    """Files below the named folders that were not read; the text is for a note in the report.
 
     Attributes:
-        kinds: Number of files by suffix, or by `binary` (a log's name, other contents), `dangling` or `not a file`.
+        kinds: Number of files that are no logs, by suffix, or by `binary` (a log's name, other contents), `dangling`
+            (a broken link) or `not a file`.
         unread: Folders and files that may be logs and could not be read.
     """
 
@@ -121,7 +122,7 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
 
 
 def _files(folder: Path, skipped: SkippedFiles) -> list[Path]:
-    """Return all files below a folder, without caches and packages; links to folders are not followed."""
+    """Return the files below a folder, without caches and installed packages; links to folders are not followed."""
 
     def report_unreadable(error: OSError) -> None:
         skipped.unread.append(f"{error.filename} ({error.strerror})")

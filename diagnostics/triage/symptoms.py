@@ -23,44 +23,51 @@ Matches = list[tuple[MetricRow, tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Cause:
-    """A possible cause; `code` is empty if no entry describes it, `settles` is the test that would confirm it."""
+    """A possible cause.
+
+    Attributes:
+        code: Code of the known issue; empty if no entry describes the cause.
+        settles: The test that would confirm or exclude it.
+    """
 
     code: str
     settles: str
 
 
-@dataclass(frozen=True)
-class Symptom:
-    """A symptom in the metrics.
+class SymptomRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of symptoms.toml.
 
     Attributes:
         name: Name of the symptom.
         meaning: Meaning for the run.
-        hits: Lines that show the symptom.
+        find: Key of `_FINDERS`: the function that finds the rows with the symptom.
         causes: Possible causes, likeliest first.
+        at_once: Whether one row is enough.
+        implied_by: The `find` of a symptom that includes this one; empty if there is none.
     """
 
-    what: str
-    means: str
-    hits: tuple[Hit, ...]
-    causes: tuple[Cause, ...]
-
-
-class SymptomRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of symptoms.toml."""
-
-    what: str
-    means: str
+    name: str
+    meaning: str
     find: str
     causes: tuple[Cause, ...]
     at_once: bool = False
+    implied_by: str = ""
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """A symptom that metrics show; `hits` are the lines that show it."""
+
+    rule: SymptomRule
+    hits: tuple[Hit, ...]
 
 
 _MIN_ROWS = 3
-_NO_SPREAD = "no group has any spread of rewards"
-# verl's FAQ: investigate above 0.01. NeMo-RL: at most 1.05. TRL: 0.85 to 1.15.
+# Bounds of probs_diff (verl's FAQ: investigate above 0.01), mult_error (NeMo-RL: at most 1.05), ratio (TRL: 0.85 to
+# 1.15) and mismatch_kl.
 _MAX_DIFF, _MAX_MULT, _MIN_RATIO, _MAX_RATIO, _MAX_KL = 0.02, 1.05, 0.8, 1.25, 0.05
 _MIN_ENTROPY = 1e-3
+# Share of completions at the length limit; equal lengths count as the limit from 16 tokens on.
 _MIN_CAPPED, _MIN_LENGTH = 0.95, 16
 
 
@@ -73,14 +80,14 @@ def _rows_where(name: str, condition: Callable[[float], bool]) -> Callable[[Sequ
 
 
 def _non_finite_rows(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows in which a metric of the update is not finite."""
+    """Return rows in which a metric of the update is not finite, unless it is finite again in a later row."""
     checked = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff", "mismatch_kl")
     matches: Matches = []
     for row in rows:
         names = tuple(it for it in checked if it in row.metrics and not math.isfinite(row.metrics[it][1]))
         if names:
             matches.append((row, names))
-    # The first steps of a loss scaler may have NaN; the metrics are finite again in a later row.
+    # A loss scaler may cause NaN in the first steps.
     return matches if matches and _is_permanent(rows, *matches[-1]) else []
 
 
@@ -94,7 +101,7 @@ def _is_permanent(rows: Sequence[MetricRow], last: MetricRow, names: tuple[str, 
 
 
 def has_recovered(rows: Sequence[MetricRow]) -> bool:
-    """Return whether metrics were NaN and are numbers again."""
+    """Return whether a metric was NaN, and the metrics of the last row are numbers again."""
     had_nan = any(math.isnan(value) for row in rows for _, value in row.metrics.values())
     return (
         had_nan
@@ -104,7 +111,7 @@ def has_recovered(rows: Sequence[MetricRow]) -> bool:
 
 
 def _capped_rows(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows with nearly all completions at the length limit, if at least half of the rows are such rows."""
+    """Return rows with nearly all completions at the length limit, if at least half of the reporting rows are such."""
     reporting = list(_rows_with(rows, "capped"))
     matches = _rows_where("capped", lambda share: _MIN_CAPPED <= share <= 1.0)(rows)
     if 2 * len(matches) < len(reporting):
@@ -131,7 +138,7 @@ def _capped_rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_that_differ_from_engine(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows in which trainer and engine give different probabilities to the same tokens."""
+    """Return rows in which trainer and engine give clearly different probabilities to the same tokens."""
     return [
         *_rows_where("ratio", lambda value: not _MIN_RATIO <= value <= _MAX_RATIO)(rows),
         *_rows_where("probs_diff", lambda value: value > _MAX_DIFF)(rows),
@@ -193,11 +200,8 @@ def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Sy
         matches = _FINDERS[rule.find](rows)
         if len(matches) < (1 if pasted or rule.at_once else _MIN_ROWS):
             continue
-        if not any(symptom.what.startswith(rule.what) for symptom in symptoms):
-            hits = tuple(_hit(row, names) for row, names in matches)
-            symptoms.append(Symptom(rule.what, rule.means, hits, rule.causes))
-    if symptoms and "spread" in symptoms[0].what and "limit" in symptoms[0].what:
-        symptoms = [it for it in symptoms if it.what != _NO_SPREAD]
+        if not any(symptom.rule.find == rule.implied_by for symptom in symptoms):
+            symptoms.append(Symptom(rule, tuple(_hit(row, names) for row, names in matches)))
     return symptoms
 
 

@@ -1,6 +1,6 @@
-"""Decide the verdict on the logs of a run: known issue, consequences only, hypothesis, unknown failure or clean.
+"""Decide the verdict on the logs of a run, from the candidates and the fallback analysis.
 
-The verdict has at most three candidates, root causes before consequences.
+`Diagnosis.state` lists the possible verdicts. A verdict has at most three candidates.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MAX_CANDIDATES = 3
 NOT_JUDGED = "not_judged"
 _UNRESOLVED = {"unknown", "wrapper", NOT_JUDGED}
 _MAX_FAILING, _MAX_ANCHORS = 3, 8
-# The entry that reports a NaN without a cause; the metrics may show the cause.
+# The issue for a NaN of unknown cause; the metrics may show the cause.
 _NAN = "NUM027"
-# A user stopped the run: no failure, and no normal end.
+# Exceptions of a run that a user stopped: neither a failure nor a normal end.
 _INTERRUPT = "KeyboardInterrupt"
 _CANCELLED = {_INTERRUPT, "CancelledError"}
 # Exceptions of processes that end because another one failed.
@@ -52,13 +52,17 @@ class Diagnosis:
             issue fits the logs or their metrics, but no line proves it; `unknown`: a failure that no entry describes;
             `clean`: no failure, and the run reports its end; `not_judged`: no failure and no end, or lines that may
             report a failure; `empty`: nothing to read.
-        candidates: At most three candidates, the most likely first.
-        followed: Candidates that are consequences of the root cause.
+        candidates: At most three candidates, the most likely first. For `wrapper` they are consequences.
+        followed: Other candidates: consequences of the root cause.
         anchors: Lines to read first if the root cause is unknown.
-        versions: Release of each package, and the log line (file:line) that reports it.
+        versions: Package -> (release, the log line (file:line) that reports it).
+        frameworks: Frameworks with marks in the logs, the most frequent first.
+        fingerprint: Hash that is equal for equal failures; empty if nothing failed or the cause is a hypothesis.
+        lines: Number of lines of all logs.
+        problems: Reasons why logs could not be read to their end.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
         computed: Answers from the API index and from stated requirements; `known` if one of them is the root cause.
-        fallback: Leads, similar issues, symptoms and the end of the run, if no root cause is known.
+        fallback: Leads, similar issues, symptoms and the end of the run; empty if a signature shows the root cause.
         logs: The facts of each log.
     """
 
@@ -78,12 +82,12 @@ class Diagnosis:
 
     @property
     def leads(self) -> tuple[Lead, ...]:
-        """The known issues that may explain the logs if the verdict is a hypothesis, else none."""
+        """Known issues that may explain the logs; empty unless the verdict is a hypothesis."""
         return self.fallback.leads if self.state == HYPOTHESIS else ()
 
     @property
     def similar(self) -> tuple[Issue, ...]:
-        """Known issues with similar words, if the root cause is unknown; those that are leads come first."""
+        """At most three known issues with similar words, leads first; empty if the root cause is known."""
         if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
         listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
@@ -92,10 +96,10 @@ class Diagnosis:
 
 
 def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
-    """Return the verdict on all logs of one run together, given in any order.
+    """Return the verdict on all logs of one run together.
 
     Args:
-        logs: Facts of each log.
+        logs: Facts of each log, in any order.
         rules: Rules compiled from the catalog.
         excerpt: Whether the logs are excerpts, so that no end of the run is expected.
     """
@@ -151,10 +155,12 @@ def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
 def _drop_handled(
     all_candidates: list[Candidate], logs: Sequence[LogFacts], rules: Rules
 ) -> tuple[list[Candidate], list[Traceback]]:
-    """Drop crashes that a logger only reported as warnings.
+    """Drop crashes that a logger only reported as warnings, because the run handled them.
 
-    If something failed and no other root is known, they stay as hypotheses. Also return the tracebacks that the dropped
-    crashes do not explain.
+    If something else failed and no other root is known, they stay as hypotheses.
+
+    Returns:
+        The remaining candidates, and the tracebacks that the dropped crashes do not explain.
     """
     failures = [failure for log in logs for failure in log.failures]
     handled = [
@@ -165,8 +171,8 @@ def _drop_handled(
         and candidate.issue.code not in rules.warned
         and all(hit.is_harmless for hit in candidate.hits)
     ]
-    claimed = _explained_traceback_ids(handled)
-    other_failures = [failure for failure in failures if id(failure) not in claimed]
+    explained = _explained_traceback_ids(handled)
+    other_failures = [failure for failure in failures if id(failure) not in explained]
     unhandled = [candidate for candidate in all_candidates if candidate not in handled]
     failed = bool(other_failures) or any(log.errors for log in logs)
     if any(candidate.role == "root" for candidate in unhandled) or not failed:
@@ -175,7 +181,10 @@ def _drop_handled(
 
 
 def _demote_late_roots(failures: Sequence[Traceback], all_candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the roots; a late pattern (a shell's message on a kill) after another failure becomes a hypothesis."""
+    """Return the root candidates; a late one after another failure becomes a hypothesis.
+
+    A late pattern is printed after a failure, such as a shell's message on a kill.
+    """
     roots = [candidate for candidate in all_candidates if candidate.role == "root"]
     rest = [candidate for candidate in all_candidates if not candidate.late]
     cascades = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
@@ -190,9 +199,9 @@ def _demote_late_roots(failures: Sequence[Traceback], all_candidates: Sequence[C
 def _only_consequences(
     wrappers: Sequence[Candidate], failures: Iterable[Traceback], logs: Iterable[LogFacts], fallback: Fallback
 ) -> bool:
-    """Return whether every failure is a consequence of a root cause that these logs do not show."""
-    claimed = _explained_traceback_ids(wrappers)
-    if any(not _is_consequence(failure, claimed) for failure in failures):
+    """Return whether the failures are only consequences, so that the logs do not show the root cause."""
+    explained = _explained_traceback_ids(wrappers)
+    if any(not _is_consequence(failure, explained) for failure in failures):
         return False
     own_lines = {(hit.source, hit.line) for candidate in wrappers for hit in candidate.hits}
     for hit in (hit for log in logs for hit in log.errors if (hit.source, hit.line) not in own_lines):
@@ -216,7 +225,7 @@ def _unresolved_state(
         return NOT_JUDGED if interrupted and not has_errors else "unknown"
     if fallback.leads:
         return HYPOTHESIS
-    if has_errors or (fallback.failing and fallback.message):
+    if has_errors or (fallback.failing and fallback.is_message):
         return "unknown"
     if fallback.symptoms or fallback.failing or any(log.cut for log in logs):
         return NOT_JUDGED
@@ -226,14 +235,17 @@ def _unresolved_state(
 def _failed_earlier(
     failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]
 ) -> bool:
-    """Return whether an unknown failure precedes all lines of broad patterns, which have several causes."""
-    claimed = _explained_traceback_ids([*broad, *rest])
+    """Return whether an unexplained failure comes before the first line of the broad candidates."""
+    explained = _explained_traceback_ids([*broad, *rest])
     first = min(candidate.first.line for candidate in broad)
-    return any(not _is_consequence(failure, claimed) and failure.end < first for failure in failures)
+    return any(not _is_consequence(failure, explained) and failure.end < first for failure in failures)
 
 
 def _explained_traceback_ids(candidates: Iterable[Candidate]) -> set[int]:
-    """Return the ids of tracebacks that a candidate explains; a broad pattern below a traceback does not."""
+    """Return the ids of the tracebacks that a candidate explains.
+
+    A broad candidate or a consequence explains a traceback only by a line inside it, not by one below it.
+    """
     return {
         id(hit.traceback)
         for candidate in candidates
@@ -243,24 +255,24 @@ def _explained_traceback_ids(candidates: Iterable[Candidate]) -> set[int]:
     }
 
 
-def _is_consequence(failure: Traceback, claimed: set[int]) -> bool:
-    """Return whether a traceback belongs to a candidate, or is typical of processes shutting down."""
-    return id(failure) in claimed or failure.type.rpartition(".")[2] in _ENDING
+def _is_consequence(failure: Traceback, explained: set[int]) -> bool:
+    """Return whether a traceback is explained (its id is in `explained`), or typical of processes shutting down."""
+    return id(failure) in explained or failure.type.rpartition(".")[2] in _ENDING
 
 
-def _anchors(logs: Sequence[LogFacts], claimed: set[int], fallback: Fallback) -> tuple[Hit, ...]:
-    """Return the lines to read first: first causes, last exceptions, then error lines; consequences last."""
+def _anchors(logs: Sequence[LogFacts], explained: set[int], fallback: Fallback) -> tuple[Hit, ...]:
+    """Return the lines to read first: exceptions (first causes and the last), consequences, then error lines."""
     tracebacks = []
     for log in logs:
         first_causes = [failure for failure in log.failures if failure.link == 0][:2]
         tracebacks += [(log, it) for it in [*first_causes, *([log.last] if log.last else [])]]
-    tracebacks.sort(key=lambda item: _is_consequence(item[1], claimed))
+    tracebacks.sort(key=lambda item: _is_consequence(item[1], explained))
     hits = [_traceback_hit(log, traceback) for log, traceback in tracebacks]
     for log in logs:
         hits += log.errors[:1] + log.errors[-1:]
     hits = hits or list(fallback.failing[:_MAX_FAILING])
-    by_place = {(hit.source, hit.line): hit for hit in distinct_hits(hits)}
-    return tuple(by_place.values())[:_MAX_ANCHORS]
+    by_location = {(hit.source, hit.line): hit for hit in distinct_hits(hits)}
+    return tuple(by_location.values())[:_MAX_ANCHORS]
 
 
 def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
@@ -271,26 +283,28 @@ def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
     return Hit(log.source, failure.end, text, failure.rank, failure)
 
 
-def _fingerprint(state: str, candidates: list[Candidate], logs: Sequence[LogFacts], claimed: set[int]) -> str:
+def _fingerprint(
+    state: str, candidates: list[Candidate], logs: Sequence[LogFacts], explained: set[int]
+) -> str:
     """Return a hash of a failure that ignores ranks, paths, times and values."""
     if state in {"clean", "empty", NOT_JUDGED, HYPOTHESIS}:
         return ""
     if candidates:
         failure = candidates[0].issue.code
     else:
-        shapes = sorted(shape for shape in (_failure_shape(log, claimed) for log in logs) if shape)
+        shapes = sorted(shape for shape in (_failure_shape(log, explained) for log in logs) if shape)
         causes = [shape for shape in shapes if not shape[0]] or shapes
         failure = Counter(causes).most_common(1)[0][0][1] if causes else ""
     return "v1:" + hashlib.sha256(f"{state}|{failure}".encode()).hexdigest()[:16]
 
 
-def _failure_shape(log: LogFacts, claimed: set[int]) -> tuple[bool, str] | None:
+def _failure_shape(log: LogFacts, explained: set[int]) -> tuple[bool, str] | None:
     """Return (whether the first cause of a log is a consequence, the cause without values); None without a failure."""
     causes = [failure for failure in log.failures if failure.link == 0]
-    causes.sort(key=lambda failure: _is_consequence(failure, claimed))
+    causes.sort(key=lambda failure: _is_consequence(failure, explained))
     if failure := next(iter(causes), log.last):
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
         shape = "|".join([failure.type, without_values(failure.message)[:200], *frames])
-        return _is_consequence(failure, claimed), shape
+        return _is_consequence(failure, explained), shape
     hits = log.errors or log.error_lines
     return (True, without_values(hits[0].text[:400])) if hits else None

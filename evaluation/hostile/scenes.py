@@ -104,16 +104,6 @@ def triage_unknown(place, words):
     return ["triage", "a.log"]
 
 
-@register_scene(("text", "json"))
-def triage_groups(place, words):
-    """Triage a folder with two runs that fail alike."""
-    for number in range(2):
-        log = place / "runs" / f"{number}{words.file('file name')}.log"
-        log.parent.mkdir(exist_ok=True)
-        log.write_bytes(encode(f"{LOG}KeyError: {words.text_line('error')}\n"))
-    return ["triage", "--group", "runs"]
-
-
 @register_scene(BRIEF)
 def triage_packed(place, words):
     """Triage an archive with hostile member names, and a broken archive."""

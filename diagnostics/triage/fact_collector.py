@@ -1,6 +1,6 @@
-"""Check each line of a log in stages: tracebacks, signatures, errors, releases, torchrun's table of failed ranks.
+"""Collect the facts of a log from its lines: tracebacks, signature matches, errors, releases, frameworks, failed ranks.
 
-`LineStages` passes a line to the stages, and each stage writes its own fields of `LogFacts`.
+`scan.py` selects the lines. `FactCollector` writes the facts into a `LogFacts`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from diagnostics.catalog.literal_prefilter import required_literals
 from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
 from diagnostics.output.redact import mask, mask_and_cut
-from diagnostics.triage import log_facts
+from diagnostics.triage import line_patterns
 from diagnostics.triage.model import MAX_TEXT, Hits, LogFacts
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
 
-# After this number of tracebacks, or of lines in tracebacks, no further tracebacks of the log are parsed.
+# After this number of tracebacks in a log, or of lines inside tracebacks, no further tracebacks are parsed.
 MAX_TRACEBACKS = 4000
 MAX_INNER_LINES = 200_000
-# Lines between "Exception ignored in" and its traceback; more where ranks print at the same time.
-_IGNORED_NEXT, _IGNORED_NEAR = 12, 40
+# Maximum number of lines from "Exception ignored in" to its traceback; more if the stream has a name, because ranks
+# may print at the same time.
+_IGNORED_DISTANCE, _IGNORED_DISTANCE_OF_STREAM = 12, 40
 _MAX_STREAMS = 4096
-_MAX_ERROR_LINES, _MAX_CUT = 4, 8
+_MAX_ERROR_LINES, _MAX_UNFINISHED = 4, 8
 # Maximum number of lines by which a message in a box of rich continues.
 _MAX_BOX_LINES = 4
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)'")
@@ -34,8 +35,8 @@ _RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
 _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
 
 
-class LineStages:
-    """Passes each line to all stages; `finish` ends the log."""
+class FactCollector:
+    """Adds the facts of each line to a `LogFacts`; call `finish` at the end of the log."""
 
     def __init__(self, log: LogFacts, rules: Rules, anchors: AnchorSearch) -> None:
         self._log = log
@@ -63,7 +64,7 @@ class LineStages:
         return number <= self._table_until
 
     def add_lines(self, lines: Iterable[Line], number: int) -> None:
-        """Check a line of the log: it may contain several log lines, in a JSON envelope."""
+        """Check one line of the log, which contains several `lines` if it is a JSON envelope."""
         for line in lines:
             # A very long line is passed in several calls: the position continues.
             self._part = self._part + 1 if number == self._number else 0
@@ -71,7 +72,10 @@ class LineStages:
             self._add_line(line, number)
 
     def _add_line(self, line: Line, number: int) -> None:
-        if line.text.lstrip().startswith(log_facts.IGNORED) and len(self._ignored) < _MAX_STREAMS:
+        if (
+            line.text.lstrip().startswith(line_patterns.IGNORED_EXCEPTION)
+            and len(self._ignored) < _MAX_STREAMS
+        ):
             self._ignored[line.stream] = number
         if self._boxed:
             self._add_box_line(self._boxed, line)
@@ -81,7 +85,7 @@ class LineStages:
             if self._is_ignored(traceback):
                 return
             if traceback.end == number:
-                self._keep_traceback(traceback, line)
+                self._add_traceback(traceback, line)
         elif line.is_sample:
             return
         text = line.text
@@ -89,13 +93,13 @@ class LineStages:
             text = f"{traceback.type}: {text}"
         matching = self._matching(text)
         if matching and not (traceback and traceback.end != number and line.is_code_context):
-            self._keep_hits(
+            self._add_hits(
                 matching, line, number, traceback or self._tracebacks.ended_before(line.stream, number)
             )
-        self._add_facts(line, number, in_traceback=traceback is not None)
+        self._add_line_facts(line, number, in_traceback=traceback is not None)
 
     def _matching(self, text: str) -> list[int]:
-        """Return the rules that match a line, but not by the name of an exception that cannot be imported."""
+        """Return the rules that match a line, without those that only match the name in "cannot import name"."""
         name = _MISSING_NAME.search(text)
         rules = self._rules.rules
         return [it for it in self._match(text) if not (name and re2.search(rules[it].pattern, name[1]))]
@@ -105,21 +109,17 @@ class LineStages:
         log = self._log
         cut = [it for it in self._tracebacks.open.values() if it.frames and not it.ignored]
         unfinished = [it for it in cut if it.headed]
-        log.cut = [*unfinished[:_MAX_CUT], *[it for it in cut if not it.headed][-1:]]
+        log.cut = [*unfinished[:_MAX_UNFINISHED], *[it for it in cut if not it.headed][-1:]]
         if unfinished and not log.failures and not log.errors:
             path, function = unfinished[0].frames[-1]
             text = f"a traceback without its end, in {short_path(path)}, {function}"
             log.add_error(log.hit(unfinished[0].line, text, unfinished[0].rank))
 
-    # torchrun's table of the rank that failed first
-
     def _add_table_row(self, line: Line, number: int) -> None:
-        if log_facts.FIRST_FAILED in line.text:
-            self._table_until = number + log_facts.FIRST_FAILED_LINES
-        elif number <= self._table_until and (row := log_facts.FIRST_FAILED_ROW.fullmatch(line.text)):
+        if line_patterns.FAILED_RANK_TITLE in line.text:
+            self._table_until = number + line_patterns.FAILED_RANK_LINES
+        elif number <= self._table_until and (row := line_patterns.FAILED_RANK_ROW.fullmatch(line.text)):
             self._log.first_failed.setdefault(row["key"], row["value"])
-
-    # tracebacks; the first of each shape is kept
 
     def _add_traceback_line(self, line: Line, number: int) -> Traceback | None:
         if self._traceback_count >= MAX_TRACEBACKS or self._inner_lines >= MAX_INNER_LINES:
@@ -133,18 +133,18 @@ class LineStages:
         """Return whether a traceback follows "Exception ignored in" in the same stream."""
         number = self._ignored.pop(traceback.stream, None)
         if number is not None:
-            distance = _IGNORED_NEAR if traceback.stream else _IGNORED_NEXT
+            distance = _IGNORED_DISTANCE_OF_STREAM if traceback.stream else _IGNORED_DISTANCE
             traceback.ignored = traceback.ignored or 0 <= traceback.line - number <= distance
         return traceback.ignored
 
-    def _keep_traceback(self, traceback: Traceback, line: Line) -> None:
+    def _add_traceback(self, traceback: Traceback, line: Line) -> None:
         self._traceback_count += 1
         if self._traceback_count == MAX_TRACEBACKS:
             self._give_up_tracebacks()
         log = self._log
         traceback.rank = traceback.rank or log.rank
         for path, _ in traceback.frames:
-            log.frameworks.update(log_facts.mentioned_frameworks(path))
+            log.frameworks.update(line_patterns.mentioned_frameworks(path))
         log.last = traceback
         if len(log.failures) < MAX_HITS and traceback.shape not in self._shapes:
             self._shapes.add(traceback.shape)
@@ -156,9 +156,7 @@ class LineStages:
         self._tracebacks.open.clear()
         self._anchors.drop({HEADER, FRAME_PATTERN})
 
-    # signatures
-
-    def _keep_hits(self, indexes: list[int], line: Line, number: int, owner: Traceback | None) -> None:
+    def _add_hits(self, indexes: list[int], line: Line, number: int, owner: Traceback | None) -> None:
         log = self._log
         for index in indexes:
             hit = log.hit(
@@ -183,10 +181,10 @@ class LineStages:
                 if index not in in_piece and not (
                     hits and any(hit.line == boxed.end for hit in hits.first_hits)
                 ):
-                    self._keep_hits([index], Line(text), boxed.end, boxed)
+                    self._add_hits([index], Line(text), boxed.end, boxed)
 
     def _excerpt(self, index: int, text: str) -> str:
-        """Return a line as evidence; for a long line only the part that matches."""
+        """Return a line as evidence; of a long line, the part around a literal text of the rule."""
         text = text.strip()
         if len(text) > MAX_TEXT:
             text = mask(text)
@@ -196,15 +194,13 @@ class LineStages:
             text = text[max(0, min(positions, default=0) - MAX_TEXT // 2) :]
         return text[:MAX_TEXT]
 
-    # releases, frameworks, and errors outside any traceback
-
-    def _add_facts(self, line: Line, number: int, *, in_traceback: bool) -> None:
+    def _add_line_facts(self, line: Line, number: int, *, in_traceback: bool) -> None:
         log = self._log
-        for package, version in log_facts.installed_versions(line.text):
+        for package, version in line_patterns.installed_versions(line.text):
             log.versions.setdefault(package, (version, number))
         if in_traceback:
             return
-        log.frameworks.update(log_facts.mentioned_frameworks(line.prefix + line.text))
+        log.frameworks.update(line_patterns.mentioned_frameworks(line.prefix + line.text))
         is_error = not line.is_harmless and _is_fatal(line.text)
         if is_error or (line.is_error and len(log.error_lines) < _MAX_ERROR_LINES):
             hit = log.hit(number, mask_and_cut(line.text.strip(), MAX_TEXT), line.rank)
