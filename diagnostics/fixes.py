@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -343,6 +343,16 @@ def count_of(count: int, word: str) -> str:
     ('1 line', '2 processes')
     """
     return f"{count} {word}" if count == 1 else f"{count} {word}{'es' if word.endswith('s') else 's'}"
+
+
+def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
+    """Join the first items, and add the number of the others.
+
+    >>> join_some(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return separator.join(items[:limit]) + more
 
 
 def _action_json(action: Action) -> dict[str, Any]:

@@ -21,15 +21,15 @@ from diagnostics.lint.versions import collect_versions
 from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, filter_report, report_options, write_report
 
-# From files to a report: each step takes the run and adds to it.
+# From files to a report. Each step takes the `LintRun` and adds its results to it.
 WORKFLOW = (
     read_inputs,  # files, folders and a command line to settings
     make_plans,  # settings to run plans, for the releases at hand
-    check_rules,  # every rule on every plan; what could not be checked
+    check_rules,  # rules on plans; inputs that could not be checked
     build_report,  # findings, identical ones merged
 )
 
-# Frameworks that have releases, because they have packages.
+# Frameworks with packages, so with releases: each has an option such as --trl.
 _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
 
 
@@ -51,7 +51,6 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ("lint train.sh --from trl==0.17 --to trl==1.16", "what an upgrade changes for this run"),
     ),
     exit_codes={1: "findings at or above --fail-on", 3: "incomplete: some input could not be checked"},
-    context_settings={"ignore_unknown_options": False},
 )
 @click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
 @click.option(
@@ -103,16 +102,14 @@ def command(
     return INCOMPLETE if code == FINE and nothing_read else code
 
 
-def run_workflow(run: LintRun) -> Report:
-    """Run all steps and return the report."""
+def run_workflow(run: LintRun) -> None:
+    """Run all steps; afterwards `run.report` is the report."""
     for step in WORKFLOW:
         step(run)
-    assert run.report is not None
-    return run.report
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
-    """Replace titles by the first sentence of the detail, which has the run's numbers, on the short terminal report."""
+    """On the short terminal report, replace titles by the first sentence of the detail, which has the run's numbers."""
     if output.format != "terminal" or output.verbose:
         return report
 

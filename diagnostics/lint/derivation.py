@@ -1,7 +1,6 @@
-"""Make a run plan from a framework's options.
+"""Make a run plan from settings: translate option names, fill in defaults, and derive values from others.
 
-A dialect's TOML file names the options, their defaults, and the values of the plan that follow from them. Only what
-data cannot express is a function here, by framework.
+The names, defaults and most derivations are data in a framework's TOML file. Functions for one framework do the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
 from diagnostics.lint.versions import Versions
 
-# Sampling settings that remove nothing, by name.
+# Sampling settings -> values with which no token is removed from the distribution.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "sampling.top_p": (1, 1.0, None),
     "sampling.top_k": (0, -1, None),
@@ -71,7 +70,7 @@ def _option_value(settings: Settings, option: str) -> Value | None:
 
 
 def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
-    """Set names of the plan that no option sets, each by the first entry that applies."""
+    """Set names of the plan, each by the first entry that applies."""
     settled: set[str] = set()
     for entry in entries:
         is_set = entry.name in settled or (entry.name in plan.values and not entry.replaces)
@@ -85,14 +84,14 @@ def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
 
 
 def _applies(plan: RunPlan, entry: PlanValue) -> bool:
-    """Return whether the release is one of the entry's and its conditions hold; an unknown release is none."""
+    """Return whether an entry's conditions hold and its range has the release; False if the release is unknown."""
     values = [(read_source(plan, source), wanted) for source, wanted in entry.when.items()]
     holds = all(wanted == "" if value is None else value.data == wanted for value, wanted in values)
     return holds and plan.versions.within(plan.framework, entry.versions) is True
 
 
 def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
-    """Return the value of an entry, unknown if its source is; None if it does not apply."""
+    """Return the value of an entry, which is unknown if its source is; None if it does not apply."""
     if entry.option:
         outside = plan.own_copy or plan.needs_arguments
         place = Place(f"default of {plan.framework}")
@@ -113,7 +112,7 @@ def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
 
 
 def _match(pattern: str, text: str) -> Any:
-    r"""Return the product of the numbers in a text, the sum of its ranges, or a word; see `PlanValue.pattern`.
+    r"""Return the value that a pattern finds in a text: a product, a sum or a word; see `PlanValue.pattern`.
 
     >>> _match(r"[dt](\d+)", "d4t2"), _match(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
     (8, 8)
@@ -127,11 +126,14 @@ def _match(pattern: str, text: str) -> Any:
 
 
 def read_source(plan: RunPlan, source: str) -> Value | None:
-    """Return the value of a source: an option, variable or fact of the command, or a name of the plan.
+    """Return the value of a source, which is one of these texts:
 
-    `option:a|b` is the first of these options, `env:NAME` a whole number and `text:NAME` a text in the environment,
-    `target` the module or class, `launcher` the number of processes that the launcher starts on all nodes, `processes`
-    their number on one node, and `launcher:NAME` one of the launcher's settings.
+    - `option:a|b`: the first of these options that is set.
+    - `env:NAME`, `text:NAME`: an environment variable, as a whole number or as text.
+    - `target`: the module, script or class that runs.
+    - `launcher`, `processes`: the number of processes that the launcher starts on all nodes, or on one node.
+    - `launcher:NAME`: one of the launcher's settings.
+    - any other text: a name of the plan.
     """
     settings = plan.settings
     kind, _, key = source.partition(":")
@@ -171,7 +173,7 @@ def _derive_environment(plan: RunPlan) -> None:
 
 
 def device_ids(data: Any) -> list[str] | None:
-    """Parse CUDA_VISIBLE_DEVICES; None if it does not list numbers or names of devices.
+    """Parse CUDA_VISIBLE_DEVICES into ids; None if it is no list of numbers or of names such as GPU-3f2a.
 
     >>> device_ids("0,1, 2"), device_ids("0-3"), device_ids(3)
     (['0', '1', '2'], None, ['3'])
@@ -182,7 +184,7 @@ def device_ids(data: Any) -> list[str] | None:
 
 
 def _whole_number(value: Value | None) -> Value | None:
-    """Return a text as a whole number; unknown if it is something else."""
+    """Return a value with its text as a whole number; unknown if the text is something else."""
     if value is None:
         return None
     data = parse_scalar(str(value.data)) if value.known else UNKNOWN
@@ -190,7 +192,7 @@ def _whole_number(value: Value | None) -> Value | None:
 
 
 def multiply(*factors: Value | None) -> Value | None:
-    """Multiply numbers; unknown if one of them is, None if one is missing."""
+    """Return the product of whole numbers; unknown if one is not known, None if one is missing."""
     values = [value for value in factors if value is not None]
     if len(values) < len(factors):
         return None

@@ -1,7 +1,6 @@
 """Load the dialects: the `[lint]` table of each framework's TOML file, with its option names, defaults and commands.
 
-`names` maps a framework's options to names of the run plan. `defaults` are the values of options that are not set.
-`derived` are values of the plan that follow from others. `start` lists the commands that start the framework.
+Functions find the dialect of a command (`Launch.matches`), of a config file and of a script.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from msgspec import Struct
 from diagnostics.frameworks import FRAMEWORKS, Framework
 from diagnostics.versions import in_range
 
-# No path is longer; patterns such as `.*a.*b` take quadratic time.
+# Longer names match no pattern, because patterns such as `.*a.*b` take quadratic time.
 _MAX_PATH = 4096
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
 
 
 class Start(Struct, frozen=True, forbid_unknown_fields=True):
-    """A way to start a framework: by a program and verb, a module or a script; patterns match from the beginning.
+    """A way to start a framework: by a program with a verb, a module or a script. Patterns must match from the beginning.
 
     Attributes:
         program: Name of the program.
-        verbs: Words of which one must follow the program, or words that must follow the module.
+        verbs: For a program, words of which one must follow it. For a module, the words that must follow it.
         module: Pattern of the module.
         script: Pattern of the script's path.
         not_module: Pattern of modules to which this way does not apply.
-        overrides: Beginnings of keys, of which the words must set at least one.
-        flags: Options, of which the words must contain at least one.
+        overrides: Beginnings of Hydra keys; the words must set at least one such key.
+        flags: Options; the words must contain at least one of them.
         role: Role of the process: `train` or `serve`.
         framework_parser: Whether the framework's own parser reads the options.
-        extra: Options that this way of starting implies.
+        extra: Options that this way of starting implies, with their values.
     """
 
     program: str = ""
@@ -50,22 +49,24 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanValue(Struct, frozen=True, forbid_unknown_fields=True):
-    """A value of the run plan where no option sets it. Of the entries for one name the first that applies counts.
+    """A value of the run plan if no option sets it. Of several entries for one name, the first that applies counts.
 
     Attributes:
         name: The plan's name.
         option: The option whose default this is; it holds if all options could be read.
         versions: The releases in which it holds.
         source: What it follows from: a name of the plan, or one of the sources of `derivation.read_source`.
-        values: Text of the source's value -> value; `*` is any other one. A missing or empty one gives none.
-        value: The value, for any value of the source.
-        pattern: A pattern for the source's text. It has one group, a word or numbers that are multiplied, or two, the
-            ends of ranges, whose lengths are added.
+        values: Text of the source's value -> value; `*` is any other text. An empty value means: the entry does not
+            apply.
+        value: The value, whatever the value of the source.
+        pattern: A pattern for the source's text. With one group, the value is the word that it matches, or the product
+            of the numbers that it matches. With two groups, these are the ends of ranges, and the value is the sum of
+            the lengths.
         factors: Sources whose numbers are multiplied.
-        when: Sources and the value that each must have; an empty one is not set.
-        replaces: Whether it replaces a value that an option has set.
-        complete: Whether it needs all of the run's options to be known.
-        about: What is shown as the origin of a value without a source.
+        when: Source -> the value that it must have; an empty text means that the source is not set.
+        replaces: Whether it also replaces a value that an option has set.
+        complete: Whether it applies only if all options of the run could be read.
+        about: Printed as the location of a value without a source.
     """
 
     name: str
@@ -83,12 +84,12 @@ class PlanValue(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Removed(Struct, frozen=True, forbid_unknown_fields=True):
-    """An option that the releases of `releases` do not have.
+    """An option that some releases do not have.
 
     Attributes:
         option: Name of the option.
         releases: Range of releases that do not have the option.
-        instead: The option to use in these releases, or `nothing`, perhaps with a reason.
+        instead: The option to use in these releases; or `nothing`, or `nothing: REASON`.
         renamed: The option that replaces it with the same meaning and the same values; empty if there is none.
         ignored: Range of releases that accept the option without effect.
     """
@@ -113,27 +114,37 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         framework: Its name in `diagnostics.frameworks`.
-        names: Its option -> the plan's name; of two options for one name the later one counts. `a.b` is also the
+        names: Its option -> name of the run plan. Of two options for one name, the later one counts. `a.b` is also the
             key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
-        server_names: The same for its server.
-        extends: A framework whose names, derived values and classes hold for this one, too.
-        rank: Order of recognition: frameworks with a program of their own first, those known by options last.
-        specific: Rank of its file keys by ambiguity; 0 if no other framework's files have them.
+        server_names: The same for the options of its rollout server.
+        start: The commands that start it.
+        defaults: Values of options that are not set.
+        server_defaults: The same for its rollout server.
+        derived: Values of the plan that follow from others.
+        removed: Options that some releases do not have.
+        extends: A framework whose names, derived values, classes and loss options hold for this one, too.
+        rank: Order in which commands are matched: frameworks with their own program first, those recognised by
+            options last.
+        specific: 0 if its file keys are in no other framework's files; else its position among those that share keys.
         source_marks: Patterns that all match the source of a script or module that trains with it.
         classes: Classes of Python scripts whose arguments are its options.
         model_calls: Calls of Python scripts whose arguments are its options, too.
-        file_keys: Keys of which one shows its files; `file_sections` are nested ones.
+        file_keys: Keys of which one is enough to recognise its files.
+        not_file_keys: Keys that its files do not have.
+        file_sections: The same as `file_keys` for nested keys, as `outer.inner`.
         file_syntax: The syntax of its files, if only one is possible.
-        file_role: The role of its files.
+        file_role: The role of a run in its files: `train` or `serve`.
+        dashes_in_files: Whether its files may write `-` for `_` in option names.
         config_options: Options that name a config file -> the prefix of that file's keys.
-        base_key: Key of a config that names the configs which it extends, relative to its folder.
+        base_key: Key in a config that names the configs that it extends, relative to its folder.
         model_options: Options that name the model: a script that sets one is complete without its arguments.
-        local_engine: Options of a local engine, which a server never receives.
-        no_server_option: Those of them that a server does not have either.
+        server_command: The command that starts its rollout server.
+        local_engine: Options of a local engine; a server does not receive them.
+        no_server_option: Those options of a local engine that a server does not have at all.
         flat_flags: Dotted option -> its flat name in releases before `flat_until`.
         switches: Options that take no value.
         short_options: Options with one dash that are in no index.
-        loss_options: Options of the loss; no rule reads them, so the run plan has no names for them.
+        loss_options: Options of the loss, which a migration compares; the run plan has no names for them.
     """
 
     framework: str
@@ -168,12 +179,12 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     loss_options: tuple[str, ...] = ()
 
     def default(self, option: str, release: str) -> object:
-        """Return what holds in a release where an option is not set, `...` if no entry says it."""
+        """Return the default of an option in a release; `...` if no entry has it."""
         entries = (entry for entry in (*self.defaults, *self.derived) if entry.option == option)
         return next((entry.value for entry in entries if in_range(release, entry.versions)), ...)
 
     def removal(self, option: str, release: str) -> Removed | None:
-        """Return the entry for an option that a release does not have; None if there is no entry."""
+        """Return the entry for an option and a release that does not have it; None if there is none."""
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
 
@@ -182,7 +193,13 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         return bool(self.source_marks) and all(re.search(mark, source) for mark in self.source_marks)
 
     def describes_file(self, tree: dict[str, Any], keys: set[str], syntax: str) -> bool:
-        """Return whether a structured file, with these `top_keys`, is one of this framework."""
+        """Return whether a structured file is one of this framework.
+
+        Args:
+            tree: Contents of the file.
+            keys: The file's `top_keys`.
+            syntax: Syntax of the file, such as `yaml`.
+        """
         if not keys.isdisjoint(self.not_file_keys) or self.file_syntax not in {"", syntax}:
             return False
         for section in self.file_sections:
@@ -194,7 +211,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Launch:
-    """A program, module or Python file in a command line, and the words after it."""
+    """A program, a module or a Python file in a command line, with its verb and the following words."""
 
     program: str = ""
     module: str = ""
@@ -203,7 +220,7 @@ class Launch:
     rest: tuple[str, ...] = ()
 
     def matches(self, start: Start) -> bool:
-        """Return whether this launch is the given way to start a framework."""
+        """Return whether this launch is a certain way to start a framework."""
         if self.program:
             return self.program == start.program and self.verb in start.verbs
         pattern, name = (start.module, self.module) if self.module else (start.script, self.script)
@@ -220,13 +237,13 @@ class Launch:
 
 
 def top_keys(tree: dict[str, Any]) -> set[str]:
-    """Return the keys at the top of a file, with underscores, and the first parts of dotted keys."""
+    """Return the top-level keys of a file, with `_` for `-`, and the first parts of dotted keys."""
     keys = {str(key).replace("-", "_") for key in tree}
     return keys | {key.partition(".")[0] for key in keys}
 
 
 def _load(framework: Framework) -> Dialect:
-    """Return a framework's dialect, with what it extends."""
+    """Return a framework's dialect, merged with the one that it extends."""
     table = {"framework": framework.name, **framework.lint}
     base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
     for key in base.keys() & {"names", "derived", "classes", "loss_options"}:
@@ -254,5 +271,5 @@ def dialect_of(framework: str) -> Dialect:
 
 
 def framework_of_source(source: str) -> str:
-    """Return the framework that a script trains with, by its source; empty if none."""
+    """Return the framework with which a script trains, by its source; empty if none."""
     return next((name for name, dialect in DIALECTS.items() if dialect.has_marks(source)), "")

@@ -1,11 +1,12 @@
-"""Run the four steps of `lint`: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
+"""Define the four steps of `lint`: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
 
-Each step takes the `LintRun` and adds results to it. A rule or a file that cannot be processed becomes a result in the
-report and does not end the command.
+`command.py` runs them. Each step takes a `LintRun` and adds results to it. A rule that crashes or a file that cannot be
+read becomes a result in the report, and does not end the command.
 """
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
+from diagnostics.fixes import join_some
 from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS
@@ -40,7 +42,7 @@ class Source:
     Attributes:
         name: Path of the file, or `command line`.
         settings: Settings that were read.
-        explicit: Whether the user named the file, and not only a folder above it.
+        explicit: Whether the user named the file, rather than a folder that contains it.
         plans: Run plans that were made from the settings.
     """
 
@@ -58,11 +60,11 @@ class LintRun:
         paths: Files and folders to check.
         versions: Releases that were given or are installed.
         framework: Framework to assume for a file that does not show its own; empty for none.
-        command: Words of a command line to check.
+        command: Words of a command line to check; empty for none.
         sources: The files and the command line, with their settings and run plans.
         unread: Results for inputs that could not be read or have nothing to check.
-        checks: Results of all checks.
-        passed_over: Files and folders below a folder that were not read.
+        checks: Results of the checks, including `unread`.
+        passed_over: Files and folders below a named folder that were not read.
         report: The report; None before the last step.
     """
 
@@ -93,8 +95,8 @@ def read_inputs(run: LintRun) -> None:
         except UnreadableError as error:
             run.unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
     explicit = [settings for source in run.sources if source.explicit for settings in source.settings]
-    for config in (settings for settings in explicit if settings.framework == "accelerate"):
-        for trainer in (settings for settings in explicit if settings.role == "train"):
+    for config, trainer in itertools.product(explicit, explicit):
+        if config.framework == "accelerate" and trainer.role == "train":
             share_accelerate_config(config.options, trainer)
     if run.command:
         run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
@@ -140,7 +142,7 @@ def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
 
 
 def _is_grpo(settings: Settings) -> bool:
-    """Return whether settings configure GRPO, and not another method or another project's trainer."""
+    """Return whether settings configure a GRPO run or a server, and not another method or another project's trainer."""
     if settings.framework == "ms-swift" and settings.role == "train":
         kind = settings.options.get("rlhf_type")
         return kind is None or not kind.known or kind.data == "grpo"
@@ -151,18 +153,17 @@ def _is_grpo(settings: Settings) -> bool:
         or not settings.target
     ):
         return True
-    # A script that only has a similar name: the framework has few of its options.
+    # A script with a similar name is no run of the framework if more than half of its options are unknown to it.
     name = DIALECTS[settings.framework].extends or settings.framework
     refused = option_index.refused_options(settings, option_index.option_names(name))
     return len(refused) * 2 <= len(option_index.set_options(settings))
 
 
 def _nothing_read(source: Source) -> CheckResult:
-    """Report that a source contains nothing to check, and suggest other inputs."""
+    """Return the result for a source with nothing to check, with a suggestion."""
     if source.name == COMMAND_LINE:
-        return CheckResult(
-            "reading the command", "skipped", "it is no command of a known framework", reads=True
-        )
+        reason = "it is no command of a known framework"
+        return CheckResult("reading the command", "skipped", reason, reads=True)
     path = Path(source.name)
     reason = "no GRPO run and no rollout server found in it"
     if path.is_file() and not path.stat().st_size:
@@ -175,12 +176,12 @@ def _nothing_read(source: Source) -> CheckResult:
 
 
 def check_rules(run: LintRun) -> None:
-    """Check every rule, and list inputs that could not be checked."""
+    """Check the rules on all plans, and list inputs that could not be checked."""
     run.checks = [*run.unread, *check_plans(run.plans), *not_checked.check_reading(run.plans)]
 
 
 def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
-    """Check every rule on the plans; return one result per rule group. A rule that crashes becomes a result."""
+    """Check the rules on the plans and return one result for each group of rules."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
     pairs = {"pair": pair_with_trainers(plans)}
@@ -206,7 +207,7 @@ def _check_group(
 
 
 def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
-    """Check one rule on a plan, or on a pair of plans."""
+    """Return the findings of one rule for a plan, or for a pair of plans (trainer and server)."""
     plan = subjects[0]
     problems = rule.function(*subjects) if rule.applies_to(plan) else ()
     findings = (to_finding(plan, problem.code or rule.codes[0], problem) for problem in problems)
@@ -269,9 +270,7 @@ def _notes(run: LintRun) -> Iterator[str]:
     plans = run.plans
     yield "lint read the files and ran nothing: a script can set other values at run time"
     if run.passed_over:
-        names = sorted(run.passed_over)
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        yield f"not read below the folder: {', '.join(names[:_MAX_NAMES])}{more}"
+        yield f"not read below the folder: {join_some(sorted(run.passed_over), _MAX_NAMES)}"
     packages = ((name, plan) for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name))
     unknown = sorted({name for name, plan in packages if name not in plan.versions.known})
     if unknown:

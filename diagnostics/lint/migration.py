@@ -1,4 +1,4 @@
-"""Compare a run's options in two releases of its framework: the report and patch of `lint --from X==1 --to X==2`.
+"""Compare a run's options in two releases of its framework, for `lint --from X==1 --to X==2`: the report and a patch.
 
 Names, types, choices and defaults come from the API index; replacements of removed options come from the dialects.
 """
@@ -44,7 +44,7 @@ class RemovedOption:
     Attributes:
         value: The option and its value.
         problem: The problem to report.
-        new_name: The new name, "" to delete the option, or None if no edit is certain.
+        new_name: The new name; "" to delete the option; None if no edit is certain.
     """
 
     value: Value
@@ -76,16 +76,18 @@ class Migration:
         return option_index.exact_options(self.new.package, self.plan.role, self.new.version)
 
     def current_name(self, option: str) -> str:
-        """Return the name of an option in the new release, as far as a table says that the meaning is the same."""
+        """Return the name that an option has in the new release; the old name if no renaming with the same meaning is known."""
         removal = self.dialect.removal(option, self.new.version)
         return removal.renamed if removal and removal.renamed in self.new_options else option
 
 
 def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migration]:
-    """Fill `run` with the report of a migration, such as from `trl==0.17` to `trl==1.16`; return the compared runs.
+    """Read the inputs of `run`, set `run.report` to the report of a migration, and return the compared runs.
+
+    `from_text` and `to_text` are releases, such as `trl==0.17` and `trl==1.16`.
 
     Raises:
-        UserError: A text names no indexed release, or they name two packages.
+        UserError: A text names no indexed release, or the texts name two packages.
     """
     packages = [name for name, item in FRAMEWORKS.items() if item.packages and option_index.is_indexed(name)]
     old, new = parse_release(from_text, packages), parse_release(to_text, packages)
@@ -187,7 +189,7 @@ def _value_problems(migration: Migration) -> Iterator[Problem]:
 
 
 def _default_problems(migration: Migration) -> Iterator[Problem]:
-    """Yield options that the run does not set, that have an effect in it, and whose default differs."""
+    """Yield options that the run does not set, although they have an effect in it and their default differs."""
     plan, dialect, releases = migration.plan, migration.dialect, (migration.old, migration.new)
     names = dialect.server_names if plan.role == "serve" else dialect.names
     for option in dict.fromkeys((*names, *(() if plan.role == "serve" else dialect.loss_options))):
@@ -244,7 +246,7 @@ def make_patch(migrations: Iterable[Migration]) -> str:
 
 
 def _edit_line(line: str, removed: RemovedOption) -> str:
-    """Return the new text of an option's line, "" to delete it; the same text if no edit is certain."""
+    """Return a line after the edit of an option in it: "" to delete the line, the same text if no edit is certain."""
     spelled = re.escape(removed.value.key).replace("_", "[-_]")
     pattern = re.compile(rf"(?<![\w.-])((?:--)?){spelled}(?=\s*[=:]|\s)")
     if removed.new_name is None or len(pattern.findall(line)) != 1:
@@ -255,7 +257,7 @@ def _edit_line(line: str, removed: RemovedOption) -> str:
 
 
 def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
-    """Return the diff of a file; without context, or empty, if the diff would print a secret."""
+    """Return the diff of a file. If it would print a secret, return it without context lines, or else empty."""
     name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
     for context in (3, 0):
         rows = difflib.unified_diff(before, [line for line in after if line], name, name, n=context)

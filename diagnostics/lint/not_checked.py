@@ -1,7 +1,7 @@
-"""List the settings of a run that `lint` could not check, each with the reason and a remedy.
+"""List the settings of a run that `lint` could not check, with the reason and often a remedy.
 
-Such settings are values that no file sets, options that no indexed release has, and config files that were not found.
-They become the entries "not checked" of the report.
+Examples are values that no file sets, options that no indexed release has, and an unknown release. They become the
+entries "not checked" of the report.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ from dataclasses import replace
 from packaging.version import Version
 
 from diagnostics.findings import CheckResult, NotChecked
-from diagnostics.fixes import count_of
+from diagnostics.fixes import count_of, join_some
 from diagnostics.frameworks import DISPLAY_NAMES, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
-# Name of the check that reports unread input.
-READING = "run settings"
 _MAX_NAMED = 12
 _MAX_PLACES = 3
 
 
 def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked]:
-    """Return the unknown values that the last rule read, and clear them.
+    """Return an entry for each unknown value that the last rule read, and clear the plans' lists of them.
 
     Args:
         plans: The plans that the rule checked.
-        decides: Whether the rule could have found an error, so that the report is incomplete.
+        decides: Whether the rule could have found an error, so that the report counts as incomplete.
     """
     entries = []
     for plan in plans:
@@ -46,29 +44,27 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
 
 
 def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
-    """Merge entries that differ only in location; a merged entry decides if one of its entries does."""
+    """Merge entries that differ only in location or `decides`; a merged entry decides if one of its entries does."""
     groups: dict[tuple[str, str, str], list[NotChecked]] = {}
     for entry in entries:
         groups.setdefault((entry.what, entry.why, entry.remedy), []).append(entry)
     merged = []
     for group in groups.values():
-        places = list(dict.fromkeys(entry.place for entry in group if entry.place))
-        more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
-        place = ", ".join(places[:_MAX_PLACES]) + more
+        place = join_some(list(dict.fromkeys(entry.place for entry in group if entry.place)), _MAX_PLACES)
         merged.append(replace(group[0], place=place, decides=any(entry.decides for entry in group)))
     return merged
 
 
 def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
-    """Return a list with one check for all inputs that were not read or understood; empty if there are none."""
+    """Return one check with all inputs that were not read or understood, as a list; empty if there are none."""
     entries = merge_entries(
         entry for plan in plans for entry in (*plan.settings.not_checked, *_unchecked_options(plan))
     )
-    return [CheckResult.of(READING, (), entries)] if entries else []
+    return [CheckResult.of("run settings", (), entries)] if entries else []
 
 
 def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
-    """Return entries for options that are misspelt, from a fork, or of the user's own script, and related doubts."""
+    """Return entries for options that the index does not have, and for an unknown release or config that hides them."""
     name, settings, own_parser = plan.framework, plan.settings, plan.settings.framework_parser
     names = option_index.option_names(name, plan.role)
     # The reference trainer checks its own TOML.
@@ -106,7 +102,7 @@ def _unindexed_options(plan: RunPlan, names: Collection[str], handled: set[str])
     entries = []
     for value in unknown[:_MAX_NAMED]:
         similar = option_index.suggest(value.key, names)
-        # The options of a script that was read are known; an unread script may have this one.
+        # A script that was not read may declare this option.
         script_read = bool(settings.script_options) and value.place.file == settings.place.file
         foreign = not settings.framework_parser or (plan.own_copy and not hydra)
         if similar or script_read or not foreign:
@@ -121,7 +117,7 @@ def _unindexed_options(plan: RunPlan, names: Collection[str], handled: set[str])
 
 
 def _existing_added_keys(plan: RunPlan, names: Collection[str], release: Version | None) -> list[NotChecked]:
-    """Return entries for `+` keys that the release already has; Hydra refuses them if their value is not null."""
+    """Return entries for `+` keys that the release already has: Hydra refuses them, unless their value is null."""
 
     def exists(value: Value) -> bool:
         lacks = release is not None and option_index.lacks_option(plan.framework, value.key, release)

@@ -1,4 +1,4 @@
-"""Look up the options of every framework release in the API index."""
+"""Look up which options the releases of a framework have, in the API index or in the project's own copy."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from diagnostics.api_index import store
 from diagnostics.frameworks import FRAMEWORKS, parser_of
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
-from diagnostics.lint.user_scripts import read_declared_options
+from diagnostics.lint.user_scripts import read_declarations
 from diagnostics.lint.values import Settings, Value
 
+# Options of EasyR1, which has no releases on a package index: those in the tags of its repository.
 _EASYR1 = Path(__file__).with_name("easyr1_options.json")
+# Similarity from which a name counts as misspelt, for `difflib`.
 _SIMILARITY = 0.84
 # Characters in a Hydra option that chooses a file for a part of the config.
 _GROUP_MARKS = set("@/")
@@ -36,8 +38,8 @@ _LAUNCHER_OPTION = re.compile(
 
 @cache
 def _load(package: str) -> Mapping[str, Any]:
+    """Return {"releases": names, "options" and "serve": option -> (first, last release)}; empty if not indexed."""
     if package == "easyr1":
-        # EasyR1 has no releases on the package index; its options are those in the tags of its repository.
         data: Mapping[str, Any] = json.loads(_EASYR1.read_text(encoding="utf-8"))
         return data
     index = store.load(package)
@@ -59,11 +61,6 @@ def _first_and_last(index: store.Package, packed: Any) -> tuple[str, str]:
     return index.releases[numbers[0]], index.releases[numbers[-1]]
 
 
-def _companions(framework: str) -> tuple[str, ...]:
-    """Return packages whose options a framework's commands take besides the framework's own."""
-    return FRAMEWORKS[framework].option_packages if framework in FRAMEWORKS else ()
-
-
 def is_indexed(framework: str) -> bool:
     """Return whether the index has the options of a framework."""
     return bool(_load(framework))
@@ -71,16 +68,16 @@ def is_indexed(framework: str) -> bool:
 
 @cache
 def option_names(framework: str, role: str = "train") -> frozenset[str]:
-    """Return all options that occur in a release of the framework or of the packages whose options it takes."""
+    """Return the options that any release of the framework, or of a package whose options it takes, has."""
     if role == "serve" and "serve" in _load(framework):
         return frozenset(_load(framework)["serve"])
-    packages = (framework, *_companions(framework)) if is_indexed(framework) else ()
+    packages = (framework, *FRAMEWORKS[framework].option_packages) if is_indexed(framework) else ()
     return frozenset(name for package in packages for name in _load(package).get("options", ()))
 
 
 @cache
 def release_options(framework: str, role: str, release: Version | None) -> frozenset[str]:
-    """Return the options of a release; those of all releases if the release is None or not indexed."""
+    """Return the options of a release; those of any release if the release is None or not indexed."""
     names = option_names(framework, role)
     if release is None or not is_indexed_release(framework, release):
         return names
@@ -98,7 +95,7 @@ def exact_options(package: str, role: str, release: str) -> frozenset[str]:
 
 
 def set_options(settings: Settings) -> list[Value]:
-    """Return the options that a run sets by name, without config files and `+` keys."""
+    """Return the options of a run that its framework's parser checks: not config files, `+` keys or launcher options."""
     # OpenRLHF's commands take no options of accelerate's launcher.
     has_launcher = parser_of(settings.framework) != "argparse"
     return [
@@ -113,7 +110,7 @@ def set_options(settings: Settings) -> list[Value]:
 
 
 def added_options(settings: Settings) -> list[Value]:
-    """Return the single values that a command adds by Hydra's `+`, without lists, tables and choices of groups."""
+    """Return the single known values that a command adds by Hydra's `+`, not lists, tables or choices of groups."""
     return [
         value.with_key(key)
         for key, value in settings.options.items()
@@ -127,7 +124,7 @@ def added_options(settings: Settings) -> list[Value]:
 
 
 def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, list[Value]]:
-    """Return a name of the part of the config whose options are not indexed, and the options in this part.
+    """Return a description of the part of the config whose options are not indexed, and the run's options in this part.
 
     Such a part is the config of a `model_engine` of verl, or the sections for roles in ms-swift's YAML.
     """
@@ -144,7 +141,7 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
     """Return whether a parser with these options accepts an option.
 
-    argparse accepts an unambiguous prefix of an option, and `no_` before a switch, or in vLLM `disable_` for `enable_`.
+    argparse accepts an unambiguous prefix of an option, and `no_` before a switch; vLLM also takes `disable_` for `enable_`.
 
     >>> accepts("no_use_vllm", {"use_vllm"}), accepts("vllm_mod", {"vllm_mode"}), accepts("vlm_mode", {"vllm_mode"})
     (True, True, False)
@@ -173,7 +170,7 @@ def refused_options(settings: Settings, names: Collection[str], *, nested: bool 
 
 
 def complete_option(name: str, names: Collection[str]) -> str | None:
-    """Return the only option with this prefix, as argparse completes it; None if there is not exactly one."""
+    """Return the only option with this prefix, as argparse completes it; None if there is none or several."""
     ordered = _sorted_names(frozenset(names))
     at = bisect_left(ordered, name)
     matches = [option for option in ordered[at : at + 2] if option.startswith(name)]
@@ -186,7 +183,7 @@ def _sorted_names(names: frozenset[str]) -> list[str]:
 
 
 def expand_abbreviations(settings: Settings, release: Version | None) -> None:
-    """Expand abbreviated options to their full names, if a framework's argparse parses them."""
+    """Replace abbreviated options by their full names, if argparse reads the options of the run."""
     framework = settings.framework
     if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
         return
@@ -202,9 +199,9 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
 
 
 def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
-    """Return the options of a project's own copy of a framework, with the defaults in its files.
+    """Return the options of a project's own copy of a framework, with the defaults in its files or None.
 
-    The result is empty if the files cannot be read, or if parts of the command's composed config are missing.
+    The result is empty if the files cannot be read, or if a part of the command's composed config is missing.
 
     Args:
         settings: The settings of a run of the framework.
@@ -217,13 +214,13 @@ def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
         chosen = [key for key in settings.prefixes if "." not in key or _GROUP_MARKS & set(key)]
         return {} if chosen else composed_copy(folder, config)
     if parser_of(settings.framework) == "argparse":
-        return dict.fromkeys(read_declared_options(Path(folder, "cli/train_ppo_ray.py")))
+        return dict.fromkeys(read_declarations(Path(folder, "cli/train_ppo_ray.py"))[0])
     return {}
 
 
 @cache
 def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
-    """Return the options of a copy of verl; if `config` is empty, the copy's main program names the config."""
+    """Return the options of a copy of verl in one of its configs; if `config` is empty, in that of its main program."""
     main = Path(folder, "trainer/main_ppo.py")
     text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
     default = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
@@ -247,11 +244,14 @@ _parse_release = cache(Version)
 
 
 def _is_companion_option(package: str, name: str) -> bool:
-    return any(release_span(companion, name) for companion in _companions(package))
+    return any(release_span(companion, name) for companion in FRAMEWORKS[package].option_packages)
 
 
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
-    """Return the options that some release lacks, and the releases that have all options; empty if none is lacking."""
+    """Return the options of `wanted` that some release lacks, and the releases that have all of them.
+
+    Both are empty if each release has all options, or if the package is not indexed.
+    """
     releases = [_parse_release(release) for release in _load(package).get("releases", ())]
     if not releases:
         return [], ()
@@ -281,7 +281,7 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """Return the option that a misspelt name probably means; empty if none is similar.
+    """Return the most similar option to a misspelt name; empty if none is similar.
 
     >>> suggest("num_generation", {"num_generations", "seed"}), suggest("wandb_entity", {"num_generations"})
     ('num_generations', '')

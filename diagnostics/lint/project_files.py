@@ -1,4 +1,4 @@
-"""Find files of a run's project: files below a folder that may configure a run, and files that a run names."""
+"""Find the files below a folder that `lint` checks, and the files that a script or config names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 from diagnostics.lint.readers.structured import MAX_BYTES
 
+# Number of folders above a file in which the files that it names are searched.
 _MAX_PARENTS = 5
-_MAX_NAME = 300
-_MAX_LINTED = 5000
+# Maximum length of a file name in characters, and maximum number of files below a folder that are considered.
+_MAX_NAME, _MAX_LINTED = 300, 5000
 _LINTED_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb", ".json", ".toml", ".py")
-# Version control, caches and other people's packages.
+# Folders that are skipped: version control, caches and installed packages.
 _SKIPPED = {
     ".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache",
     ".ipynb_checkpoints", ".idea", ".vscode", "node_modules", "site-packages", "__pycache__", "venv",
@@ -23,7 +24,7 @@ _WRITTEN = {"wandb", "outputs", "checkpoints", "build", "dist"}
 
 
 def lintable_files(folder: Path, passed_over: list[str]) -> Iterator[Path]:
-    """Yield files below a folder that may configure a run; folders that a run or build writes go to `passed_over`."""
+    """Yield the files below a folder that may configure a run; skipped output folders are added to `passed_over`."""
     for path in islice(_walk(folder, passed_over), _MAX_LINTED):
         if path.name.lower().endswith(_LINTED_SUFFIXES) and path.is_file() and not path.is_symlink():
             yield path
@@ -37,7 +38,7 @@ def _walk(folder: Path, passed_over: list[str]) -> Iterator[Path]:
 
 
 def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None:
-    """Find a file that another file names, in the other file's folder or a folder above; None if there is none."""
+    """Find a file that another file (`file`) names, in the folder of `file` or up to `parents` folders above it."""
     if not name or "\0" in name or len(name) > _MAX_NAME:
         return None
     start = Path(file).absolute().parent
@@ -52,11 +53,11 @@ def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None
 
 
 def find_named(name: str, file: str) -> Path | None:
-    """Find a file that another file names: in the working folder, the other file's folder, or a folder above."""
+    """Find a file that `file` names: in the working folder, in the folder of `file`, or in a folder above it."""
     return find_above(name, "any name", parents=0) or find_above(name.lstrip("/"), file)
 
 
 def find_script(name: str, file: str, *, module: bool = False) -> Path | None:
-    """Find the Python script or module that a command in a file names, from the file's folder or a folder above."""
+    """Find the Python script or module that a command in `file` names, in its folder or above, also in `src`."""
     relative = name.replace(".", "/") + ".py" if module else name
     return find_above(relative, file) or find_above(f"src/{relative}", file)

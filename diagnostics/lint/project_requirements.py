@@ -1,4 +1,4 @@
-"""Find the releases that a run's project requires: its lock files, pins and own copies of a framework.
+"""Find the releases that a run's project requires: in lock files, exact pins, and own copies of a framework.
 
 Files are read; nothing is imported. For each package, the nearest folder that names a release counts.
 """
@@ -51,8 +51,8 @@ class Project:
     """The releases of a project.
 
     Attributes:
-        pins: Pinned version of each package, and the file that pins it.
-        copies: For each framework whose source the project contains, the copy's release (or None) and its folder.
+        pins: Package -> (pinned release, file that pins it).
+        copies: Framework whose source the project contains -> (release of the copy or None, folder of its package).
     """
 
     pins: dict[str, tuple[Version, str]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Project:
 
 @cache
 def read_project(folder: Path) -> Project:
-    """Read the releases that the project around a folder requires."""
+    """Read the releases that a folder and the folders above it in the same project require."""
     project = Project()
     for above in _project_folders(folder):
         nearest = _read_folder(above)
@@ -92,7 +92,7 @@ def _project_folders(folder: Path) -> Iterator[Path]:
 
 
 def _requirement_files(folder: Path) -> list[Path]:
-    """Return the files that may pin releases, the most exact first."""
+    """Return the files of a folder that may pin releases, lock files first."""
     try:
         listing = sorted(islice(folder.iterdir(), _MAX_LINES))
     except OSError:
@@ -105,7 +105,7 @@ def _requirement_files(folder: Path) -> list[Path]:
 
 def _read_text(path: Path) -> str:
     try:
-        return safe_io.read_text(path, _MAX_BYTES) if path.stat().st_size <= _MAX_BYTES * 8 else ""
+        return safe_io.read_text(path, _MAX_BYTES)
     except (OSError, ValueError):
         return ""
 

@@ -1,4 +1,4 @@
-"""Define the run plan: the settings of a run under the same names for all frameworks. Rules read only the run plan."""
+"""Define the run plan: the settings of a run under names that are the same for all frameworks. Rules read run plans."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 from diagnostics.lint.values import Settings, Value, parse_count
 from diagnostics.lint.versions import Versions
 
-# Every name that a plan may contain, with its meaning. The catalog's [[config]] uses the same names.
+# Names that a plan may contain -> meaning. The catalog's [[config]] tables use the same names.
 VOCABULARY = msgspec.toml.decode(
     Path(__file__).with_name("vocabulary.toml").read_bytes(), type=dict[str, str]
 )
-# The number of training processes, which every run has, set or not.
+# The name of the number of training processes.
 PROCESSES = "devices.train"
 _OFF = (False, None, 0, "", "no")
 
@@ -28,10 +28,10 @@ class RunPlan:
     Attributes:
         framework: The framework's name.
         settings: The settings that were read, under the framework's own option names.
-        values: Names of VOCABULARY with their values; a missing name is not known.
+        values: Name of VOCABULARY -> value; a name that is missing has no value.
         versions: The releases for which the run is checked.
-        unknown: Names that a rule read and whose values are unknown although the run sets them; None for the number
-            of processes if the run does not set it.
+        unknown: Names that a rule read although the value is unknown -> the unknown value. None for the number of
+            processes if the run does not set it.
         source: The file that was given to lint or found in a folder, or `command line`.
         explicit: Whether the file was named on the command line, rather than found in a folder.
         needs_arguments: Whether the run is a script that expects the model among its own arguments ("$@").
@@ -57,11 +57,6 @@ class RunPlan:
         return self.settings.role
 
     @property
-    def first_line(self) -> int:
-        """The line of the file on which the run starts."""
-        return self.settings.place.line
-
-    @property
     def options(self) -> dict[str, Value]:
         """The framework's own options."""
         return self.settings.options
@@ -72,7 +67,7 @@ class RunPlan:
         return self.framework in self.versions.copies
 
     def get(self, name: str) -> Any:
-        """Return the value of a name; None if it is unknown, which is recorded for the report.
+        """Return the value of a name; None if it is missing or unknown. An unknown value is recorded for the report.
 
         Raises:
             KeyError: The vocabulary has no such name: a mistake in a rule.
@@ -81,7 +76,7 @@ class RunPlan:
             raise KeyError(name)
         value = self.values.get(name)
         if value is None:
-            # Every run has some number of processes; any other name that is not set has its default.
+            # Any other missing name has its default; the number of processes has none.
             if name == PROCESSES:
                 self.unknown[name] = None
             return None
@@ -91,7 +86,7 @@ class RunPlan:
         return value.data
 
     def whole_number(self, name: str) -> int | None:
-        """Return the value of a name if it is known and a whole number, else None."""
+        """Return the value of a name if it is a known whole number, else None."""
         data = self.get(name)
         return data if isinstance(data, int) and not isinstance(data, bool) else None
 
@@ -103,32 +98,35 @@ class RunPlan:
             self.values[name] = value
 
     def derive(self, name: str, source: Value | None, function: Callable[[Any], Any]) -> None:
-        """Set a name to a function of a value if the value is known."""
+        """Set a name to `function(data of the source)` if the source is known."""
         if source is not None and source.known:
             self.put(name, source.derive(function(source.data)))
 
     def evidence(self, *names: str) -> list[Value]:
-        """Return the values of those names that are set."""
+        """Return the values of these names; missing names are left out."""
         return [self.values[name] for name in names if name in self.values]
 
     def option(self, *keys: str) -> Value | None:
         """Return the first of these options that is set; None if none is set."""
-        return self.settings.first(*keys)
+        return next((self.options[key] for key in keys if key in self.options), None)
 
     def enabled(self, *keys: str) -> Value | None:
-        """Return the first of these options that is set if it is known, and not false, null, 0, "no" or empty."""
+        """Return the first of these options that is set; None if it is unknown, false, null, 0, "no" or empty."""
         value = self.option(*keys)
         return value if value is not None and value.known and value.data not in _OFF else None
 
     def disabled(self, *keys: str) -> bool:
-        """Return whether these options are certainly unset, null, false or empty; no unread source may set them."""
+        """Return whether these options are certainly unset, null, false or empty.
+
+        False if a source that could not be read may set them.
+        """
         if self.settings.has_unread_options or self.settings.orphaned or self.needs_arguments:
             return False
         value = self.option(*keys)
         return value is None or (value.known and value.data in (None, False, ""))
 
     def processes_on_a_node(self) -> Value | None:
-        """Return the number of training processes on each node, from the launcher or the environment; None if unset."""
+        """Return the number of training processes on one node, from the launcher or the environment; None if unset."""
         launcher = self.settings.launcher
         per_node = launcher.get("processes_per_node") or self.settings.env.get("NPROC_PER_NODE")
         if (

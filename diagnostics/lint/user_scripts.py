@@ -1,4 +1,7 @@
-"""Read the training script that a command starts: declared options, and the GRPOConfig that the script creates."""
+"""Read the training script that a command starts, and add the settings of the config object that it creates.
+
+The options that the script declares are read, too, also those in files of the project that it imports.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ _MAX_IMPORTS = 8
 
 @dataclass
 class UserScript:
-    """A training script.
+    """A training script, as far as it is understood.
 
     Attributes:
         options: Fields of its dataclasses and arguments of its parser, including those of imported files.
-        framework: The framework that it, or a file of the project that it imports, trains with; empty if none.
-        uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
+        framework: The framework with which it trains, by its source or an imported file of the project; empty if none.
+        uses_parser: Whether a parser of transformers or TRL reads its options, so that they are GRPOConfig's.
         configs: The GRPOConfig objects that it creates itself.
     """
 
@@ -39,41 +42,31 @@ class UserScript:
     configs: list[Settings] = field(default_factory=list)
 
 
-def read_user_script(path: Path) -> UserScript:
-    """Read a script; a file that is no Python has no options and does not train."""
-    status = path.stat()
-    return _read_user_script(path, status.st_mtime_ns, status.st_size)
-
-
 @lru_cache(maxsize=100)
-def _read_user_script(path: Path, _modified: int, _size: int) -> UserScript:
+def read_user_script(path: Path) -> UserScript:
+    """Read a script; one that is not Python has no options and no framework."""
     text = safe_io.read_text(path, MAX_BYTES)
-    tree = parse_python(text)
-    if tree is None:
+    try:
+        tree = parse_python(text, str(path))
+    except UnreadableError:
         return UserScript()
     try:
         configs = read_configs(text, str(path))
     except UnreadableError:
         configs = []
-    imported = [_read_imported(file) for file in islice(_imported_files(tree, path), _MAX_IMPORTS)]
+    imported = [read_declarations(file) for file in islice(_imported_files(tree, path), _MAX_IMPORTS)]
     options = _declared_in(tree).union(*(declared for declared, _ in imported))
     framework = framework_of_source(text) or next((name for _, name in imported if name), "")
     return UserScript(options, framework, bool(_PARSES.search(text)), configs)
 
 
-def read_declared_options(path: Path) -> frozenset[str]:
-    """Return the options that a file declares; none if it cannot be read."""
-    return _read_imported(path)[0]
-
-
-def _read_imported(path: Path) -> tuple[frozenset[str], str]:
-    """Return the options that a file declares, and the framework that it trains with."""
+def read_declarations(path: Path) -> tuple[frozenset[str], str]:
+    """Return the options that a file declares, and the framework with which it trains; empty if it is unreadable."""
     try:
         text = safe_io.read_text(path, MAX_BYTES)
-    except OSError:
+        return _declared_in(parse_python(text, str(path))), framework_of_source(text)
+    except (OSError, UnreadableError):
         return frozenset(), ""
-    tree = parse_python(text)
-    return _declared_in(tree) if tree is not None else frozenset(), framework_of_source(text)
 
 
 def _declared_in(tree: ast.Module) -> frozenset[str]:
@@ -81,7 +74,7 @@ def _declared_in(tree: ast.Module) -> frozenset[str]:
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Yield the project's files that a script imports; for a package, all of its modules."""
+    """Yield the files of the project that a script imports from; for a package, the modules in its folder."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             module = find_script(node.module, str(path), module=True)
@@ -93,7 +86,10 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
 
 
 def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:
-    """Add the settings of the started script; options that the command passes on take precedence."""
+    """Add the settings of the script that a command starts; if they cannot be read, add an entry "not checked".
+
+    Options that the command passes on to the config object take precedence.
+    """
     path = find_script(settings.target, file, module=module)
     if path is None:
         _report(
@@ -121,7 +117,7 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
 
 
 def _apply_config(settings: Settings, config: Settings) -> None:
-    """Replace the options by those of the script's config, with the values that the command passes to it."""
+    """Replace the command's options by those of the config object, with the values that the command passes on."""
     arguments, settings.options = dict(settings.options), dict(config.options)
     for key, option in config.forwarded.items():
         if option in arguments:

@@ -1,4 +1,7 @@
-"""Define `Value`, a setting with its location and certainty, and `Settings`, all settings of one run."""
+"""Define `Value`, a setting with its location and certainty, and `Settings`, the settings of one run.
+
+Functions parse a word as a value, and format a value for messages.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,18 @@ from diagnostics.output.redact import mask_and_cut
 # Numbers with more digits stay text: no setting has so many digits, and arithmetic on them takes long.
 _MAX_DIGITS = 18
 _MAX_SHOWN = 80
-# Suffixes of files whose values have types; a shell has only texts.
+# Suffixes of files whose values have types; the words of a shell command are texts.
 TYPED_FILES = (".py", ".yaml", ".yml", ".json")
 _SIMPLE_TYPES = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
 
 
-class _Unknown:
-    """The marker for a value that a file does not determine, such as an outer variable or a function call."""
-
-    def __repr__(self) -> str:
-        return "UNKNOWN"
-
-
-UNKNOWN = _Unknown()
+UNKNOWN: Any = object()
+"""The `data` of a value that a file does not determine, such as an outer variable or a function call."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; line 0 if there is no line, such as for a default."""
+    """A line of a file; `line` is 0 if there is none, such as for a default value."""
 
     file: str
     line: int = 0
@@ -46,8 +43,8 @@ class Value:
         data: The value: a str, int, float, bool, None, a list of these, a dict, or UNKNOWN.
         place: Location of the setting.
         key: Name of the option in its framework, such as `vllm_gpu_memory_utilization`.
-        soft: Whether the value is a default of the framework or of a shell variable; a real run may use another value.
-        outside: Whether the run's environment may set the value, as in `${X:-8}`.
+        soft: Whether the value is only a default, of the framework or of a shell variable; a run may use another one.
+        outside: Whether something outside the files may replace the value: the environment in `${X:-8}`, or arguments.
         written: The value in the file if `data` was derived from it, else UNKNOWN.
         factors: For a product, the settings that were multiplied.
     """
@@ -62,12 +59,12 @@ class Value:
 
     @property
     def known(self) -> bool:
-        """Whether the value itself could be read."""
+        """Whether the value could be read."""
         return self.data is not UNKNOWN
 
     @property
     def as_text(self) -> str:
-        """Key and value as in the file."""
+        """Key and value as in the file, on one line."""
         return f"{self.key} = {format_value(self.data if self.written is UNKNOWN else self.written)}"
 
     def with_key(self, key: str) -> Value:
@@ -81,20 +78,20 @@ class Value:
 
 @dataclass
 class Settings:
-    """All settings of a file, call or command, under the framework's own option names.
+    """The settings of a config file, a Python call or a command, under the framework's own option names.
 
     Attributes:
         framework: A name in `frameworks.FRAMEWORKS`, or `accelerate`, `deepspeed` or `launcher`.
         place: Location of the file, call or command.
         role: `train`, or `serve` for a server that only samples.
-        options: The settings by key; the last setting of a key counts.
-        env: Environment variables that are set.
+        options: The settings by option name. If a name is set twice, the last value is stored.
+        env: Environment variables that the files or the command set.
         launcher: The launcher's settings: processes, nodes, addresses.
         has_unread_options: Whether more options may be set that cannot be read, by `**kwargs` or a missing file.
         forwards_arguments: Whether the script passes its own arguments on, by "$@".
         framework_parser: Whether the framework's own parser reads the options, and so refuses unknown names.
         target: The module, script or class that was recognised.
-        forwarded: In Python, key -> script's own option that gives its value, as in `x=args.y`.
+        forwarded: In Python, keyword -> the script's own option that gives its value: {x: y} for `x=args.y`.
         script_options: Options that the user's script declares.
         prefixes: Key of a Hydra override -> its prefix, such as `+`.
         not_checked: Inputs that could not be read or understood.
@@ -123,10 +120,6 @@ class Settings:
         """Set an option."""
         self.options[key] = value.with_key(key)
 
-    def first(self, *keys: str) -> Value | None:
-        """Return the first of these options that is set; None if none is set."""
-        return next((self.options[key] for key in keys if key in self.options), None)
-
 
 def parse_scalar(text: str) -> Any:
     """Parse a word as null, a boolean or a number; other words stay text.
@@ -150,7 +143,7 @@ def parse_scalar(text: str) -> Any:
 
 
 def parse_count(value: Value | None) -> int | None:
-    """Return a value, also if it is text, as an integer of at most 9 digits; None if it is no such number."""
+    """Return a number or its text as an integer of at most 9 digits; None for any other value."""
     if value is None or not value.known or isinstance(value.data, bool):
         return None
     text = str(value.data)
@@ -158,7 +151,7 @@ def parse_count(value: Value | None) -> int | None:
 
 
 def format_value(data: Any) -> str:
-    """Return a value as one short line, cut to the limit; a text that is cut is masked."""
+    """Return a value as one line of at most 80 characters; secrets are masked if the text is cut."""
     if data is UNKNOWN:
         return "(not known)"
     if isinstance(data, bool) or data is None:
@@ -169,7 +162,9 @@ def format_value(data: Any) -> str:
 
 
 def has_type(value: Value, types: Collection[str]) -> bool:
-    """Return whether a parser may read a value as one of these types; True for types that are not simple.
+    """Return whether a parser may read a value as one of these types.
+
+    True for types other than bool, int, float and str, and for a text that a parser would convert.
 
     >>> has_type(Value(True, Place("run.yaml")), {"str"}), has_type(Value(8, Place("run.sh")), {"str"})
     (False, True)

@@ -1,4 +1,4 @@
-"""Choose the releases for which a run is checked: given by the user, required by its project, or installed."""
+"""Choose the releases for which a run is checked: those that the user gives, the project requires, or are installed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from diagnostics.versions import in_range, parse_version
 
 @dataclass(frozen=True)
 class Versions:
-    """Releases by package; a package that is not listed has an unknown release.
+    """The releases for which a run is checked.
 
     Attributes:
-        known: Release by package.
+        known: Package -> release; the release of a package that is not listed is unknown.
         given: Packages whose release the user gave.
-        copies: For each framework of which the run's project has a copy, the copy's folder.
-        sources: Lines that say where the project names a release or has a copy.
+        copies: Framework of which the run's project has its own copy -> folder of the copy.
+        sources: Notes for the report: where the project names a release or has a copy.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Versions:
 
     @property
     def releases(self) -> dict[str, str]:
-        """The known releases as text, for the functions of the catalog."""
+        """The known releases as text."""
         return {package: str(version) for package, version in self.known.items()}
 
     def within(self, package: str, specifier: str) -> bool | None:
@@ -46,7 +46,7 @@ class Versions:
         return None if version is None else in_range(version, specifier)
 
     def with_project(self, project: Project) -> Versions:
-        """Return the versions with the project's releases in place of installed releases; given releases stay."""
+        """Return versions with the project's releases in place of installed ones; releases that the user gave stay."""
         known, sources = dict(self.known), []
         for name, (release, file) in project.pins.items():
             if name not in self.given:

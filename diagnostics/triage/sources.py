@@ -15,7 +15,7 @@ from diagnostics.triage.log_reader import LogSource, SourceError, looks_like_log
 
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
 
-# Names of logs: train.log, slurm-17_3.out, worker-0a.err, PBS's job.o1234 and job.e1234, run.log.2, raylet.out.1, a.txt.gz
+# Names of logs: train.log, slurm-17_3.out, worker-0a.err, PBS's job.o1234 and job.e1234, run.log.2, a.txt.gz
 _LOG_NAME = re.compile(
     r"\.(?:log|txt|out|err|jsonl|ndjson|stdout|stderr|[oe]\d+(?:[-.]\d+)?)(?:\.\d+|[.-]\d{4}-\d\d-\d\d)?"
     r"(?:\.(?:gz|bz2|xz|zst|lz4))?$"

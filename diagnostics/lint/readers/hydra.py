@@ -1,4 +1,4 @@
-"""Compose the Hydra config that a command names, and resolve OmegaConf's `${a.b}` interpolations."""
+"""Compose the Hydra config that a command names from its files, and resolve OmegaConf's `${a.b}` interpolations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_DEPTH = 6
 # Maximum number of files of one config.
 _MAX_FILES = 200
 _PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
-# Names of verl's own configs, whose values are verl's defaults.
+# Names of the configs that verl ships, whose values are verl's defaults, and Hydra's name for the file itself.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
 _INTERPOLATION = re.compile(r"\$\{\s*([^${}]{1,300}?)\s*\}")
 # Maximum length of a chain of values that refer to other values.
@@ -26,7 +26,9 @@ _MAX_STEPS = 8
 
 
 def compose_config(settings: Settings, *, required: bool) -> None:
-    """Add the options of the config files that a command names; the command's own options take precedence.
+    """Add the options of the config files that a command names, unless it is a config that verl ships.
+
+    The command's own options take precedence.
 
     Args:
         settings: The settings of a command.
@@ -64,10 +66,10 @@ def uses_shipped_config(settings: Settings) -> bool:
 
 
 class ComposedConfig:
-    """A config composed from the files in its defaults list.
+    """A config composed of a file and the files in its defaults list.
 
     Attributes:
-        values: The values by key; the values of a file take precedence over those of files that it names.
+        values: The values by dotted key; those of a file take precedence over those of the files that it names.
         missing: Files of the list that were not found.
     """
 
@@ -86,7 +88,7 @@ class ComposedConfig:
         return {} if self.missing else self.values | dict.fromkeys(tables - keys)
 
     def _add_file(self, name: str, package: str, depth: int) -> None:
-        """Add what a file sets and, after it, what the files of its list of defaults set."""
+        """Add the values of a file and, unless they are set, those of the files in its defaults list."""
         path = self._folder / f"{name}.yaml"
         self._file_count += 1
         try:
@@ -126,7 +128,7 @@ class ComposedConfig:
 
 
 def _find_config(path: Value | None, stem: str, file: str) -> Path | None:
-    """Find the config that a command names; a path with an unknown beginning is taken for the script's own folder."""
+    """Find the config that a command names; if its folder is unknown, only in the folder of the command's file."""
     if path is None or not stem:
         return None
     if not path.known:
@@ -136,7 +138,7 @@ def _find_config(path: Value | None, stem: str, file: str) -> Path | None:
 
 
 def _parse_default(entry: Any) -> tuple[str, str]:
-    """Parse an entry of a list of defaults into its group, with its package, and its file."""
+    """Return (group, file) of an entry in a defaults list; the group may have a package, as in `group@package`."""
     if isinstance(entry, Value):
         return "", str(entry.data)
     if isinstance(entry, dict) and len(entry) == 1:
@@ -147,7 +149,7 @@ def _parse_default(entry: Any) -> tuple[str, str]:
 
 
 def resolve_interpolations(options: dict[str, Value]) -> None:
-    """Replace values that are `${a.b}`, in place; all other values with interpolations become unknown."""
+    """Replace values that are one `${a.b}`, in place; other values with interpolations become unknown."""
     for last in (False,) * _MAX_STEPS + (True,):
         for key, value in list(options.items()):
             if isinstance(value.data, str) and "${" in value.data:

@@ -18,7 +18,7 @@ _SHELL_LINE = re.compile(r"^([ \t]*)(!|%(?=%?[a-z]))((?:.*\\\n)*.*)", re.MULTILI
 
 
 def split_cells(text: str, file: str) -> tuple[str, list[tuple[int, str]]]:
-    """Return the Python code of all cells, and each shell command with its first line.
+    """Return the Python code of all cells as one text, and (first line, text) of each shell command.
 
     Raises:
         UnreadableError: The text is not JSON, or has too many shell commands.

@@ -1,7 +1,7 @@
-"""Read a Python script without importing it: the GRPOConfig objects that it creates, and the options that it declares.
+"""Read a Python script without importing it: the config objects (GRPOConfig) that it creates, and its own options.
 
-Names are followed through assignments of constants, lists and simple arithmetic. A value that depends on a branch, a
-loop or a call is unknown, and so are the arguments that `**NAME` passes.
+Names are followed through assignments of constants, lists, dicts and simple arithmetic. The result of a call is
+unknown, a name that is assigned twice is unknown, and so are the arguments that `**NAME` passes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
 from diagnostics.lint.readers.structured import MAX_DEPTH, UnreadableError, check_run_count
@@ -31,43 +32,39 @@ _LARGEST = 10**12
 _MAX_ITEMS = 1000
 
 
-def parse_python(text: str) -> ast.Module | None:
-    """Parse source without warnings; return None if the text is no Python."""
-    try:
-        return _parse(text, "")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def parse_python(text: str, file: str) -> ast.Module:
+    """Parse source without warnings.
 
-
-def _parse(text: str, file: str) -> ast.Module:
+    Raises:
+        UnreadableError: The text is not Python, too large or nested too deep.
+    """
     if len(text) > _MAX_SOURCE:
         raise UnreadableError(f"{file}: larger than {_MAX_SOURCE // 1000} kB: no training script is")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return safe_io.parse_python(text)
+    except ValueError as error:
+        raise UnreadableError(f"{file}: not Python: {error}") from None
 
 
 def read_configs(text: str, file: str) -> list[Settings]:
     """Return the settings of each config object that a Python file creates.
 
     Raises:
-        UnreadableError: The text is no Python, is nested too deep, or has too many nodes.
+        UnreadableError: See `parse_python`; or the file has too many nodes or config objects.
     """
     framework = framework_of_source(text)
     if not framework or not DIALECTS[framework].classes or not any(name in text for name in _CLASSES):
         return []
     try:
-        return _ConfigFinder(file, DIALECTS[framework]).find(_parse(text, file))
-    except SyntaxError as error:
-        raise UnreadableError(f"{file}:{error.lineno or 1}: not Python: {error.msg}") from None
-    except UnreadableError:
-        raise
-    except (ValueError, RecursionError, MemoryError):
-        raise UnreadableError(f"{file}: not Python, or nested too deep") from None
+        return _ConfigFinder(file, DIALECTS[framework]).find(parse_python(text, file))
+    except RecursionError:
+        raise UnreadableError(f"{file}: nested too deep") from None
 
 
 def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that a script declares, with their defaults: fields of classes and arguments of a parser."""
+    """Yield the options that a script declares (fields of classes, arguments of a parser), with the default or None."""
     for node in islice(nodes, _MAX_SYNTAX_NODES):
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
@@ -80,14 +77,14 @@ def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr |
 
 
 class _ConfigFinder:
-    """Follows names through assignments to find the arguments of config objects."""
+    """Finds the config objects of a script and their arguments; names are followed through assignments."""
 
     def __init__(self, file: str, dialect: Dialect) -> None:
         self.file = file
         self.dialect = dialect
         # The config classes by the name that the script uses.
         self.classes = set(dialect.classes)
-        # Whether a config class of that name is not the framework's and has other options.
+        # Whether a config class of that name comes from another module, so that it may have other options.
         self.foreign_class = False
         self.constants: dict[str, Any] = {}
         self.env: dict[str, Value] = {}
@@ -98,7 +95,7 @@ class _ConfigFinder:
         self.visited_calls: set[int] = set()
 
     def find(self, tree: ast.Module) -> list[Settings]:
-        """Return the settings of all config objects; functions see the module's constants."""
+        """Return the settings of all config objects; constants of the module and of functions share one namespace."""
         nodes = list(islice(ast.walk(tree), _MAX_SYNTAX_NODES + 1))
         if len(nodes) > _MAX_SYNTAX_NODES:
             raise UnreadableError(f"{self.file}: more than {_MAX_SYNTAX_NODES} nodes: no script has so many")
@@ -123,7 +120,7 @@ class _ConfigFinder:
                     self.foreign_class = self.foreign_class or foreign
 
     def _collect_constants(self, body: list[ast.stmt]) -> None:
-        """Collect the values of names; a name that is assigned twice, or to an unreadable value, is unknown."""
+        """Collect the values of names; a name that is assigned twice is unknown."""
         for statement in body:
             if isinstance(statement, ast.Assign):
                 names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
@@ -218,7 +215,7 @@ class _ConfigFinder:
         return Place(self.file, node.lineno)
 
     def _evaluate(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911 - one line per kind
-        """Evaluate constants, names, short lists, dicts and arithmetic; anything else is UNKNOWN."""
+        """Evaluate constants, names, lists and dicts of limited size, and arithmetic; anything else is UNKNOWN."""
         if depth > MAX_DEPTH:
             return UNKNOWN
         if isinstance(node, ast.Constant):

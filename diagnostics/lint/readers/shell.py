@@ -1,8 +1,8 @@
-"""Read the commands of a shell script without running it; a word whose value is unknown is marked.
+"""Read the commands of a shell script without running it; words whose value is unknown are marked.
 
 tree-sitter parses the script. This module follows its variables through assignments, defaults, arithmetic, functions
 and sourced files. A value that depends on a branch, a loop, a command's output or the environment is unknown.
-Commands in branches and in functions that are never called are returned, too.
+Commands in branches and in functions that the script does not call are returned, too.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from diagnostics.lint.values import Place, Value
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _MAX_DEPTH = 60
 _MAX_NODES = 200_000
-# A command takes as long as so many other nodes.
+# Reading a command takes as long as reading this number of other nodes.
 _COMMAND_STEPS = 8
 # Maximum number of function calls in a script, and maximum depth of calls and sourced files.
 _MAX_CALLS, _MAX_NESTED = 200, 4
 # Number of folders above the script in which a sourced file is looked for.
 _MAX_PARENTS = 3
 _MAX_UNREAD = 20
-# tree-sitter takes quadratic time on thousands of operators that make no sense together.
+# Maximum number of each operator: tree-sitter takes quadratic time on thousands that make no sense together.
 _MAX_OPERATORS = 3000
 _MAX_SCRIPT = 200_000
 _POSITIONS = tuple(map(str, range(1, 10)))
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
-# Sourced files that are not read: they activate an environment and set no option of a run.
+# Names of sourced files that are not read, because they only activate an environment.
 _ACTIVATES = re.compile(
     r"activate|conda|\.bashrc|profile|/opt/|/etc/|setvars|set_env\.sh$|modules?\b|\bvenv|nvm"
 )
@@ -50,12 +50,18 @@ _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 
 @dataclass
 class Command:
-    """A simple command: its words, its environment variables, and its line."""
+    """A simple command.
+
+    Attributes:
+        words: Its words after expansion.
+        env: The environment variables that the script sets for it.
+        line: Its first line in the file.
+        not_checked: Sourced files that could not be read, and here-documents that are scripts.
+    """
 
     words: list[Word]
     env: dict[str, Value]
     line: int
-    # Files that were sourced before the command and could not be read, and here-documents that are scripts.
     not_checked: tuple[NotChecked, ...] = ()
 
 
@@ -78,12 +84,12 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
 
 
 def read_nested(word: Word, file: str) -> list[Command]:
-    """Return the commands of a word that is itself a script, as in `bash -c "..."`."""
+    """Return the commands of a word that is itself a script, as the argument in `bash -c "..."`."""
     return _ScriptReader(file, max(1, word.line)).read_text(word.text)
 
 
 def parse(text: str, file: str) -> Node:
-    """Parse a script into tree-sitter's syntax tree."""
+    """Parse a script into tree-sitter's syntax tree; placeholders such as `<your model>` are quoted first."""
     # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
     text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
     tree = _parse(text, file)
@@ -120,7 +126,7 @@ class _ScriptReader:
         return self.expander.scope
 
     def read_text(self, text: str) -> list[Command]:
-        """Return the commands of a script, and those of functions that it defines but never calls."""
+        """Return the commands of a script, including those of functions that it defines and does not call."""
         self._walk(self._parse(text, self.expander.file))
         while self.uncalled:
             name = next(iter(self.uncalled))
@@ -189,7 +195,7 @@ class _ScriptReader:
             self._visit_children(node)
 
     def _branch(self, *nodes: Node) -> None:
-        """Walk nodes that may not run, and merge the variables that they set."""
+        """Walk nodes that may or may not run; variables that they change are unknown afterwards."""
         if len(self.expander.scopes) >= _MAX_DEPTH:
             return
         with self._inner_scope() as branch:
@@ -198,15 +204,12 @@ class _ScriptReader:
         self.scope.merge_branch(branch)
 
     def _visit_if_statement(self, node: Node) -> None:
-        parts = [child for child in node.named_children if child.type != "comment"]
-        condition, rest = parts[:1], parts[1:]
-        for child in condition:
-            self._walk(child)
-        body = [child for child in rest if child.type not in {"elif_clause", "else_clause"}]
-        self._branch(*body)
-        for clause in rest:
-            if clause.type in {"elif_clause", "else_clause"}:
-                self._branch(*clause.named_children)
+        condition, *rest = [child for child in node.named_children if child.type != "comment"]
+        self._walk(condition)
+        clauses = [child for child in rest if child.type in {"elif_clause", "else_clause"}]
+        self._branch(*(child for child in rest if child not in clauses))
+        for clause in clauses:
+            self._branch(*clause.named_children)
 
     def _visit_while_statement(self, node: Node) -> None:
         self._branch(*node.named_children[-1:])
@@ -215,7 +218,7 @@ class _ScriptReader:
         for child in node.named_children:
             if child.type == "variable_assignment":
                 self.scope.variables[node_text(child.named_children[0])] = HOLE
-        self._branch(*node.named_children[-1:])
+        self._visit_while_statement(node)
 
     def _visit_case_statement(self, node: Node) -> None:
         for item in node.named_children:
@@ -246,7 +249,7 @@ class _ScriptReader:
         self._walk_in_file(body, file, first_line)
 
     def _walk_in_file(self, node: Node, file: str, first_line: int = 1) -> None:
-        """Walk a node of the given file, and restore the current file afterwards."""
+        """Walk a node of the given file; `first_line` is the line of the file on which the node's text begins."""
         before = self.expander.file, self.expander.first_line
         self.expander.file, self.expander.first_line = file, first_line
         self._walk(node)
@@ -280,7 +283,7 @@ class _ScriptReader:
             self.scope.variables[position] = HOLE if not certain else word.text if word else ""
 
     def _visit_variable_assignment(self, node: Node, *, exported: bool = False) -> Value | None:
-        """Set a variable or an array; return the value of a variable."""
+        """Set a variable or an array, and return the variable's value; None for an array."""
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if target is None or target.type != "variable_name":
             return None
@@ -404,7 +407,7 @@ class _ScriptReader:
         self.sourced -= 1
 
     def _note_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
-        """Note a here-document that is a script, because a shell reads it or it is written to a script file."""
+        """Note a here-document that is a script: a shell reads it, or it is written to a script file."""
         heredocs = [redirect for redirect in redirects if redirect.type == "heredoc_redirect"]
         # The redirect to a file may be before or after `<<EOF`.
         files = [*redirects, *(child for heredoc in heredocs for child in heredoc.named_children)]

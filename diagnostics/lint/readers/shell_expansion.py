@@ -1,6 +1,6 @@
-"""Expand the words of a shell script as far as their values are known; tree-sitter parses the script.
+"""Expand the words of a shell script, given as nodes of tree-sitter's syntax tree, as far as their values are known.
 
-`$X`, `${X:-default}`, arrays, arithmetic and `$(dirname "$0")` are expanded. Every unknown part becomes the mark HOLE.
+`$X`, `${X:-default}`, arrays, arithmetic and `$(dirname "$0")` are expanded. An unknown part becomes the mark HOLE.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _MAX_WORD = 200_000
 _MAX_DEPTH = 50
 _LARGEST = 10**9
+_ARITHMETIC_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: lambda left, right: int(left / right), ast.Mod: lambda left, right: left - right * int(left / right),
+}  # fmt: skip
 _EXPANSIONS = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
 _NOT_EXPANDED = {"process_substitution", "brace_expression", "ansi_c_string", "ERROR"}
 _OPERATORS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
@@ -43,10 +47,8 @@ KEEP, LINE = "\2", "\3"
 _LINE_MARK = re.compile(f"{LINE}(\\d+){LINE}")
 # Blanks in quotes, which split no word.
 _PROTECT = {" ": "\x0e", "\t": "\x0f", "\n": "\x10"}
-_PROTECTED, _RESTORED = (
-    str.maketrans(_PROTECT),
-    str.maketrans({mark: blank for blank, mark in _PROTECT.items()}),
-)
+_PROTECTED = str.maketrans(_PROTECT)
+_RESTORED = str.maketrans({mark: blank for blank, mark in _PROTECT.items()})
 # Characters that a script cannot contain, because they are marks here.
 MARKS = dict.fromkeys((*range(7), *map(ord, _PROTECT.values())), " ")
 
@@ -61,9 +63,9 @@ class Expander:
 
     Attributes:
         file: The file whose words are read.
-        main: The script that was started.
+        main: The script that was started, `$0`; `file` may be one that it sources.
         first_line: The file's line on which the text begins.
-        scopes: The scopes of nested branches, the innermost last.
+        scopes: The scopes of nested subshells and branches, the innermost last.
     """
 
     def __init__(self, file: str, first_line: int = 1) -> None:
@@ -112,7 +114,7 @@ class Expander:
         return words
 
     def expand_text(self, node: Node) -> str:
-        """Expand a node into one text, as an assignment does."""
+        """Expand a node into one text that is not split into words, as an assignment does."""
         return _without_marks(self._expand(node))
 
     def _expand(self, node: Node, *, quoted: bool = False, splits: bool = False, depth: int = 0) -> str:
@@ -122,7 +124,7 @@ class Expander:
             node: A word, a string, an expansion or a concatenation of these.
             quoted: Whether the node is in double quotes.
             splits: Whether the node is in an unquoted default, whose plain text is split at blanks like any value.
-            depth: Depth of nesting.
+            depth: Depth of nesting in the syntax tree.
         """
         kind, start, end = node.type, node.start_byte, node.end_byte
         if depth > _MAX_DEPTH or kind in _NOT_EXPANDED:
@@ -248,26 +250,17 @@ class Expander:
         source = node_text(node)
         match = _SCRIPT_FOLDER.fullmatch(source) if len(source) < 300 else None
         script = _absolute(self.main if match[1] == "0" else self.file) if match else HOLE
-        return (
-            HOLE if match is None or script == HOLE else os.path.normpath(str(Path(script).parent) + match[2])
-        )
-
-
-def _divide(left: int, right: int) -> int:
-    """Divide like the shell, which rounds towards zero."""
-    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-
-
-_FUNCTIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: _divide,
-    ast.Mod: lambda left, right: left - _divide(left, right) * right,
-}
+        if match is None or script == HOLE:
+            return HOLE
+        return os.path.normpath(str(Path(script).parent) + match[2])
 
 
 def _calculate(text: str) -> int:
+    """Evaluate whole-number arithmetic; division rounds towards zero, as in the shell.
+
+    Raises:
+        ArithmeticError, SyntaxError, MemoryError, RecursionError: The text is no such arithmetic.
+    """
     if not _ARITHMETIC.fullmatch(text):
         raise SyntaxError(text)
     return _evaluate(ast.parse(text.strip(), mode="eval").body)
@@ -276,7 +269,7 @@ def _calculate(text: str) -> int:
 def _evaluate(node: ast.expr) -> int:
     if isinstance(node, ast.Constant):
         return int(node.value)  # type: ignore[arg-type]
-    function = _FUNCTIONS.get(type(node.op)) if isinstance(node, ast.BinOp) else None
+    function = _ARITHMETIC_OPERATORS.get(type(node.op)) if isinstance(node, ast.BinOp) else None
     if not isinstance(node, ast.BinOp) or function is None:
         raise SyntaxError(ast.dump(node))
     left, right = _evaluate(node.left), _evaluate(node.right)
@@ -295,7 +288,7 @@ def _line_mark(line: int) -> str:
 
 
 def _value(text: str, *, quoted: bool) -> str:
-    """Return a value's text for a word; in quotes, blanks do not split it."""
+    """Return a value's text as a part of a word; in quotes, blanks do not split it."""
     if quoted:
         return KEEP + text.translate(_PROTECTED)
     return _mark_words(text.replace(SOFT, "")) if SOFT in text else text
@@ -316,6 +309,6 @@ def _literal(text: str, *, quoted: bool, splits: bool) -> str:
 
 
 def _absolute(file: str) -> str:
-    """Return the absolute path of a shell script; HOLE if the name has no such suffix."""
+    """Return the absolute path of a file with a shell script's suffix; HOLE for any other file."""
     path = Path(file)
     return str(path.absolute()) if path.suffix in SCRIPT_SUFFIXES else HOLE

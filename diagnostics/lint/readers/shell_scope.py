@@ -1,6 +1,6 @@
-"""Define the variables of a shell script at one point, with marks for unknown text and for default values.
+"""Define `Word` and `Scope`: a shell word with marks for unknown text and defaults, and the variables at one point.
 
-`Scope.merge_branch` decides which values are still known after a branch that may or may not run. `slurm_variables`
+`Scope.merge_branch` keeps the values that are still known after a branch that may or may not run. `slurm_variables`
 returns the variables that Slurm sets before the script starts.
 """
 
@@ -14,7 +14,7 @@ from diagnostics.lint.values import UNKNOWN, Place, Value
 
 # Marks inside a word, which no script can contain. HOLE stands for unknown text, SOFT marks a default.
 HOLE, SOFT = "\0", "\1"
-# "$@" of the script itself, which is unknown, and empty unless the user passes arguments.
+# The arguments of the script itself ("$@"): unknown, and empty unless the user passes some.
 SCRIPT_ARGUMENTS = "\6" + HOLE
 
 _SBATCH = re.compile(r"#SBATCH\s+(.*)")
@@ -27,14 +27,14 @@ _MAX_SBATCH_LINES = 200
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a command after expansion, with its marks."""
+    """A word of a command after expansion, with marks, and its line in the file."""
 
     text: str
     line: int
 
     @property
     def clean(self) -> str:
-        """The text without the marks of defaults."""
+        """The text without the marks SOFT."""
         return self.text.replace(SOFT, "")
 
     @property
@@ -43,7 +43,7 @@ class Word:
         return self.text in {HOLE, SCRIPT_ARGUMENTS}
 
     def to_value(self, file: str, text: str | None = None) -> Value:
-        """Return the word, or a part of it, as a Value of text."""
+        """Return the word as a Value with a text as data; `text` is a part of the word to use instead."""
         text = self.text if text is None else text
         data = UNKNOWN if HOLE in text else text.replace(SOFT, "")
         return Value(data, Place(file, self.line), soft=SOFT in text, outside=SOFT in text)
@@ -51,12 +51,18 @@ class Word:
 
 @dataclass
 class Scope:
-    """Variables as text with marks, arrays as lists of words, and exported variables."""
+    """The variables of a script at one point.
+
+    Attributes:
+        variables: Texts with marks.
+        arrays: Lists of words; `@` are the arguments.
+        exported: Exported variables, as commands see them.
+        is_shared: Whether a command refers to the dict `exported`, so that a change needs a copy.
+    """
 
     variables: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[Word]] = field(default_factory=dict)
     exported: dict[str, Value] = field(default_factory=dict)
-    # Whether commands refer to `exported`, so that a change needs a copy.
     is_shared: bool = False
 
     @property
@@ -69,7 +75,7 @@ class Scope:
         return Scope(dict(self.variables), dict(self.arrays), dict(self.exported))
 
     def export(self, name: str, value: Value | None) -> None:
-        """Set an exported variable, or remove it if the value is None; commands before this one keep theirs."""
+        """Set an exported variable, or remove it if the value is None; earlier commands keep the old values."""
         if self.is_shared:
             self.exported, self.is_shared = dict(self.exported), False
         if value is None:
@@ -86,7 +92,7 @@ class Scope:
             items = self.arrays.get(name, [])
             if words != items:
                 added = words[len(items) :] if words[: len(items)] == items else words
-                self.arrays[name] = [*items, *(Word(_unknown_value(word.text), word.line) for word in added)]
+                self.arrays[name] = [*items, *(Word(_without_value(word.text), word.line) for word in added)]
         for name, value in branch.exported.items():
             if self.exported.get(name) != value:
                 self.export(name, replace(value, data=UNKNOWN))
@@ -97,7 +103,8 @@ def mark_default(text: str) -> str:
     return text if SOFT in text else SOFT + text
 
 
-def _unknown_value(text: str) -> str:
+def _without_value(text: str) -> str:
+    """Return a word with an unknown value; `key=` stays."""
     key, equals, _value = text.partition("=")
     return f"{key}={HOLE}" if equals else HOLE
 
@@ -105,7 +112,7 @@ def _unknown_value(text: str) -> str:
 def slurm_variables(text: str, first_line: int = 1) -> list[tuple[str, int, int]]:
     r"""Return (variable, number, line) for the variables that Slurm sets according to a script's `#SBATCH` lines.
 
-    The command line of sbatch can request other numbers, so all values are defaults.
+    The command line of sbatch can request other numbers, so the values are defaults.
 
     >>> slurm_variables("#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\nrun")
     [('SLURM_NNODES', 2, 1), ('SLURM_JOB_NUM_NODES', 2, 1), ('SLURM_GPUS_ON_NODE', 4, 2)]

@@ -1,6 +1,6 @@
-"""Parse YAML, JSON and TOML into nested dicts and lists whose leaves are Values with their lines.
+"""Parse YAML, JSON and TOML into nested dicts and lists whose leaves are `Value`s with their lines; flatten them.
 
-Depth and size are bounded, so that no file costs unbounded time or memory.
+Depth and size are bounded, so that reading a file takes bounded time and memory.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from diagnostics import safe_io
 from diagnostics.lint.values import Place, Value, parse_scalar
 from diagnostics.toml_source import Keys, key_lines
 
-# Configs are far below these limits; inputs above are refused, so that none costs unbounded time or memory.
+# Larger inputs are refused; configs are far below these limits.
 MAX_BYTES = 2_000_000
 MAX_DEPTH = 48
 MAX_NODES = 100_000
-# tomllib takes 20 µs for a key.
+# tomllib takes 20 µs for a key, so at most a second.
 _MAX_TOML_KEYS = 50_000
 
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Words of YAML 1.1 with their values in PyYAML, which the parser of transformers uses.
 _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
-
 
 # Maximum number of runs in a file, and of environment variables that a file sets.
 MAX_RUNS = 500
@@ -54,7 +53,7 @@ def parse_documents(text: str, file: str, syntax: str) -> list[Any]:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Value]:
-    """Flatten nested tables to dotted keys; a list remains one value."""
+    """Flatten nested tables to dotted keys; a list becomes one Value."""
     if not isinstance(tree, dict):
         return {prefix: _join_list(tree).with_key(prefix)} if prefix else {}
     flat: dict[str, Value] = {}
@@ -113,10 +112,9 @@ def parse_yaml(text: str, file: str) -> list[Any]:
 
 
 class _YamlBuilder:
-    """Builds trees from events without recursion.
+    """Builds the trees of YAML documents from parser events, without recursion.
 
-    Each use of an alias counts all nodes to which it refers, so that a file whose size doubles with every line is
-    refused.
+    Each use of an alias counts all nodes to which it refers, so a file that grows exponentially by aliases is refused.
     """
 
     def __init__(self, file: str) -> None:
@@ -183,12 +181,12 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
         for name, value in node.items():
             container.setdefault(name, value)
         return
-    # An empty list is kept as a value with its line.
+    # An empty list becomes a Value, which has a line.
     container[str(key.data)] = Value([], key.place) if node == [] else node
 
 
 def parse_json(text: str, file: str) -> Any:
-    """Parse JSON with the YAML parser, which records lines; an empty table or list becomes an empty list.
+    """Parse JSON with the YAML parser, which records lines.
 
     Raises:
         UnreadableError: See `parse_documents`.
@@ -213,7 +211,7 @@ def _parse_json_lines(text: str, file: str) -> Any:
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
-    """Parse a TOML text.
+    """Parse a TOML text; each value has the line of its key.
 
     Raises:
         UnreadableError: See `parse_documents`.

@@ -1,8 +1,9 @@
-"""The rules that check a run plan: functions registered by `@rule`, and entries of `declared.toml`."""
+"""The rules that check run plans: functions registered by `@rule`, and entries of `declared.toml`."""
 
 from __future__ import annotations
 
-from diagnostics.lint.rules import (
+# Importing these modules registers their rules.
+from diagnostics.lint.rules import (  # noqa: F401
     batches,
     declared,
     devices,
@@ -11,13 +12,9 @@ from diagnostics.lint.rules import (
     placeholders,
     servers,
 )
-from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
-
-__all__ = [
-    "RULES", "batches", "declared", "devices", "engine_issues",
-    "find_registration_errors", "options", "placeholders", "registered_rules", "servers",
-]  # fmt: skip
+from diagnostics.lint.rules.registry import CHECKS, Rule, registered_rules
 
 RULES: dict[str, list[Rule]] = {
     check: [rule for rule in registered_rules() if rule.check == check] for check in CHECKS
 }
+"""Rules by group, in the order of the report."""

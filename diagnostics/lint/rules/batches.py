@@ -1,4 +1,4 @@
-"""Rule about groups: the completions of a generation form whole groups."""
+"""Rule about groups: the number of completions of one generation is a multiple of the group size."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _GROUPING = ("trl", "ms-swift")
 
 @rule("CFG101", check=CHECK, frameworks=_GROUPING, role="train")
 def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
-    """TRL and ms-swift refuse a generation that is not a multiple of num_generations."""
+    """One generation is a multiple of num_generations, because TRL and ms-swift refuse any other size."""
     group = plan.whole_number("group.size")
-    per_device = plan.values.get("batch.per_device")
+    per_device = plan.values["batch.per_device"].data if "batch.per_device" in plan.values else None
     if group is None or group < 2:
         return
-    if "batch.generation" not in plan.values and per_device and _is_multiple(per_device.data, group):
+    if "batch.generation" not in plan.values and isinstance(per_device, int) and per_device % group == 0:
         return  # for any number of processes
     total, names, applies = _generation_size(plan)
     if total is None or total % group == 0:
@@ -37,12 +37,13 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     )
 
 
-def _is_multiple(number: object, group: int) -> bool:
-    return isinstance(number, int) and number % group == 0
-
-
 def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool | None]:
-    """Return the number of completions of a generation, the names of its factors, and whether the release checks it."""
+    """Return the size of a generation, and whether the release checks it.
+
+    Returns:
+        The number of completions (None if unknown), the names of its factors in the plan, and True, False or None
+        (unknown) for the check.
+    """
     explicit = plan.whole_number("batch.generation")
     if explicit is not None:
         return explicit, ("batch.generation",), True
@@ -67,7 +68,7 @@ def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool |
 
 
 def _needs_whole_groups(plan: RunPlan) -> bool | None:
-    """Return whether the release needs whole groups (TRL from 0.15 on); None if neither it nor the options show that.
+    """Return whether the release needs whole groups (TRL from 0.15 on); None if release and options leave it open.
 
     Copies of the trainer of TRL 0.14, which makes one group per prompt, are still in use. Their scripts look the same.
     """
@@ -79,7 +80,7 @@ def _needs_whole_groups(plan: RunPlan) -> bool | None:
 
 
 def _required_multiple(plan: RunPlan, group: int) -> str:
-    """Return the number that a generation must be a multiple of."""
+    """Return the number, or a text about it, of which a generation must be a multiple."""
     if "batch.generation" not in plan.values:
         return str(group)
     sizes = [value.data for value in plan.evidence("batch.per_device", "devices.train")]
@@ -90,7 +91,7 @@ def _required_multiple(plan: RunPlan, group: int) -> str:
 
 
 def _fitting_groups(total: int, group: int) -> str:
-    """Return an alternative fix with the group sizes of 2 or more that divide the total; empty if there are none."""
+    """Return an alternative fix with up to three group sizes that divide the total; empty if there are none."""
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
     return f", or use num_generations {' or '.join(map(str, nearest))}" if nearest else ""

@@ -1,4 +1,7 @@
-"""Load the rules that need no code from `declared.toml`: conditions, message, fix, releases and examples."""
+"""Load and check the rules that are data: entries of `declared.toml` with conditions, message, fix and examples.
+
+The expressions in an entry are Python; `evaluate` runs them with the run's values as names.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 
 
 class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule as data, which reports a run if all conditions hold; `a|b` are two names of one option.
+    """A rule as data; it reports a run if all conditions hold. In names of options, `a|b` means the first that is set.
 
     Attributes:
         name: Name of the rule.
@@ -40,18 +43,19 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         unknown_release: Effect of an unknown release: `warn`, `assume` (that it is in the range) or `skip`.
         package: Package to whose releases the range refers; empty for the framework.
         keeps_config_tables: Whether the [[config]] tables of the code's entry are checked as well.
-        certain: Whether the values may be no defaults, because the finding would be too weak.
+        certain: Whether to report only if no value in `values` is a default.
         triggers: Triggers of the code's entry that the run has.
-        enabled: Options that are set to a value other than false, 0 and null.
-        unset: Options that are certainly not set, even by options that could not be read.
-        absent: Options that no readable source sets, except to null; `a.*` are all options with the prefix.
-        equal: Options that have one of these values.
-        differs: Options that are set to a value other than null and these values.
-        plan: Values of the run plan.
+        enabled: Condition: options that are set to a value other than false, 0, null, "no" and an empty text.
+        unset: Condition: options that are certainly not set, not even in a source that could not be read.
+        absent: Condition: options that no readable source sets, except to null; `a.*` are all options with the prefix.
+        equal: Condition: options that have one of these values.
+        differs: Condition: options that are set to a value other than null and these values.
+        plan: Condition: values of the run plan.
         values: Names for `where`: values of the run plan, options (`option:a|b`) or variables (`env:NAME`);
             `devices.train=1` gives a default.
-        where: Expression with these names and `run` (the plan's known values) that is true if the run is wrong.
-        targets: Modules that make the check; empty for all.
+        where: Condition: expression that is true if the run is wrong. Its names are those of `values`, and `run`, a
+            dict of the plan's known values.
+        targets: Condition: modules or scripts that the run starts; empty for all.
         release: Releases for the example command lines.
         wrong: Example command lines that the rule reports.
         right: Example command lines that the rule accepts.
@@ -133,14 +137,14 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         for names, data, expected in conditions:
             value = plan.option(*names.split("|"))
             is_set = value is not None and value.known and value.data is not None
-            values.append(value if value and is_set and _is_one_of(value.data, data) is expected else None)
+            values.append(value if value and is_set and is_one_of(value.data, data) is expected else None)
         complete = [value for value in values if value is not None]
         holds = (
             len(complete) == len(values)
             and all(plan.disabled(*names.split("|")) for names in self.unset)
             and all(_is_absent(plan, names) for names in self.absent)
             and all(name in plan.values for name in self.plan)
-            and all(_is_one_of(plan.get(name), [data]) for name, data in self.plan.items())
+            and all(is_one_of(plan.get(name), [data]) for name, data in self.plan.items())
         )
         return complete if holds else None
 
@@ -152,7 +156,8 @@ def _is_absent(plan: RunPlan, names: str) -> bool:
     return value is None or value.data is None
 
 
-def _is_one_of(data: Any, allowed: list[Any]) -> bool:
+def is_one_of(data: Any, allowed: list[Any]) -> bool:
+    """Return whether a value equals one of some values; unlike for `==`, True is not 1."""
     return any(data == choice and isinstance(data, bool) == isinstance(choice, bool) for choice in allowed)
 
 
@@ -162,9 +167,9 @@ def _compile(expression: str) -> CodeType:
 
 
 def evaluate(expression: str, names: dict[str, Any]) -> Any:
-    """Evaluate an expression of declared.toml.
+    """Evaluate an expression of declared.toml with these values of names.
 
-    A value of a wrong type gives None, which meets no condition; a missing value gives True, which may meet it.
+    Return None if a value has a wrong type, so the condition does not hold; True if a name is missing, so it may hold.
     """
     functions = {"count": lambda data: len(data if isinstance(data, list) else str(data).split()), "max": max}
     try:
@@ -180,7 +185,7 @@ def _fill_placeholders(text: str, names: dict[str, Any]) -> str:
 
 
 def spell_options(plan: RunPlan, text: str) -> str:
-    """Return a text with flat option names if the run uses a flat option name, else the same text."""
+    """Return a text with OpenRLHF's older flat option names if the run uses one of them, else the same text."""
     flat = DIALECTS[plan.framework].flat_flags
     if not set(flat.values()) & set(plan.options):
         return text

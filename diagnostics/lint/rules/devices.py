@@ -1,4 +1,4 @@
-"""Rule about GPUs that a trainer and its server share."""
+"""Rule about GPUs: a trainer and its rollout server do not share one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import parse_count
 
+# Addresses of the same machine.
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compared, nothing listens there
 
 
 def used_devices(plan: RunPlan) -> set[str]:
-    """Return the device ids that a run uses, which are the first that it sees; empty if they are unknown."""
+    """Return the ids of the devices that a run uses: the first of the visible ones; empty if they are unknown."""
     visible: list[str] = plan.get("devices.ids") or []
     if plan.role == "serve":
         sizes = [plan.whole_number(f"engine.{name}_parallel") or 1 for name in ("tensor", "data", "pipeline")]
@@ -25,7 +26,7 @@ def used_devices(plan: RunPlan) -> set[str]:
 
 @rule("CFG108", check="trainer with server", scope="pair")
 def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """A trainer and the server it uses cannot share a GPU: NCCL refuses two ranks on one device."""
+    """A trainer and its server use different GPUs, because NCCL refuses two ranks on one device."""
     if not server_is_local(trainer):
         return
     visible = set(server.get("devices.ids") or ()) & set(trainer.get("devices.ids") or ())

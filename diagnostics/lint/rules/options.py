@@ -1,4 +1,4 @@
-"""Rules about options that the run's release refuses, by name or by value, or that the command never receives.
+"""Rules about options that the run's release refuses, by name or by value, or that the command does not receive.
 
 The names come from the option index, or from the files of the project's own copy of the framework.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from diagnostics.api_index.options import choices, wanted_type
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
+from diagnostics.fixes import join_some
 from diagnostics.frameworks import DISPLAY_NAMES, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS
@@ -25,7 +26,7 @@ _UNSET = {"", "None", "none", "null"}
 
 @rule("CFG113", check=CHECK, role="train")
 def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
-    """Options that a release removed or does not have yet, with what to use instead."""
+    """The run sets no option that its release removed or does not have yet; the fix names the replacement."""
     for removed in DIALECTS[plan.framework].removed:
         value = plan.option(removed.option)
         if value is None or not plan.versions.within(plan.framework, removed.releases):
@@ -42,14 +43,14 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
 
 
 def is_skipped(plan: RunPlan, value: Value) -> bool:
-    """Return whether TRL's parser skips an unknown key: TRL before 0.19 skips unknown keys in a config file."""
+    """Return whether the parser skips a value with an unknown key: TRL before 0.19 does so in a config file."""
     in_file = value.place.file.endswith((".yaml", ".yml"))
     return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
 
 
 @rule("CFG113", check=CHECK)
 def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
-    """The framework's own parser refuses options that the release does not have."""
+    """The run sets only options that its release has, because the framework's own parser refuses others."""
     release, name = plan.versions.known.get(plan.framework), plan.framework
     if not plan.settings.framework_parser:
         return
@@ -83,7 +84,7 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
 
 @rule("CFG113", check=CHECK, frameworks=("trl", "ms-swift", "openrlhf", "verl", "vllm"))
 def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
-    """The framework refuses a value of another type, or a value that is not among the choices of its option."""
+    """Values have their option's type and are among its choices, because the framework refuses others."""
     release = plan.versions.known.get(plan.framework)
     if release is None or plan.own_copy or not plan.settings.framework_parser:
         return
@@ -94,7 +95,7 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
-    """Return the problem of a value that is not among its option's choices or not of its type, or None."""
+    """Return the problem of a value that is not of its option's type or not among the choices; None if it is fine."""
     is_word = value.known and not value.place.file.endswith(TYPED_FILES) and value.data != ""
     if is_word and (wanted := wanted_type(release, value.key, value.data)):
         # Hydra accepts any text, and verl fails later.
@@ -145,19 +146,13 @@ def _unknown_options(
     """Return the problem of unknown options: an error, or a warning if ms-swift is configured to skip them."""
     option = plan.option("ignore_args_error")
     skips = option is not None and option.data is not False
-    message = f"{program} {'skips' if skips else 'refuses'} unknown options: {_join_some(described)}."
+    message = f"{program} {'skips' if skips else 'refuses'} unknown options: {join_some(described, _MAX_SHOWN, '; ')}."
     return Problem(message, values, fix=fix, severity=Severity.WARNING if skips else Severity.ERROR)
-
-
-def _join_some(items: list[str]) -> str:
-    """Join the first items, and add the number of other items."""
-    more = f", and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else ""
-    return "; ".join(items[:_MAX_SHOWN]) + more
 
 
 @rule("CFG121", check=CHECK)
 def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
-    """Hydra refuses a `+` before a key that the config of a project's own copy has, with a value."""
+    """A key with `+` is new: Hydra refuses it if the config of the project's own copy has the key with a value."""
     folder = plan.versions.copies.get(plan.framework, "")
     if not folder or not plan.settings.framework_parser or parser_of(plan.framework) != "hydra":
         return
@@ -168,14 +163,14 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     if existing:
         yield Problem(
             f"The config of the project's own copy of {DISPLAY_NAMES[plan.framework]}, in {folder}, already has "
-            f"{_join_some([value.key for value in existing])}, and Hydra adds no existing key.",
+            f"{join_some([value.key for value in existing], _MAX_SHOWN, '; ')}, and Hydra adds no existing key.",
             existing,
             fix=f"Write {existing[0].key} without the +, or with ++.",
         )
 
 
 def _has_value(value: Value | None) -> bool:
-    """Return whether a config's value cannot be replaced by `+`; a reference to another value may be null."""
+    """Return whether a config certainly sets a value; a reference to another value may be null."""
     if value is None or not value.known or value.data is None:
         return False
     return value.data != "???" and "${" not in str(value.data)
@@ -183,7 +178,7 @@ def _has_value(value: Value | None) -> bool:
 
 @rule("CFG114", check=CHECK)
 def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
-    """Options after the end of the command: a missing backslash, or a comment or empty line in between."""
+    """No option follows the end of the command, after a missing backslash, a comment or an empty line."""
     orphaned = plan.settings.orphaned
     if orphaned:
         yield Problem(

@@ -1,4 +1,4 @@
-"""Rule about placeholders: template text such as `<your model>` that was never replaced by a value."""
+"""Rule about placeholders: template text such as `<your model>` that is still in place of a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
-# Texts that no real value looks like. `<think>` and `<|im_end|>` are tokens, not placeholders.
+# Texts that are placeholders. `<think>` and `<|im_end|>` are tokens, not placeholders.
 _PLACEHOLDER = re.compile(
     r"(?i)to[_-]be[_-](?:filled|set|defined|replaced|added)(?:[_-]in)?|(?:please[_-])?change[_-]?(?:me|this)"
     r"|replace[_-]?(?:me|this|with[_-]\w{1,40})|(?:please[_-])?fill_?(?:me_?)?in|set[_-]?me|insert[_-]\w{1,40}[_-]here"
@@ -32,7 +32,7 @@ _LABEL_OPTION = re.compile(
 
 @rule("CFG120", check="options")
 def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
-    """No value may still be a placeholder of a template."""
+    """No option or environment variable still has a placeholder of a template as its value."""
     settings = plan.settings
     values = [*settings.options.values(), *settings.launcher.values(), *settings.env.values()]
     # If only a config is checked, the command may replace OmegaConf's `???`.

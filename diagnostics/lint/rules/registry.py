@@ -1,6 +1,6 @@
-"""Register rules: `@rule` gives a function its codes, its group, and the runs that it checks.
+"""Define `Rule` and `Problem`, and register rules: `@rule` gives a function its codes, group and runs.
 
-`find_registration_errors` reports rules without an entry in the catalog, and [[config]] tables that are not checked.
+`find_registration_errors` finds rules with unknown codes, and [[config]] tables that conflict with a rule.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Problem:
     Attributes:
         message: The fault, in a sentence with this run's numbers.
         values: The settings from which the fault follows; the location of the first is shown.
-        fix: The change that removes the fault.
-        severity: Severity if all these settings are certain; otherwise the finding is a warning at most.
+        fix: The change that removes the fault, as a sentence; empty if there is none.
+        severity: Severity if all these settings are certain; otherwise the finding is at most a warning.
         code: Code of the finding; empty for the first code of the rule.
         applies: Whether the release is affected; None if the release is not known.
         package: Package to whose release `applies` refers; empty for the framework.
@@ -54,10 +54,10 @@ Function = TypeVar("Function", bound=CheckFunction)
 
 @dataclass(frozen=True)
 class Rule:
-    """A function from a run plan to problems.
+    """A function that yields the problems of a run plan, with the runs that it checks.
 
     Attributes:
-        name: Name of the rule, under which its test cases are listed.
+        name: Name of the rule; its test cases have the same name.
         codes: Codes of the rule's findings; empty for the rule that checks the catalog's [[config]] tables.
         check: Group of rules to which the rule belongs.
         function: Function that yields the problems of a run plan, or of a pair of run plans.
@@ -82,7 +82,7 @@ class Rule:
     warnings_only: bool = False
 
     def applies_to(self, plan: RunPlan) -> bool:
-        """Return whether the rule checks runs of this framework and role; a rule about pairs checks all."""
+        """Return whether the rule checks a run, by framework and role; a rule about pairs checks all."""
         fits = self.role in {"", plan.role} and (not self.frameworks or plan.framework in self.frameworks)
         return fits or self.scope != "run"
 
@@ -108,17 +108,17 @@ def rule(*codes: str, check: str, **options: Any) -> Callable[[Function], Functi
 
 
 def registered_rules() -> list[Rule]:
-    """Return all rules, by file and line."""
+    """Return all rules, sorted by file and line of their definition."""
     return sorted(_rules, key=lambda each: each.place)
 
 
 def codes_without_table() -> set[str]:
-    """Return the codes whose [[config]] table is not checked because a rule replaces it."""
+    """Return the codes whose [[config]] tables are not checked, because rules replace them."""
     return {code for entry in _rules if not entry.keeps_config_tables for code in entry.codes}
 
 
 def find_registration_errors(known_codes: Container[str], entries: Iterable[Issue] = ()) -> list[str]:
-    """Return mistakes in the registrations of rules and [[config]] tables, one line each."""
+    """Return the mistakes in registered rules and in the [[config]] tables of `entries`, one line each."""
     replaced = codes_without_table()
     errors = []
     for entry in entries:

@@ -1,14 +1,12 @@
-"""Convert a rule's problem to a finding.
+"""Convert a rule's problem to a finding, with title, evidence level and mitigations from the catalog.
 
-Title, evidence level and mitigations come from the catalog's entry. An uncertain value or release lowers the severity
-to a warning.
+An uncertain value or an unknown release lowers the severity to a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 
 from diagnostics import catalog
 from diagnostics.catalog import find_check, mitigation_ranking, model
@@ -20,20 +18,14 @@ from diagnostics.lint.rules.registry import Problem
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
-# Codes of findings that also hold for a changed copy: they are about the command, or about the copy's own options.
+# Codes of findings that are errors also for a changed copy: they are about the command, or the copy's own options.
 _HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
-# Codes of checks, which are no known issues, with their evidence levels.
+# Codes of checks, which are no known issues, and their evidence levels.
 _CHECK_CODES = {"CFG901": "static", "ENV902": "executed"}
 
 
-@cache
-def load_entry(code: str) -> model.Issue:
-    """Load the catalog's entry of a code."""
-    return catalog.find(code)
-
-
 def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
-    """Convert a problem to a finding; None if the release is not affected."""
+    """Convert a problem of a plan to a finding with this code; None if the release is not affected."""
     if problem.applies is False:
         return None
     values = [value for value in problem.values if value is not None]
@@ -54,7 +46,7 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
     if code in _CHECK_CODES:
         title, remedy = find_check(code).title, Fix.of(problem.fix)
         return Finding(code, title, severity, certainty, _CHECK_CODES[code], message, evidence, remedy)
-    entry = load_entry(code)
+    entry = catalog.find(code)
     remedy = Fix.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem)
     return Finding(
         code,
@@ -83,7 +75,7 @@ def _evidence(value: Value) -> list[Evidence]:
 
 
 def _is_changed_copy(plan: RunPlan) -> bool:
-    """Return whether the project has a changed copy of the framework, because the run has options of no release."""
+    """Return whether the project's copy of the framework is changed: the run has options that no release has."""
     if not plan.own_copy:
         return False
     names = option_index.option_names(plan.framework, plan.role)
@@ -91,7 +83,7 @@ def _is_changed_copy(plan: RunPlan) -> bool:
 
 
 def _evidence_level(entry: model.Issue, framework: str) -> str:
-    """Return the best evidence level for a framework; runs of other frameworks are no evidence for it."""
+    """Return the best evidence level of an entry for a framework; evidence from other trainers does not count."""
     framework_levels = [claim.evidence for claim in entry.affected if claim.package == framework]
     if not framework_levels and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
         return "static"  # the framework has no releases; its checks were read in its repository

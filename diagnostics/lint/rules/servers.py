@@ -1,6 +1,6 @@
-"""Rules about rollout servers: addresses, ports, lengths, and options that a server never receives.
+"""Rules about rollout servers: ports, lengths, and options of the trainer that a server does not receive.
 
-`pair_with_trainers` finds the plans that the rules about pairs check together.
+`pair_with_trainers` finds each trainer's server, for the rules that check both together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WITH_SERVER = ("trl", "ms-swift")
 
 @rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warnings_only=True)
 def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
-    """Options of a local engine have no effect if the engine is a server."""
+    """A trainer with a server sets no options of a local engine, because they have no effect."""
     dialect = DIALECTS[plan.framework]
     if plan.get("rollout.mode") != "server" or (
         plan.framework == "trl" and plan.versions.within("trl", "<0.18")
@@ -46,7 +46,7 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _port_numbers(plan: RunPlan) -> set[int]:
-    """Return the whole numbers in the server's port, which is a number, a text or a list."""
+    """Return the port numbers in `server.port`, which is a number, a text or a list; empty if there are none."""
     value = plan.values.get("server.port")
     data = value.data if value is not None else []
     texts = map(str, data if isinstance(data, list) else [data])
@@ -55,7 +55,7 @@ def _port_numbers(plan: RunPlan) -> set[int]:
 
 @rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
 def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """A trainer has to connect to the port on which its server listens."""
+    """A trainer connects to the port on which its server listens."""
     expected, listening = _port_numbers(trainer), _port_numbers(server)
     is_local = trainer.evidence("server.host", "server.address") and server_is_local(trainer)
     if expected and listening and not expected & listening and is_local:
@@ -70,7 +70,7 @@ def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Pro
 
 @rule("CFG103", check=PAIRS, scope="pair", warnings_only=True)
 def server_length_fits(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """The trainer's prompt and completion have to fit the server's max_model_len."""
+    """The trainer's prompt and completion fit into the server's max_model_len."""
     limit, completion = server.whole_number("engine.max_length"), trainer.whole_number("data.max_completion")
     prompt = trainer.whole_number("data.max_prompt") or 0
     if not limit or completion is None or prompt + completion <= limit or trainer.get("rollout.multi_turn"):
@@ -85,10 +85,15 @@ def server_length_fits(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
 
 
 def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
-    """Return each trainer in server mode with its server.
+    """Return (trainer, server) for each trainer in server mode and each server that may be its own.
 
-    The servers of the same script count first, else the servers in other files at the address that the trainer names,
-    else the servers in files that were named on the command line. Of several servers, the ports decide.
+    Candidates are the first of these that exist:
+
+    1. Servers in the same script.
+    2. Servers in other files, at the address that the trainer names.
+    3. Servers in files that the user named and that start no training.
+
+    Of several candidates, those on the trainer's ports are returned.
     """
     by_source: dict[str, list[RunPlan]] = {}
     by_host: dict[str, list[RunPlan]] = {}
@@ -114,13 +119,15 @@ def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
 
 
 def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
-    """Return the servers that listen on the trainer's ports; a single server counts with any port."""
+    """Return the servers that listen on the trainer's ports; a single server is returned with any port."""
     if len(servers) <= 1:
         return servers
     chosen = []
     for port in _port_numbers(trainer):
         listening = [server for server in servers if port in _port_numbers(server)]
         # A script may run several trainings in sequence; the server that started last before the trainer counts.
-        earlier = [server for server in listening if server.first_line <= trainer.first_line]
+        earlier = [
+            server for server in listening if server.settings.place.line <= trainer.settings.place.line
+        ]
         chosen += earlier[-1:] or listening[:1]
     return chosen
