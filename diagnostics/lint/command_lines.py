@@ -1,4 +1,4 @@
-"""Read a command line into `Settings`: the framework it starts, the launcher's processes, and the options."""
+"""Read a command line into `Settings`: the framework that it starts, the launcher's settings, and the options."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_scala
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
 _OVERRIDE = re.compile(r"(~?\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
-# Option of a launcher, with underscores -> launcher setting.
+# Option of a launcher, with `_` for `-` -> key in `Settings.launcher`.
 _LAUNCHER_OPTIONS = {
     "nproc_per_node": "processes_per_node", "num_processes": "processes", "num_gpus": "processes",
     "nnodes": "nodes", "num_machines": "nodes", "num_nodes": "nodes",
     "master_addr": "master_addr", "main_process_ip": "master_addr", "rdzv_endpoint": "rendezvous",
     "master_port": "master_port", "main_process_port": "master_port", "config_file": "config_file",
 }  # fmt: skip
-# Launchers that start one process for each task of a job; the number of tasks is not known.
+# Launchers that start one process for each task of a job; lint does not know the number of tasks.
 _TASK_LAUNCHERS = {"srun", "mpirun", "mpiexec"}
 _LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "ray", "uv"}
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
-# Number of words in one command that may be its program.
+# Maximum number of words in one command that are considered as its program.
 _MAX_PROGRAMS = 20
-# Modules that are not a user's training script.
+# Beginnings of modules that are not a user's training script.
 _OTHER_MODULES = (*(f"{name}." for name in TOP_LEVEL_PACKAGES), "recipe.", "pip", "pytest")
 
 
@@ -44,8 +44,8 @@ class FrameworkCommand:
     Attributes:
         framework: Name of the framework.
         way: The matched way to start the framework: role, parser and implied options.
-        start: Index of the first argument.
-        launch_end: Number of words before the program; they are the launcher's.
+        start: Index of the program's first argument.
+        launch_end: Number of words before the program, which belong to the launcher.
         target: The user's script, or a module; empty for a program of the framework.
         module: Whether the target is a module.
     """
@@ -59,7 +59,7 @@ class FrameworkCommand:
 
 
 def find_framework_command(words: list[str]) -> FrameworkCommand | None:
-    """Find a framework's command among the words, after launchers; None if there is no such command."""
+    """Find a framework's command among the words, also behind launchers; None if there is none."""
     launches = (_parse_launch(words, index, word.rpartition("/")[2]) for index, word in enumerate(words))
     started = ((index, *parsed) for index, parsed in enumerate(launches) if parsed is not None)
     for index, launch, start in islice(started, _MAX_PROGRAMS):
@@ -75,7 +75,10 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
 
 
 def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch, int] | None:
-    """Return the launch that the word at an index begins and the index of the first argument, or None."""
+    """Return the launch that begins with the word at `index` and the index of its first argument, or None.
+
+    `name` is the word without its folder.
+    """
     following = words[index + 1] if index + 1 < len(words) else ""
     if name == "-m":
         if following.startswith(_LAUNCHER_MODULES):
@@ -91,7 +94,7 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch, int]
 
 
 def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
-    """Find a user's script or module whose source shows with which framework it trains."""
+    """Find a user's script or module that trains with a framework, by its source; None if there is none."""
     previous = ("", *words)
     candidates = (
         (index, word, module)
@@ -104,8 +107,11 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
             return None
         path = find_script(word, file, module=module)
         # A script that cannot be read counts if its name has "grpo" and TRL's parser gets a YAML file.
-        grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
-        unread_framework = "trl" if grpo_name else ""
+        has_config = any(
+            flag == "--config" and value.endswith((".yaml", ".yml"))
+            for flag, value in pairwise(words[index + 1 :])
+        )
+        unread_framework = "trl" if has_config and "grpo" in word.rpartition("/")[2] else ""
         framework = read_user_script(path).framework if path is not None else unread_framework
         # A test of such a framework has no overrides.
         if uses_overrides(framework) and not any(map(_OVERRIDE.match, words[index + 1 :])):
@@ -114,14 +120,10 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
     return None
 
 
-def _names_config(words: list[str]) -> bool:
-    return any(word == "--config" and value.endswith((".yaml", ".yml")) for word, value in pairwise(words))
-
-
 def read_command(
     command: Command, file: str, read_nested: Callable[[Word], list[Settings]]
 ) -> list[Settings]:
-    """Return the settings of a command, also of a command inside `bash -c`.
+    """Return the settings of a command, or of the commands inside `bash -c`; empty if it starts no framework.
 
     Args:
         command: Words and environment of the command.
@@ -157,13 +159,13 @@ def read_command(
 
 
 def _shell_arguments(words: list[Word]) -> list[Word]:
-    """Return the scripts in `bash -c SCRIPT`."""
+    """Return the words with scripts: SCRIPT in `bash -c SCRIPT`."""
     first = next((index for index, word in enumerate(words) if word.clean.endswith("sh")), len(words))
     return [script for option, script in pairwise(words[first + 1 :]) if option.clean in {"-c", "-lc"}]
 
 
 def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
-    """Return the variables that are set before the program, after `env` or as a container's `-e NAME=VALUE`."""
+    """Return the variables in the words before the program: after `env`, or as a container's `-e NAME=VALUE`."""
     env: dict[str, Value] = {}
     after_env = False
     for number, word in enumerate(words):
@@ -186,12 +188,10 @@ def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
     launcher = {
         _LAUNCHER_OPTIONS[key]: value for key, value in settings.options.items() if key in _LAUNCHER_OPTIONS
     }
-    if not name:
-        name = next((program for program in names if program in _TASK_LAUNCHERS), "")
-        if name:
-            launcher["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
-        elif any(program.startswith("python") for program in names):
-            name = "python"
+    if not name and (name := next((program for program in names if program in _TASK_LAUNCHERS), "")):
+        launcher["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
+    if not name and any(program.startswith("python") for program in names):
+        name = "python"
     if name:
         launcher["launcher"] = Value(name, Place(file, words[0].line), "launcher")
     return launcher
@@ -227,7 +227,7 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
 
 
 def _report_unread(settings: Settings, word: Word, file: str) -> None:
-    """Add an entry "not checked" for unreadable options at a word."""
+    """Add an entry "not checked" for options that an unknown word may contain."""
     place = str(Place(file, word.line))
     if word.text == SCRIPT_ARGUMENTS:
         settings.forwards_arguments = True
@@ -240,7 +240,7 @@ def _report_unread(settings: Settings, word: Word, file: str) -> None:
 
 
 def _combine(values: list[Word], file: str, line: int) -> Value:
-    """Combine the words after a flag into one value."""
+    """Combine the words after a flag into one value: True for none, a list for several."""
     # A backslash before a blank at the end of a line makes a word of the blank.
     values = [word for word in values if word.clean.strip()] or values[:1]
     values = [word for word in values if word.text != SCRIPT_ARGUMENTS]

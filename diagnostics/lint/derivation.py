@@ -160,7 +160,6 @@ def _derive_environment(plan: RunPlan) -> None:
         count = parse_count(env["SLURM_GPUS_ON_NODE"])
         plan.put("devices.visible", env["SLURM_GPUS_ON_NODE"].derive(count) if count is not None else None)
     allocator = env.get("PYTORCH_CUDA_ALLOC_CONF")
-    plan.derive("memory.allocator", allocator, lambda data: data)
     plan.derive(
         "memory.expandable",
         allocator,

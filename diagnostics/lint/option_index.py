@@ -95,7 +95,7 @@ def exact_options(package: str, role: str, release: str) -> frozenset[str]:
 
 
 def set_options(settings: Settings) -> list[Value]:
-    """Return the options of a run that its framework's parser checks: not config files, `+` keys or launcher options."""
+    """Return the options of a run that the framework's parser checks: no config files, `+` keys, launcher options."""
     # OpenRLHF's commands take no options of accelerate's launcher.
     has_launcher = parser_of(settings.framework) != "argparse"
     return [
@@ -141,7 +141,7 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
     """Return whether a parser with these options accepts an option.
 
-    argparse accepts an unambiguous prefix of an option, and `no_` before a switch; vLLM also takes `disable_` for `enable_`.
+    argparse accepts an unambiguous prefix of an option, and `no_` before a switch; vLLM takes `disable_` for `enable_`.
 
     >>> accepts("no_use_vllm", {"use_vllm"}), accepts("vllm_mod", {"vllm_mode"}), accepts("vlm_mode", {"vllm_mode"})
     (True, True, False)

@@ -1,4 +1,4 @@
-"""Read a file or command line into `Settings`: detect syntax and framework, and read the files that are named."""
+"""Read a file or a command line into `Settings`: detect syntax and framework, and read the files that a run names."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _SUFFIXES = {
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING, _MAX_BASES = 3, 8
-# A flag or an override in place of a command; it shows that the command before it ended too early.
+# A flag or an override where a command is expected: the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
-    """Return the settings in a file; empty if it configures none of the frameworks.
+    """Return the settings in a file or, for the path `-`, on standard input; empty if it configures no framework.
 
     Raises:
         UnreadableError: The file cannot be read; the message names the file, the line if known, and the reason.
@@ -66,7 +66,7 @@ def detect_syntax(path: Path, text: str) -> str:
 
 
 def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") -> list[Settings]:
-    """Return the settings in a text.
+    """Return the settings in a text; `file` is its name in messages.
 
     Raises:
         UnreadableError: The text has another syntax, or is too large.
@@ -75,19 +75,15 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         return _read_shell(text, file)
     if syntax == "notebook":
         python_code, commands = notebooks.split_cells(text, file)
-        shell_settings = [
-            settings for line, script in commands for settings in _read_shell(script, file, line)
-        ]
-        return [*read_text(python_code, file, framework, "python"), *shell_settings]
+        python_settings = read_text(python_code, file, framework, "python")
+        return sum((_read_shell(script, file, line) for line, script in commands), python_settings)
     if syntax == "python":
         python_configs = python.read_configs(text, file)
         for config in python_configs:
             _follow_files(config)
         return python_configs
     trees = parse_documents(text, file, syntax)
-    configs = [
-        settings for tree in trees if (settings := read_tree(tree, file, framework, syntax)) is not None
-    ]
+    configs = list(filter(None, (read_tree(tree, file, framework, syntax) for tree in trees)))
     check_run_count(configs, file)
     for settings in configs:
         _follow_files(settings)
@@ -99,7 +95,7 @@ def _read_shell(text: str, file: str, first_line: int = 1) -> list[Settings]:
 
 
 def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Settings | None:
-    """Return the settings of a structured file; None if it configures none of the frameworks."""
+    """Return the settings of a parsed YAML, JSON or TOML document; None if it configures no framework."""
     if not isinstance(tree, dict):
         return None
     framework = framework or detect_framework(tree, syntax)
@@ -117,7 +113,7 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
 
 
 def detect_framework(tree: dict[str, Any], syntax: str = "") -> str:
-    """Return the framework that a structured file configures, by its keys; empty if none."""
+    """Return the framework that a document configures, by its keys: also `deepspeed` or `accelerate`; empty if none."""
     keys = top_keys(tree)
     matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree, keys, syntax)]
     for dialect in matching:
@@ -167,7 +163,7 @@ def read_command_line(words: list[str]) -> list[Settings]:
 
 
 def _follow_files(settings: Settings) -> None:
-    """Add the options of the files that a run names; its own options win."""
+    """Add the options of the files that a run names; the run's own options take precedence."""
     dialect = dialect_of(settings.framework)
     for key, prefix in dialect.config_options.items():
         value = settings.options.get(key)
@@ -182,7 +178,7 @@ def _follow_files(settings: Settings) -> None:
 
 
 def _include(settings: Settings, named: Value, prefix: str = "") -> None:
-    """Add the options of a config that a run names; if it is missing, more options may be set than are known."""
+    """Add the options of a config that a run names; note a missing config, in which more options may be set."""
     options = _read_options(settings, named)
     if options is None and named.key != "@":
         settings.has_unread_options = True
@@ -192,7 +188,7 @@ def _include(settings: Settings, named: Value, prefix: str = "") -> None:
 
 
 def _include_bases(settings: Settings, key: str) -> None:
-    """Add the options of the configs that a config extends, and of those that they extend; the nearest one wins."""
+    """Add the options of the configs that a config extends, also indirectly; the nearest one takes precedence."""
     for _ in range(_MAX_BASES):
         named = settings.options.pop(key, None)
         if named is None:
@@ -209,12 +205,8 @@ def _follow_launcher_files(settings: Settings) -> None:
     """Read the configs of DeepSpeed and accelerate that a run names."""
     deepspeed = settings.options.get("deepspeed")
     accelerate = settings.launcher.get("config_file") or settings.options.get("accelerate_config")
-    for named in (deepspeed, accelerate):
-        if (
-            named is None
-            or not isinstance(named.data, str)
-            or not named.data.lower().endswith(_CONFIG_SUFFIXES)
-        ):
+    for named in filter(None, (deepspeed, accelerate)):
+        if not str(named.data).lower().endswith(_CONFIG_SUFFIXES):
             continue
         options = _read_options(settings, named)
         if options is None:
@@ -242,22 +234,19 @@ def _report_missing(settings: Settings, named: Value) -> None:
 
 
 def _read_options(settings: Settings, named: Value) -> dict[str, Value] | None:
-    """Return the options of a config file that a run names; None if the file cannot be read."""
+    """Return the options of a YAML or JSON file that a run names; None if the file cannot be read."""
     path = find_named(str(named.data), named.place.file)
-    trees = _parse_config(path, settings) if path is not None else []
-    if not trees:
-        return None
-    tables = [flatten(tree) for tree in reversed(trees) if isinstance(tree, dict)]
-    return {key: value for table in tables for key, value in table.items()}
-
-
-def _parse_config(path: Path, settings: Settings) -> list[Any]:
-    suffix = path.suffix.lower()
+    suffix = path.suffix.lower() if path is not None else ""
     try:
-        if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
-            return []  # another kind of file, or a link to another kind of file
+        # Another kind of file, or a link to another kind of file, is not read.
+        if path is None or suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
+            return None
         text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
         settings.files.add(str(path))
-        return parse_documents(text, str(path), _SUFFIXES[suffix])
+        trees = parse_documents(text, str(path), _SUFFIXES[suffix])
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
-        return []
+        return None
+    options: dict[str, Value] = {}
+    for tree in reversed(trees):
+        options |= flatten(tree) if isinstance(tree, dict) else {}
+    return options if trees else None

@@ -159,9 +159,8 @@ class FactCollector:
     def _add_hits(self, indexes: list[int], line: Line, number: int, owner: Traceback | None) -> None:
         log = self._log
         for index in indexes:
-            hit = log.hit(
-                number, self._excerpt(index, line.text), line.rank, owner, self._part, line.is_harmless
-            )
+            details = {"traceback": owner, "part": self._part, "is_harmless": line.is_harmless}
+            hit = log.hit(number, self._excerpt(index, line.text), line.rank, **details)
             log.hits.setdefault(index, Hits()).add(hit)
 
     def _add_box_line(self, boxed: Traceback, line: Line) -> None:

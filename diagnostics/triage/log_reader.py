@@ -1,21 +1,18 @@
-"""Read a log in blocks of whole lines and in bounded memory: plain text, UTF-16, gzip, bzip2 or xz.
+"""Read a log in blocks of whole lines and in bounded memory: plain text, UTF-16 or gzip.
 
 A file that is no log, or that unpacks to far more than a log does, is refused with a reason.
 """
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import io
-import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.safe_io import GIB, MIB
@@ -32,12 +29,14 @@ BOMB_BYTES, BOMB_RATIO = 256 * MIB, 400
 MAX_UNPACKED = 64 * GIB
 # Log rotation and parallel compressors join members. Many tiny members are no log.
 _MAX_MEMBERS, _MIN_MEMBER_BYTES = 10_000, 512
-_XZ_MEMORY = 256 * MIB
 _PIECE = 1 << 16
+# First bytes of compressed logs that are not unpacked, and the tool that does it.
+_TOOLS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 # First bytes of files that are not read, and the reason.
 _UNREAD_FORMATS = {
-    b"\x28\xb5\x2f\xfd": "zstd, which is not unpacked here: `zstd -dc FILE | grpo-doctor triage -`",
-    b"\x04\x22\x4d\x18": "LZ4, which is not unpacked here: `lz4 -dc FILE | grpo-doctor triage -`",
+    magic: f"{tool}, which is not unpacked here: `{tool} -dc FILE | grpo-doctor triage -`"
+    for magic, tool in _TOOLS.items()
+} | {
     b"PK\x03\x04": "a zip, which is not unpacked here: unpack it, and name the folder",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive, which is not unpacked here: unpack it, and name the folder",
     b"Rar!\x1a\x07": "a RAR archive, which is not unpacked here: unpack it, and name the folder",
@@ -46,8 +45,7 @@ _UNREAD_FORMATS = {
     b"%PDF-": "a PDF, no log",
     b"\x89PNG": "a picture, no log",
 }
-# Compressed logs that need another tool; the error of `LogSource.blocks` names it.
-_NEEDS_TOOL = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
+_GZIP_MAGIC, _GZIP = b"\x1f\x8b", 31
 # Control characters that no program prints to a log.
 _CONTROLS = bytes(number for number in (*range(32), 127) if chr(number) not in "\a\b\t\n\v\f\r\x1b")
 # A file that was truncated while it was written has a hole before later text.
@@ -95,7 +93,7 @@ class LogSource:
             raise SourceError(f"{self.name}: the packed file is cut off; read as far as it goes") from None
         except NoLogError as error:
             raise SourceError(f"{self.name}: {error}") from None
-        except _READ_ERRORS as error:
+        except (OSError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise SourceError(f"{self.name}: cannot be read: {reason}") from None
 
@@ -105,55 +103,22 @@ def looks_like_log(path: Path) -> bool:
     try:
         with safe_io.open_regular(path) as raw:
             head = raw.peek(4096)[:4096]
-            if unpacked := _unpacked_chunks(raw, head):
-                head = next(unpacked, b"")
-    except (EOFError, NoLogError, *_READ_ERRORS):
+            if head.startswith(_GZIP_MAGIC):
+                head = next(_gunzip(raw), b"")
+    except (EOFError, NoLogError, OSError, zlib.error):
         return True
-    return head.startswith((*_UTF16, *_NEEDS_TOOL)) or is_text(head) is not False
+    return head.startswith((*_UTF16, *_TOOLS)) or is_text(head) is not False
 
 
-class _Gzip:
-    """Gzip decompressor with the interface of those of `bz2` and `lzma`."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(wbits=31)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._zlib, name)
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._zlib.unconsumed_tail
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        return self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
-
-
-_READ_ERRORS = (OSError, zlib.error, lzma.LZMAError)
-_UNPACKERS: dict[bytes, tuple[str, Callable[[], Any]]] = {
-    b"\x1f\x8b": ("gzip", _Gzip),
-    b"BZh": ("bzip2", bz2.BZ2Decompressor),
-    b"\xfd7zXZ\0": ("xz", lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY)),
-}
-
-
-def _unpacked_chunks(raw: io.BufferedReader, head: bytes) -> Iterator[bytes] | None:
-    """Return the unpacked bytes of a file that begins like a compressed one; None for any other file."""
-    for magic, (kind, new_unpacker) in _UNPACKERS.items():
-        if head.startswith(magic):
-            return _unpack(raw, kind, new_unpacker)
-    return None
-
-
-def _unpack(raw: io.BufferedReader, kind: str, new_unpacker: Callable[[], Any]) -> Iterator[bytes]:
-    """Unpack a compressed stream, within limits on its unpacked size, compression ratio and number of members.
+def _gunzip(raw: io.BufferedReader) -> Iterator[bytes]:
+    """Unpack a gzip stream, within limits on its unpacked size, compression ratio and number of members.
 
     Raises:
         EOFError: The stream is cut off.
         NoLogError: The stream unpacks to too many bytes, or has too many tiny members.
-        zlib.error, lzma.LZMAError, OSError: The stream is damaged.
+        zlib.error: The stream is damaged.
     """
-    unpacker, data = new_unpacker(), b""
+    unpacker, data = zlib.decompressobj(wbits=_GZIP), b""
     members, bytes_in, bytes_out = 1, 0, 0
     while True:
         if unpacker.eof:
@@ -164,20 +129,20 @@ def _unpack(raw: io.BufferedReader, kind: str, new_unpacker: Callable[[], Any]) 
                 if not piece:
                     return
                 bytes_in, data = bytes_in + len(piece), piece.lstrip(b"\0")
-            unpacker, members = new_unpacker(), members + 1
+            unpacker, members = zlib.decompressobj(wbits=_GZIP), members + 1
             if members > _MAX_MEMBERS and bytes_out < members * _MIN_MEMBER_BYTES:
-                raise NoLogError(f"a {kind} file of {members} parts with next to nothing in them is no log")
-        elif unpacker.needs_input:
+                raise NoLogError(f"a gzip file of {members} parts with next to nothing in them is no log")
+        elif not data:
             data = raw.read(_PIECE)
             bytes_in += len(data)
             if not data:
                 raise EOFError
-        unpacked: bytes = unpacker.decompress(data, BLOCK)
-        data = b""
+        unpacked = unpacker.decompress(data, BLOCK)
+        data = unpacker.unconsumed_tail
         bytes_out += len(unpacked)
         if bytes_out > MAX_UNPACKED or bytes_out > max(BOMB_BYTES, BOMB_RATIO * bytes_in):
             raise NoLogError(
-                f"a {kind} file of which more than {BOMB_RATIO} times its size comes is no log; read to"
+                f"a gzip file of which more than {BOMB_RATIO} times its size comes is no log; read to"
                 f" {bytes_out >> 20} MiB"
             )
         if unpacked:
@@ -227,8 +192,8 @@ def is_text(data: bytes) -> bool | None:
 def _decoded_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
     """Return the bytes of a log, unpacked and in UTF-8."""
     head = raw.peek(_SAMPLE)
-    if unpacked := _unpacked_chunks(raw, head):
-        return unpacked
+    if head.startswith(_GZIP_MAGIC):
+        return _gunzip(raw)
     if head.startswith(_UTF16):
         return _utf16_chunks(raw)
     if head[257:262] == b"ustar":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from diagnostics.catalog.model import Frame
 from diagnostics.logs.tracebacks import Traceback
@@ -43,8 +44,8 @@ class Hit:
     source: str
     line: int
     text: str
-    rank: str
-    traceback: Traceback | None
+    rank: str = ""
+    traceback: Traceback | None = None
     part: int = 0
     is_harmless: bool = False
 
@@ -109,17 +110,9 @@ class LogFacts:
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
 
-    def hit(
-        self,
-        number: int,
-        text: str,
-        rank: str = "",
-        traceback: Traceback | None = None,
-        part: int = 0,
-        is_harmless: bool = False,
-    ) -> Hit:
-        """Return a line of this log as evidence."""
-        return Hit(self.source, number, text, rank or self.rank, traceback, part, is_harmless)
+    def hit(self, number: int, text: str, rank: str = "", **attributes: Any) -> Hit:
+        """Return a line of this log as evidence; `attributes` are other attributes of `Hit`."""
+        return Hit(self.source, number, text, rank or self.rank, **attributes)
 
     def lines_from(self, first: int, count: int) -> list[str]:
         """Return up to `count` lines from number `first` on; only those in `head` or `tail` are known."""

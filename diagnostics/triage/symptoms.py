@@ -207,4 +207,4 @@ def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Sy
 
 def _hit(row: MetricRow, names: tuple[str, ...]) -> Hit:
     text = ", ".join(f"{row.metrics[name][0]} {row.metrics[name][1]:g}" for name in names)
-    return Hit(row.source, row.line, text, "", None)
+    return Hit(row.source, row.line, text)

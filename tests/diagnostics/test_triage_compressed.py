@@ -1,9 +1,7 @@
 """`triage` of compressed, truncated and binary logs finds failures inside and never calls unread input clean."""
 
-import bz2
 import gzip
 import json
-import lzma
 import os
 
 import pytest
@@ -40,12 +38,13 @@ def run(run_triage):
         (bytes(range(256)) * 40, "binary"),
         (b"\xff" * 300, "binary"),
         (b"\x28\xb5\x2f\xfd" + FAILURE, "zstd -dc"),
-        (b"\x04\x22\x4d\x18" + FAILURE, "LZ4"),
+        (b"\x04\x22\x4d\x18" + FAILURE, "lz4 -dc"),
+        (b"\xfd7zXZ\0" + FAILURE, "xz -dc"),
         (TAR, "tar archive"),
         (gzip.compress(TAR, mtime=0), "binary"),
         (b"PK\x03\x04" + FAILURE, "a zip, which is not unpacked here"),
-        (lzma.compress(FAILURE)[:-20], "cut off"),
-        (b"BZh9 is no archive", "cannot be read"),
+        (gzip.compress(FAILURE)[:-20], "cut off"),
+        (b"\x1f\x8b is no archive", "cannot be read"),
     ],
 )
 def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message):
@@ -61,11 +60,9 @@ def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message
     "data",
     [
         gzip.compress(FAILURE[:30]) + gzip.compress(FAILURE[30:]) + bytes(500),
-        bz2.compress(FAILURE),
-        lzma.compress(FAILURE),
         bytes(3 << 20) + FAILURE,
     ],
-    ids=["gzip in parts", "bzip2", "xz", "a hole before it"],
+    ids=["gzip in parts", "a hole before it"],
 )
 def test_failure_is_found_in_compressed_and_sparse_logs(run, tmp_path, data):
     """A failure is found in compressed logs, and after a hole of NUL bytes, which truncation leaves."""
@@ -79,10 +76,9 @@ def test_failure_is_found_in_compressed_and_sparse_logs(run, tmp_path, data):
     ("data", "message"),
     [
         (lambda: gzip.compress(b"a\n" * (4 << 20)), "times its size"),
-        (lambda: bz2.compress(b"a\n" * (4 << 20)), "times its size"),
         (lambda: gzip.compress(b"") * 20_000, "parts with next to nothing"),
     ],
-    ids=["gzip", "bzip2", "empty parts"],
+    ids=["large", "empty parts"],
 )
 def test_decompression_bomb_is_refused(run, tmp_path, monkeypatch, data, message):
     """A log that expands too far, or consists of too many empty parts, is refused."""
