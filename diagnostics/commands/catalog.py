@@ -9,10 +9,10 @@ import click
 
 from diagnostics import catalog
 from diagnostics.catalog import documents, signatures
-from diagnostics.catalog.model import CheckCode, Issue
+from diagnostics.catalog.model import Issue
 from diagnostics.cli import Command
 from diagnostics.findings import FINE
-from diagnostics.lint import rules
+from diagnostics.lint.rules.registry import find_table_conflicts
 from diagnostics.output import json_output
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
     """List the codes of known issues and of checks, or check the entries."""
     issues, checks = catalog.load(), catalog.load_checks()
-    if check and (problems := find_problems(issues, checks)):
+    if check and (problems := find_problems(issues)):
         raise catalog.CatalogueError("\n".join(problems))
     if format == "json":
         print(json_output.dump(documents.catalog_document(issues.values(), checks.values())))
@@ -46,7 +46,7 @@ def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
     return FINE
 
 
-def find_problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> list[str]:
+def find_problems(issues: Mapping[str, Issue]) -> list[str]:
     """Return the errors that involve several entries, such as a sample that two entries match, one line each.
 
     Raises:
@@ -60,5 +60,5 @@ def find_problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) 
             if code not in issues or issues[code].signature is None:
                 expected = f"expected codes of known issues with a signature, not {code}"
                 messages.append(f"{catalog.FOLDER / issue.code}.toml: signature.confirms: {expected}")
-    messages += rules.find_registration_errors({*issues, *checks}, issues.values())
+    messages += find_table_conflicts(issues.values())
     return [message.replace(f"{ROOT}/", "") for message in messages]

@@ -159,10 +159,9 @@ def _derive_environment(plan: RunPlan) -> None:
     elif visible is None and "SLURM_GPUS_ON_NODE" in env:
         count = parse_count(env["SLURM_GPUS_ON_NODE"])
         plan.put("devices.visible", env["SLURM_GPUS_ON_NODE"].derive(count) if count is not None else None)
-    allocator = env.get("PYTORCH_CUDA_ALLOC_CONF")
     plan.derive(
         "memory.expandable",
-        allocator,
+        env.get("PYTORCH_CUDA_ALLOC_CONF"),
         lambda data: "expandable_segments:true" in str(data).replace(" ", "").lower(),
     )
     v1 = env.get("VLLM_USE_V1")

@@ -21,7 +21,7 @@ _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
 
 
 class Start(Struct, frozen=True, forbid_unknown_fields=True):
-    """A way to start a framework: by a program with a verb, a module or a script. Patterns must match from the beginning.
+    """A way to start a framework: by a program with a verb, a module or a script. Patterns match from the beginning.
 
     Attributes:
         program: Name of the program.

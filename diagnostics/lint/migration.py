@@ -76,7 +76,7 @@ class Migration:
         return option_index.exact_options(self.new.package, self.plan.role, self.new.version)
 
     def current_name(self, option: str) -> str:
-        """Return the name of an option in the new release: the known new name with the same meaning, else the old name."""
+        """Return the name of an option in the new release: a new name with the same meaning, else the old name."""
         removal = self.dialect.removal(option, self.new.version)
         return removal.renamed if removal and removal.renamed in self.new_options else option
 

@@ -142,9 +142,7 @@ def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
     where = (
         f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
     )
-    verb = "is" if len(partial) == 1 else "are"
-    options_text = count_of(len(partial), "option")
-    reason = f"the release is unknown, and {options_text} of this run {verb} not in every release: {where}"
+    reason = f"the release is unknown, and some lack {count_of(len(partial), 'option')} of this run: {where}"
     remedy = f"pass --{plan.framework} VERSION"
     what = f"release of {DISPLAY_NAMES[plan.framework]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]

@@ -44,9 +44,7 @@ def unwrap_bytes(raw: bytes) -> list[Line] | None:
     if b"\\n" not in raw and b'{"' not in raw[:400]:
         return None
     inner = unwrap(parse_line(raw.decode("utf-8", "replace").rstrip("\r\n")))
-    if inner is None:
-        return None
-    return [innermost for line in inner for innermost in unwrap(line) or (line,)]
+    return None if inner is None else [last for line in inner for last in unwrap(line) or (line,)]
 
 
 def unwrap(line: Line) -> Iterator[Line] | None:
@@ -57,26 +55,15 @@ def unwrap(line: Line) -> Iterator[Line] | None:
         ['ValueError: a', 'b']
     """
     text = line.text.strip()
-    if (
-        text[:1] == "{"
-        and text[-1:] == "}"
-        and len(text) <= MAX_JSON_LENGTH
-        and (document := _parse_object(text))
-    ):
-        return (inner for part in _texts(document, 0) for inner in _text_lines(part, line, document))
+    if text[:1] == "{" and text[-1:] == "}" and len(text) <= MAX_JSON_LENGTH:
+        # A printed Python dictionary of metrics looks alike, and is no JSON.
+        with suppress(ValueError, RecursionError):
+            document = json.loads(text)
+            return (inner for part in _texts(document, 0) for inner in _text_lines(part, line, document))
     if "\\n" in text and (HEADER in text or _FRAME.search(text)):
         unescaped = _ESCAPE.sub(lambda match: _ESCAPES.get(match[0], "\x1b"), text.lstrip("b\"'"))
         return _text_lines(unescaped, line, {})
     return None
-
-
-def _parse_object(text: str) -> dict[str, Any] | None:
-    """Parse a JSON object; None for anything else, such as a printed Python dictionary of metrics."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def _texts(value: Any, depth: int) -> Iterator[str]:

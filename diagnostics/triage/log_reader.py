@@ -41,9 +41,7 @@ _UNREAD_FORMATS = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive, which is not unpacked here: unpack it, and name the folder",
     b"Rar!\x1a\x07": "a RAR archive, which is not unpacked here: unpack it, and name the folder",
     b"\x7fELF": "a program or a core dump, not a log",
-    b"PAR1": "a Parquet file, no log",
     b"%PDF-": "a PDF, no log",
-    b"\x89PNG": "a picture, no log",
 }
 _GZIP_MAGIC, _GZIP = b"\x1f\x8b", 31
 # Control characters that no program prints to a log.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -299,7 +299,6 @@ def _codes(candidates: tuple[Candidate, ...]) -> str:
     return ", ".join(f"{it.issue.code} ({it.first.location})" for it in candidates)
 
 
-@dataclass(frozen=True)
 class TriageForm(Extra):
     """Terminal output of a triage report; JSON and Markdown use the layout of all commands."""
 

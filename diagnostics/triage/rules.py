@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -40,7 +40,6 @@ class Rule:
     pattern: str
 
 
-@dataclass
 class Rules:
     """All patterns of the catalog, as one set for matching a line, and as anchors for searching a block of the log.
 
@@ -53,13 +52,11 @@ class Rules:
             any anchor needs no check.
     """
 
-    issues: dict[str, Issue] = field(repr=False)
-    rules: list[Rule] = field(default_factory=list, repr=False)
-    warned: set[str] = field(default_factory=set, repr=False)
-    by_anchor: dict[str, list[int]] = field(default_factory=dict, repr=False)
-    anchors: dict[str, str] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, issues: dict[str, Issue]) -> None:
+        self.issues = issues
+        self.rules: list[Rule] = []
+        self.warned: set[str] = set()
+        self.by_anchor: dict[str, list[int]] = {}
         for code, issue in self.issues.items():
             if issue.signature:
                 for key in ("any", "all", "none"):

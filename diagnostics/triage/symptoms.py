@@ -132,11 +132,6 @@ def _rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
     return uniform if len(uniform) > 1 and len(uniform) == len(list(_rows_with(rows, "all_alike"))) else []
 
 
-def _capped_rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
-    capped = _capped_rows(rows)
-    return capped if capped and _rows_without_spread(rows) else []
-
-
 def _rows_that_differ_from_engine(rows: Sequence[MetricRow]) -> Matches:
     """Return rows in which trainer and engine give clearly different probabilities to the same tokens."""
     return [
@@ -175,7 +170,7 @@ _FINDERS: dict[str, Callable[[Sequence[MetricRow]], Matches]] = {
     "trained_nothing": _rows_that_trained_nothing,
     "reward_std_nan": _rows_where("reward_std", math.isnan),
     "not_finite": _non_finite_rows,
-    "capped_without_spread": _capped_rows_without_spread,
+    "capped_without_spread": lambda rows: _capped_rows(rows) if _rows_without_spread(rows) else [],
     "capped": _capped_rows,
     "no_gradient": _rows_without_gradient,
     "no_spread": _rows_without_spread,

@@ -104,7 +104,11 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         excerpt: Whether the logs are excerpts, so that no end of the run is expected.
     """
     logs = sorted(logs, key=lambda log: log.source)
-    versions = _versions(logs)
+    versions = {
+        package: (version, f"{log.source}:{line}")
+        for log in reversed(logs)
+        for package, (version, line) in log.versions.items()
+    }
     all_candidates, failures = _drop_handled(find_candidates(logs, rules, versions), logs, rules)
     all_roots = _demote_late_roots(failures, all_candidates)
     roots = [candidate for candidate in all_roots if not candidate.broad]
@@ -141,15 +145,6 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         fallback=fallback,
         logs=tuple(logs),
     )
-
-
-def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
-    """Return the release of each package and the log line that reports it: {package: (release, file:line)}."""
-    versions: dict[str, tuple[str, str]] = {}
-    for log in logs:
-        for package, (version, line) in log.versions.items():
-            versions.setdefault(package, (version, f"{log.source}:{line}"))
-    return versions
 
 
 def _drop_handled(

@@ -12,7 +12,7 @@ from diagnostics.catalog.loader import FOLDER, load_check_file
 from diagnostics.catalog.model import Bound, ConfigRule
 from diagnostics.commands.catalog import find_problems
 from diagnostics.fixes import Advice, Install
-from diagnostics.lint import rules
+from diagnostics.lint.rules.registry import find_table_conflicts
 from diagnostics.triage.rules import Rules
 from repro.issues import REPROS
 
@@ -37,7 +37,7 @@ def test_no_pattern_escapes_quotes(issues):
 
 def test_catalog_check_finds_no_problem_in_the_shipped_entries(issues):
     """The catalog check finds no problem; for example, each positive sample matches only its own entry."""
-    assert find_problems(issues, catalog.load_checks()) == []
+    assert find_problems(issues) == []
 
 
 def test_entry_and_repro_name_the_same_mitigations(issues):
@@ -153,14 +153,13 @@ def test_edits_of_one_framework_have_release_ranges_and_tested_triggers(entry):
 
 def test_config_table_is_marked_by_rule_exactly_if_a_rule_replaces_it(entry):
     issue = catalog.load_file(entry("by_rule = true\n", ""))
-    message = rules.find_registration_errors({issue.code}, [issue])[0]
+    message = find_table_conflicts([issue])[0]
     assert message.startswith("SCH001: [[config]] 'evaluation during training")
     assert "by_rule = true" in message
     second = catalog.load()["MEM001"]
     unread = replace(second, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
-    assert "no rule replaces it" in rules.find_registration_errors({"MEM001"}, [unread])[0]
-    everything = set(catalog.load()) | set(catalog.load_checks())
-    assert rules.find_registration_errors(everything, catalog.load().values()) == []
+    assert "no rule replaces it" in find_table_conflicts([unread])[0]
+    assert find_table_conflicts(catalog.load().values()) == []
 
 
 def test_check_codes_are_strict_entries_apart_from_issues(tmp_path):
@@ -201,7 +200,7 @@ def test_confirmation_of_an_unknown_code_is_refused(issues, monkeypatch):
     # This takes seconds, and test_catalog_check_finds_no_problem_in_the_shipped_entries does it.
     monkeypatch.setattr(signatures, "ambiguous_samples", lambda _issues: [])
     entries = {**issues, "ENG001": replace(issues["ENG001"], signature=wrong)}
-    (message,) = find_problems(entries, catalog.load_checks())
+    (message,) = find_problems(entries)
     assert message.startswith("diagnostics/catalog/issues/ENG001.toml: ")
     assert "not ENG999" in message
 

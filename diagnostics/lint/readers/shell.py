@@ -38,7 +38,6 @@ _MAX_UNREAD = 20
 # Maximum number of each operator: tree-sitter takes quadratic time on thousands that make no sense together.
 _MAX_OPERATORS = 3000
 _MAX_SCRIPT = 200_000
-_POSITIONS = tuple(map(str, range(1, 10)))
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
 # Names of sourced files that are not read, because they only activate an environment.
 _ACTIVATES = re.compile(
@@ -258,29 +257,16 @@ class _ScriptReader:
     def _call(self, name: str, words: list[Word]) -> None:
         """Walk a function's body with its arguments."""
         self.uncalled.pop(name, None)
-        before = {position: self.scope.variables.get(position) for position in _POSITIONS}
         arguments = self.scope.arrays.get("@")
-        self._bind_arguments(words)
+        self.scope.arrays["@"] = words
         self.calls.append(name)
         self.call_count += 1
         self._walk_function(name)
         self.calls.pop()
-        self._bind_arguments(arguments)
-        self.scope.variables.update({key: text for key, text in before.items() if text is not None})
-
-    def _bind_arguments(self, words: list[Word] | None) -> None:
-        """Set `$1` to `$9` and `"$@"`; None restores the arguments of the script itself, which are unknown."""
-        for position in _POSITIONS:
-            self.scope.variables.pop(position, None)
-        self.scope.arrays.pop("@", None)
-        if words is None:
-            return
-        self.scope.arrays["@"] = list(words)
-        certain = True
-        for number, position in enumerate(_POSITIONS):
-            word = words[number] if number < len(words) else None
-            certain = certain and not (word is not None and word.is_unknown)
-            self.scope.variables[position] = HOLE if not certain else word.text if word else ""
+        if arguments is None:
+            del self.scope.arrays["@"]
+        else:
+            self.scope.arrays["@"] = arguments
 
     def _visit_variable_assignment(self, node: Node, *, exported: bool = False) -> Value | None:
         """Set a variable or an array, and return the variable's value; None for an array."""
@@ -375,9 +361,9 @@ class _ScriptReader:
         if name in {"source", "."} and len(words) > 1:
             self._source(words[1])
         elif [word.clean for word in words[:2]] == ["set", "--"]:
-            self._bind_arguments(words[2:])
+            self.scope.arrays["@"] = words[2:]
         elif name == "shift" and "@" in self.scope.arrays:
-            self._bind_arguments([Word(HOLE, words[0].line)])
+            self.scope.arrays["@"] = [Word(HOLE, words[0].line)]
         elif name in self.functions and name not in self.calls:
             if len(self.calls) >= _MAX_NESTED or self.call_count >= _MAX_CALLS:
                 return False

@@ -211,14 +211,14 @@ class Expander:
         return words[int(subscript)].text if len(subscript) < 5 and int(subscript) < len(words) else ""
 
     def _variable(self, name: str) -> str:
-        text = self.scope.variables.get(name)
+        text = self.scope.text_of(name)
         if text is None and name in {"0", "BASH_SOURCE"}:
             return _absolute(self.main if name == "0" else self.file)
         return HOLE if text is None else text
 
     def _default(self, node: Node, name: str, operator: str, *, quoted: bool, depth: int) -> str:
         """Expand `${NAME:-default}`, and the same with `=`, `+` or `?`."""
-        text = self.scope.variables.get(name)
+        text = self.scope.text_of(name)
         if operator in {"?", ":?"} or (text is None and name in self.scope.arrays):
             return _value(HOLE if text is None else text, quoted=quoted)
         empty = text is None or (operator.startswith(":") and not text.replace(SOFT, ""))

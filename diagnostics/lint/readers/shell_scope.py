@@ -55,7 +55,7 @@ class Scope:
 
     Attributes:
         variables: Texts with marks.
-        arrays: Lists of words; `@` are the arguments.
+        arrays: Lists of words; `@` are the arguments of the current function, or those of `set --`.
         exported: Exported variables, as commands see them.
         is_shared: Whether a command refers to the dict `exported`, so that a change needs a copy.
     """
@@ -69,6 +69,16 @@ class Scope:
     def size(self) -> int:
         """Number of variables and arrays."""
         return len(self.variables) + len(self.arrays) + len(self.exported)
+
+    def text_of(self, name: str) -> str | None:
+        """Return the text of a variable or of an argument such as `$1`; None if it is not set in the script."""
+        words = self.arrays.get("@")
+        if words is None or not name.isdecimal() or name == "0":
+            return self.variables.get(name)
+        words = words[: int(name)]
+        if any(word.is_unknown for word in words):
+            return HOLE
+        return words[-1].text if len(words) == int(name) else ""
 
     def copy(self) -> Scope:
         """Return a copy for a branch."""

@@ -194,9 +194,7 @@ def spell_options(plan: RunPlan, text: str) -> str:
     return text
 
 
-_TEXT = PATH.read_text(encoding="utf-8")
-DECLARED = msgspec.convert(tomllib.loads(_TEXT)["rule"], list[DeclaredRule])
-_LINES = _TEXT.splitlines()
+DECLARED = msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"], list[DeclaredRule])
 for _declared in DECLARED:
     add_rule(
         Rule(
@@ -204,7 +202,6 @@ for _declared in DECLARED:
             codes=(_declared.code,),
             check=_declared.check,
             function=_declared.find_problems,
-            place=(str(PATH), _LINES.index(f'name = "{_declared.name}"') + 1),
             frameworks=_declared.frameworks,
             role=_declared.role,
             keeps_config_tables=_declared.keeps_config_tables,

@@ -24,6 +24,7 @@ _PLACEHOLDER = re.compile(
 _PROBABLE = re.compile(
     r"(?i)(?:.*[/=:])?your[-_/][\w.-]+(?:[/:].*)?|(?:.*/)?path[/_-]to(?:[/_-].*)?|(?:.*/)?x{3,}(?:/.*)?"
 )
+_ERROR = "{} still has a placeholder for a value."
 # Options that only give a run its name.
 _LABEL_OPTION = re.compile(
     r"(?i)(?:project|experiment|exp|run|group|tracker)[._-]?(?:project)?[._-]?name|wandb|swanlab|mlflow|tags|notes"
@@ -37,26 +38,19 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     values = [*settings.options.values(), *settings.launcher.values(), *settings.env.values()]
     # If only a config is checked, the command may replace OmegaConf's `???`.
     alone = settings.place.file.endswith((".yaml", ".yml"))
-    errors: list[Value] = []
-    required: list[Value] = []
-    warnings: list[Value] = []
+    found: dict[str, list[Value]] = {}
     for value in values:
         is_certain = _matches(_PLACEHOLDER, value)
         if is_certain and alone and value.data == "???":
-            required.append(value)
+            found.setdefault("{} has to be set by the command.", []).append(value)
         elif is_certain and not _LABEL_OPTION.search(value.key):
-            errors.append(value)
+            found.setdefault(_ERROR, []).append(value)
         elif is_certain or _matches(_PROBABLE, value):
-            warnings.append(value)
-    for placeholders, severity, message, where in (
-        (errors, Severity.ERROR, "{} still has a placeholder for a value.", "."),
-        (required, Severity.WARNING, "{} has to be set by the command.", ", there or in this file."),
-        (warnings, Severity.WARNING, "{} probably still has a placeholder for a value.", "."),
-    ):
+            found.setdefault("{} probably still has a placeholder for a value.", []).append(value)
+    for message, placeholders in found.items():
         keys = ", ".join(dict.fromkeys(value.key for value in placeholders))
-        if placeholders:
-            fix = f"Set {keys} to your own value{where}"
-            yield Problem(message.format(keys), placeholders, fix=fix, severity=severity)
+        severity = Severity.ERROR if message == _ERROR else Severity.WARNING
+        yield Problem(message.format(keys), placeholders, f"Set {keys} to your own value.", severity)
 
 
 def _matches(pattern: re.Pattern[str], value: Value) -> bool:

@@ -1,11 +1,11 @@
 """Define `Rule` and `Problem`, and register rules: `@rule` gives a function its codes, group and runs.
 
-`find_registration_errors` finds rules with unknown codes, and [[config]] tables that conflict with a rule.
+`find_table_conflicts` finds [[config]] tables of the catalog that conflict with a rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,7 +61,6 @@ class Rule:
         codes: Codes of the rule's findings; empty for the rule that checks the catalog's [[config]] tables.
         check: Group of rules to which the rule belongs.
         function: Function that yields the problems of a run plan, or of a pair of run plans.
-        place: File and line of the definition.
         frameworks: Frameworks that the rule checks; empty for all.
         role: `train`, `serve`, or empty for both.
         scope: `run`, or `pair` for a trainer and its server.
@@ -74,7 +73,6 @@ class Rule:
     codes: tuple[str, ...]
     check: str
     function: CheckFunction
-    place: tuple[str, int]
     frameworks: tuple[str, ...] = ()
     role: str = ""
     scope: str = "run"
@@ -92,6 +90,10 @@ _rules: list[Rule] = []
 
 def add_rule(rule: Rule) -> None:
     """Register a rule."""
+    if rule.check not in CHECKS:
+        raise ValueError(
+            f"{rule.name}: there is no check {rule.check!r}: expected one of {', '.join(CHECKS)}"
+        )
     _rules.append(rule)
 
 
@@ -99,17 +101,15 @@ def rule(*codes: str, check: str, **options: Any) -> Callable[[Function], Functi
     """Register the decorated function as a rule; the options are the attributes of `Rule`."""
 
     def register(function: Function) -> Function:
-        code = function.__code__
-        place = code.co_filename, code.co_firstlineno
-        add_rule(Rule(function.__name__, codes, check, function, place, **options))
+        add_rule(Rule(function.__name__, codes, check, function, **options))
         return function
 
     return register
 
 
 def registered_rules() -> list[Rule]:
-    """Return all rules, sorted by file and line of their definition."""
-    return sorted(_rules, key=lambda each: each.place)
+    """Return all rules, in the order of their registration."""
+    return list(_rules)
 
 
 def codes_without_table() -> set[str]:
@@ -117,8 +117,8 @@ def codes_without_table() -> set[str]:
     return {code for entry in _rules if not entry.keeps_config_tables for code in entry.codes}
 
 
-def find_registration_errors(known_codes: Container[str], entries: Iterable[Issue] = ()) -> list[str]:
-    """Return the mistakes in registered rules and in the [[config]] tables of `entries`, one line each."""
+def find_table_conflicts(entries: Iterable[Issue]) -> list[str]:
+    """Return the [[config]] tables whose `by_rule` does not say whether a rule replaces them, one line each."""
     replaced = codes_without_table()
     errors = []
     for entry in entries:
@@ -129,9 +129,4 @@ def find_registration_errors(known_codes: Container[str], entries: Iterable[Issu
             elif not table.by_rule and entry.code in replaced:
                 advice = "extend the rule, and set `by_rule = true`"
                 errors.append(f"{name}: a rule replaces this code's tables: {advice}")
-    for rule in registered_rules():
-        place = ":".join(map(str, rule.place))
-        if rule.check not in CHECKS:
-            errors.append(f"{place}: there is no check {rule.check!r}: expected one of {', '.join(CHECKS)}")
-        errors += [f"{place}: the code {code} has no entry" for code in rule.codes if code not in known_codes]
     return errors

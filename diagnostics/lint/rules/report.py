@@ -38,7 +38,10 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
         message = f"{message} The project's own copy has options of its own, and may allow it."
     if problem.applies is None:
         severity = min(severity, Severity.WARNING)
-        message = f"{message} {_ask_for_release(problem.package or plan.framework)}"
+        package = problem.package or plan.framework
+        advice = f"The release is unknown: pass --{package} VERSION for a definite answer."
+        has_option = package in FRAMEWORKS and FRAMEWORKS[package].packages
+        message = f"{message} {advice if has_option else f'No release of {package} is known.'}"
     soft = any(value.soft for value in values)
     certainty = "hypothesis" if problem.applies is None else "supported" if soft else "established"
     evidence = tuple(dict.fromkeys(item for value in values for item in _evidence(value)))
@@ -59,12 +62,6 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
         remedy,
         references=tuple(reference.ref for reference in entry.references),
     )
-
-
-def _ask_for_release(package: str) -> str:
-    if package in FRAMEWORKS and FRAMEWORKS[package].packages:
-        return f"The release is unknown: pass --{package} VERSION for a definite answer."
-    return f"No release of {package} is known."
 
 
 def _evidence(value: Value) -> list[Evidence]:
