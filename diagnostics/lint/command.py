@@ -102,10 +102,12 @@ def command(
     return INCOMPLETE if code == FINE and nothing_read else code
 
 
-def run_workflow(run: LintRun) -> None:
-    """Run all steps; afterwards `run.report` is the report."""
+def run_workflow(run: LintRun) -> Report:
+    """Run all steps and return the report."""
     for step in WORKFLOW:
         step(run)
+    assert run.report is not None
+    return run.report
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
