@@ -126,7 +126,7 @@ def _match(pattern: str, text: str) -> Any:
 
 
 def read_source(plan: RunPlan, source: str) -> Value | None:
-    """Return the value of a source, which is one of these texts:
+    """Return the value of a source; None if it is not set. A source is one of these texts.
 
     - `option:a|b`: the first of these options that is set.
     - `env:NAME`, `text:NAME`: an environment variable, as a whole number or as text.

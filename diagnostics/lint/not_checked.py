@@ -18,6 +18,8 @@ from diagnostics.lint import option_index
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
+# Name of the check that reports inputs that were not read.
+READING = "run settings"
 _MAX_NAMED = 12
 _MAX_PLACES = 3
 
@@ -60,7 +62,7 @@ def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
     entries = merge_entries(
         entry for plan in plans for entry in (*plan.settings.not_checked, *_unchecked_options(plan))
     )
-    return [CheckResult.of("run settings", (), entries)] if entries else []
+    return [CheckResult.of(READING, (), entries)] if entries else []
 
 
 def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
