@@ -13,7 +13,7 @@ from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage.log_facts import installed_versions, pattern_of
+from diagnostics.triage.line_patterns import installed_versions, pattern_of
 from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 

@@ -29,8 +29,8 @@ from packaging.version import Version
 from diagnostics.findings import Severity
 from diagnostics.lint.engine import check_rule, plans_of
 from diagnostics.lint.reading import read_command_line
-from diagnostics.lint.rules.registry import registered_rules
 from diagnostics.lint.rules.declared import DECLARED
+from diagnostics.lint.rules.registry import registered_rules
 from diagnostics.lint.versions import Versions
 
 TRL_PROGRAM = """
