@@ -62,7 +62,7 @@ class LoggedReleases(Mapping[str, str]):
     @cached_property
     def _searched(self) -> dict[str, str]:
         names = pattern_of(store.indexed_packages())
-        lines = (clean(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES))
+        lines = (parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES))
         found = [item for line in lines for item in installed_versions(line, names)]
         return dict(reversed(found))  # the first line about a package counts
 
