@@ -80,9 +80,10 @@ def test_settings_have_the_plans_names(run):
 
 def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):
     """A script of unsloth may have a batch that TRL refuses, because unsloth raises it to the group size."""
-    (tmp_path / "run.sh").write_text("python3 train.py\n")
-    for source, codes in ((UNSLOTH, []), (UNSLOTH.replace("from unsloth", "from other"), ["CFG101"])):
-        (tmp_path / "train.py").write_text(source)
+    other = UNSLOTH.replace("from unsloth", "from other")
+    for name, source, codes in (("a.py", UNSLOTH, []), ("b.py", other, ["CFG101"])):
+        (tmp_path / "run.sh").write_text(f"python3 {name}\n")
+        (tmp_path / name).write_text(source)
         assert [finding.code for finding in lint(tmp_path / "run.sh", trl="0.20").findings] == codes
 
 
