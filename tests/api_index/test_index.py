@@ -11,11 +11,13 @@ import tarfile
 import tracemalloc
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
@@ -37,6 +39,7 @@ from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clea
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
+ERRORS = yaml.safe_load(Path(__file__).with_name("explained_errors.yaml").read_text(encoding="utf-8"))
 
 
 def test_name_lookup_returns_releases(index):
@@ -556,35 +559,12 @@ def test_unanswerable_query_is_refused(index, question, message):
     assert message in str(run_versions(*question)[2])
 
 
-@pytest.mark.parametrize(
-    ("message", "installed", "direction", "changes"),
-    [
-        (
-            "ImportError: cannot import name 'get_open_port' from 'vllm.ports' (/x)",
-            "0.3",
-            "too new",
-            ("vllm<=0.2",),
-        ),
-        ("ModuleNotFoundError: No module named 'vllm.ports'", "0.3", "too new", ("vllm<=0.2",)),
-        ("ModuleNotFoundError: No module named 'vllm.extra'", "0.1", "too old", ("vllm>=0.3",)),
-        (
-            "TypeError: LLM.__init__() got an unexpected keyword argument 'device'",
-            "0.2",
-            "too new",
-            ("vllm<=0.1",),
-        ),
-        (
-            "AttributeError: module 'vllm.ports' has no attribute 'get_open_port'",
-            "",
-            "too new",
-            ("vllm>=0.1,<=0.2",),
-        ),
-    ],
-)
-def test_import_error_is_explained(index, message, installed, direction, changes):
+@pytest.mark.parametrize("case", ERRORS["small_index"], ids=lambda case: case["message"])
+def test_import_error_is_explained(index, case):
     """The explanation has the caller, whether the installed release is too new or too old, and the release to take."""
-    explanation = explain_missing(message, {"vllm": installed} if installed else {})
-    assert (explanation.direction, explanation.changes) == (direction, changes)
+    installed = {"vllm": case["installed"]} if case["installed"] else {}
+    explanation = explain_missing(case["message"], installed)
+    assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
     assert explanation.callers[0].package == "trl"
 
 
@@ -592,85 +572,11 @@ SIZE = "TypeError: Cache.__init__() got an unexpected keyword argument 'size'"
 CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text in ("", ", size=1"))
 
 
-@pytest.mark.parametrize(
-    ("message", "first", "second", "third", "headline"),
-    [
-        (
-            SIZE,
-            {"vllm/cache.py": CACHE},
-            {"vllm/cache.py": CACHE},
-            {"vllm/cache.py": CACHE_2},
-            "vllm has vllm.cache.Cache(size=) from 0.3 on. "
-            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
-        ),
-        (
-            "TypeError: init_state() takes 2 positional arguments but 3 were given",
-            {"vllm/cache.py": "def init_state(a, b, c): ...\n"},
-            {"vllm/cache.py": "def init_state(a, b, *, c=1): ...\n"},
-            {"vllm/cache.py": "def init_state(a, *others): ...\n"},
-            "vllm has vllm.cache.init_state with 3 positional arguments in 0.1 and from 0.3 on. "
-            "So the one in use is one in 0.2: pip show vllm says which.",
-        ),
-        (
-            "TypeError: Cache.grow() takes 1 positional argument but 2 were given",
-            {"vllm/cache.py": "class Cache:\n    def grow(self): ...\n"},
-            {"vllm/cache.py": "class Cache:\n    def grow(self): ...\n"},
-            {"vllm/cache.py": "class Cache:\n    def grow(self, by=1): ...\n"},
-            "vllm has vllm.cache.Cache.grow with 2 positional arguments from 0.3 on. "
-            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
-        ),
-        (
-            "TypeError: Cache.__init__() missing 1 required positional argument: 'size'",
-            {"vllm/cache.py": CACHE},
-            {"vllm/cache.py": CACHE_2},
-            {"vllm/cache.py": CACHE_2.replace("size=1", "size")},
-            "vllm has vllm.cache.Cache without the argument size from 0.1 to 0.2. "
-            "So the one in use is too new, or older than 0.1: pip show vllm says which.",
-        ),
-        (
-            "TypeError: Worker.grow() got an unexpected keyword argument 'by'",
-            {"vllm/v0.py": "class Worker: ...\n", "vllm/v1.py": "class Worker:\n    def grow(self): ...\n"},
-            {"vllm/v0.py": "class Worker: ...\n", "vllm/v1.py": "class Worker:\n    def grow(self): ...\n"},
-            {
-                "vllm/v0.py": "class Worker: ...\n",
-                "vllm/v1.py": "class Worker:\n    def grow(self, by): ...\n",
-            },
-            "vllm has vllm.v1.Worker.grow(by=) from 0.3 on. "
-            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
-        ),
-        (
-            "AttributeError: 'Cache' object has no attribute 'size'",
-            {"vllm/cache.py": "class Cache:\n    size = 1\n"},
-            {"vllm/cache.py": CACHE},
-            {"vllm/cache.py": "class Cache:\n    size = 2\n"},
-            "vllm has vllm.cache.Cache.size in 0.1 and from 0.3 on. "
-            "So the one in use is one in 0.2: pip show vllm says which.",
-        ),
-        (
-            "TypeError: Cache.grow() got an unexpected keyword argument 'by'",
-            {"vllm/cache.py": CACHE},
-            {"vllm/cache.py": CACHE + "    def grow(self): ...\n"},
-            {"vllm/cache.py": CACHE + "    def grow(self, by): ...\n"},
-            "vllm has vllm.cache.Cache.grow(by=) from 0.3 on. "
-            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
-        ),
-        (
-            SIZE,
-            {"vllm/cache.py": CACHE},
-            {"vllm/cache/__init__.py": "from vllm.cache.base import Cache\n", "vllm/cache/base.py": CACHE_2},
-            {
-                "vllm/cache.py": CACHE_2,
-                "vllm/other.py": "from vllm.cache import Cache as Base\nclass Cache(Base): ...\n",
-            },
-            "vllm has vllm.cache.Cache(size=) from 0.2 on. "
-            "Releases before 0.1 are not in the index. pip show vllm says which is in use.",
-        ),
-    ],
-)
-def test_class_is_found_by_its_name(make_index, message, first, second, third, headline):
+@pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["headline"])
+def test_class_is_found_by_its_name(make_index, case):
     """An error names a class without its module, and no other package uses the missing member."""
-    make_index(first, second, third)
-    assert explain_missing(message).headline == headline
+    make_index(*case["releases"])
+    assert explain_missing(case["message"]).headline == case["headline"]
 
 
 @pytest.mark.parametrize(
@@ -711,61 +617,11 @@ def test_name_of_a_module_that_decides_at_run_time_is_not_claimed(make_index):
     assert explain_missing("ImportError: cannot import name 'Cache' from 'vllm.lazy'") is None
 
 
-@pytest.mark.parametrize(
-    ("message", "installed", "caller", "expected"),
-    [
-        (
-            "ImportError: cannot import name 'HybridCache' from 'transformers'",
-            {"transformers": "5.12.1", "peft": "0.19.1"},
-            "peft",
-            ("too new", ("transformers<=4.57.6", "peft>=0.18.0")),
-        ),
-        (
-            "RuntimeError: Failed to import transformers.trainer because of the following error:\n"
-            "cannot import name 'EncoderDecoder\nCache' from 'transformers'",
-            {},
-            "peft",
-            ("too old", ("transformers>=4.46.1", "peft<=0.13.2")),
-        ),
-        (
-            "vllm: error: unrecognized arguments: --enable-reasoning",
-            {"vllm": "0.10.0"},
-            "",
-            ("too new", ("vllm<=0.9.2",)),
-        ),
-        ("vllm: error: unrecognized arguments: -language-model-only", {"vllm": "0.23.0"}, "", ("", ())),
-        (
-            "vllm: error: unrecognized arguments: --task=embed",
-            {"vllm": "0.13.0"},
-            "",
-            ("", ("vllm>=0.19.0", "vllm<=0.12.0")),
-        ),
-        ("ModuleNotFoundError: No module named 'vllm.model_executor.input_metadata'", {}, "", ("", ())),
-        ("ValueError: remaining_argv: ['--ld_alpha', '0.8']", {}, "", ("too old", ("ms-swift>=3.8.0",))),
-        (
-            "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'top_p'",
-            {},
-            "",
-            ("too old", ("trl>=0.16.0",)),
-        ),
-        (
-            "TypeError: Accelerator.unwrap_model() got an unexpected keyword argument 'keep_torch_compile'",
-            {},
-            "transformers",
-            ("too old", ("accelerate>=1.3.0",)),
-        ),
-        (
-            "TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'max_seq_length'",
-            {},
-            "",
-            ("", ()),
-        ),
-    ],
-)
-def test_error_is_explained_by_the_shipped_index(message, installed, caller, expected):
+@pytest.mark.parametrize("case", ERRORS["shipped_index"], ids=lambda case: case["message"])
+def test_error_is_explained_by_the_shipped_index(case):
     """The side and the changes that satisfy both packages, also for an unknown release and a wrapped message."""
-    explanation = explain_missing(message, installed, caller)
-    assert (explanation.direction, explanation.changes) == expected
+    explanation = explain_missing(case["message"], case["installed"], case["caller"])
+    assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
 
 
 @pytest.mark.parametrize(

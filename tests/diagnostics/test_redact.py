@@ -27,7 +27,7 @@ SECRETS = {
     "basic": ("'Authorization': 'Basic {}'", token("", 24) + "=="),
     "digest": ('Authorization: Digest username="ada", response="{}"', HEX),
     "other scheme": ("authorization: Hawk id={}", token("", 20)),
-    "the end of it": ("20261122/y, SignedHeaders=host, Signature={}", HEX * 2),
+    "signature at the end of a header": ("20261122/y, SignedHeaders=host, Signature={}", HEX * 2),
     "a scheme taken for a path": ("postgres:/ada:{}@db:5432/x", "hunter2four"),
     "aws4": ("Authorization: AWS4-HMAC-SHA256 Credential=x/20261122/y, Signature={}", HEX * 2),
     "x-api-key": ("x-api-key: {}", token("", 20)),
@@ -133,18 +133,9 @@ def test_secret_is_masked_before_the_text_is_cut():
 
 
 def test_user_names_in_paths_are_replaced():
-    for folder in (
-        "/home",
-        "/Users",
-        "/scratch",
-        "/fsx",
-        "/nfs/home",
-        "/lustre/home",
-        "/u",
-        "/data",
-        "/workspace",
-    ):
-        assert redact_path(f"{folder}/qzoltan/run/train.py") == f"{folder}/<user>/run/train.py"
+    folders = ("home", "Users", "scratch", "fsx", "nfs/home", "lustre/home", "u", "data", "workspace")
+    for folder in folders:
+        assert redact_path(f"/{folder}/qzoltan/run/train.py") == f"/{folder}/<user>/run/train.py"
 
 
 TEXTS = st.lists(
@@ -197,59 +188,5 @@ def test_redaction_takes_linear_time():
     assert [name for name, text in LONG.items() if cpu_seconds(text) > 1.2] == []
 
 
-HARMLESS = [
-        "max_tokens = 8192", "pad_token_id=0", "tokenizer: Qwen/Qwen2.5-0.5B", "tokens per second: 1234",
-        "std::vector<int>",
-        "c10::Error", "[1::2]", "12:30:45.123", "nvidia-cublas-cu12==12.4.5.8", "vllm/vllm-openai:v0.8.5@sha256:abc",
-        "/data/models/Qwen", "/workspace/run.sh", "/u/", "see docs/ci.md", "torch.distributed.init_process_group",
-        "bearer of bad news", "authorization failed", "password", "a secret", "lr: 1e-6",
-        "https://github.com/a/b/issues/3",
-        "world_size=8", "ghost = 3", "localhost:8000", "http://127.0.0.1:8000", "::1", "host=localhost",
-    "commit 0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d", "models/a/snapshots/0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d",
-    "max_tokens=512", "max_new_tokens: 8192", "--max-tokens 512", "['--max-tokens', '512']", "num_tokens=10",
-    "tokens/s: 1234.5", "prompt_tokens: 100, completion_tokens: 20", '"total_tokens": 120',
-    "total_token_num=4096", "token_count = 512", "pad_token='<|endoftext|>'", "eos_token: <|im_end|>",
-    "pad_token_id=151643", "bos_token_id: 1", "tokenizer='Qwen/Qwen2.5-7B'",
-    "tokenizer_name_or_path: meta-llama/Llama-3.1-8B", "--tokenizer Qwen/Qwen3-8B", "tokenizer_mode=auto",
-    "['--tokenizer', 'Qwen/Qwen3-8B']", "tokenizer_class: Qwen2TokenizerFast", "skip_tokenizer_init=True",
-    "password: None", "token=None", '"token": null', "api_key: ''", 'token=""', "token: true",
-    "use_auth_token=True", "hf_token: False", "commit 3f2a9c1d8e7b6a5f4c3d2e1f0a9b8c7d6e5f4a3b", "password:",
-    "--token", "HEAD is now at 3f2a9c1 fix", "git checkout 3f2a9c1d8e7b6a5f4c3d2e1f0a9b8c7d6e5f4a3b",
-    "sha256:ab12ab12ab12ab12ab12ab12ab12ab12ab12ab12ab12ab12ab12ab12ab12ab12",
-    "rev: 3f2a9c1d8e7b6a5f4c3d2e1f0a9b8c7d6e5f4a3b", "@3f2a9c1d8e7b6a5f4c3d2e1f0a9b8c7d6e5f4a3b#egg=trl",
-    "mkdir -p outputs/run1", "docker run -p 8000:8000 image", "ssh -p 2222 h", "kill -u root", "cp -a a b",
-    "ls -a", "python -u train.py", "python -u train.py --lr 1e-6", "tar -u file", "sort -u names.txt",
-    "srun -p gpu_long -N 2 train", "sbatch -p h100 job.sh",
-    "nohup python -m vllm.entrypoints.openai.api_server -tp 8", "pip install -U vllm", "key: value",
-    "key=lambda x: x[1]", "keys: ['a', 'b']", "for key in batch.keys()", "KeyError: 'tokens'",
-    "KeyError: 'input_ids'", "missing key: 'reward'", "key_states = repeat_kv(key_states)", "primary_key=id",
-    "AttributeError: 'Foo' object has no attribute 'token'", "author: Ada", "authors = ['x']",
-    "auth: disabled", "authentication failed", "Authorization header missing", "authorized users only",
-    "credentials not found", "secretary: Ada", "passed: 12 failed: 3", "pass: 3", "pass@1: 0.45", "pass@8=0.6",
-    "passing x=3 to forward()", "compass=north", "bypass=1", "passage: text", "cookie cutter", "cookies",
-    "cookie_file: /tmp/cookies.txt", "token_type_ids", "logprobs of token 123: -0.5", "token 'the' id 262",
-    "unexpected token < at 3", "token is invalid", "Token indices sequence length is longer than 2048",
-    "SyntaxError: invalid token", "HF_TOKEN is not set", "Set HF_TOKEN or run hf auth login",
-    "pass --token to log in", "password is required", "key_padding_mask=None", "kv_cache_dtype=fp8",
-    "attention_mask", "--kv-transfer-config", "num_key_value_heads=8", '"num_key_value_heads": 8', "monkey=1",
-    "hotkey=ctrl", "keyword=value", "keyboard: us", "file: secrets.py", "import secrets",
-    "token_ids=[1, 2, 3]", "from getpass import getpass", "loss: 0.1, kl: 0.02, tokens: 4096",
-    "reward_token_level=True", "token_level_rewards", "loss_agg_mode=token-mean", "loss_agg_mode: token-mean",
-    "--loss-agg-mode token-mean", "importance_sampling_level=token", "level: sequence",
-    "stop_token_ids: [151645]", "first_token_latency: 0.12", "time per output token: 12 ms", "per_token_logps",
-    "image_token_index=32000", "vllm==0.8.5", "worker-0:29500", "step:10 - loss:0.1", "a:b@c",
-    "tokenizer.json", "special_tokens_map.json", "secret sauce", "kubectl get secret hf-token", "tokens=1,234",
-    "name: token-budget", "password_file: /run/secrets/pw", "api_key_file=/etc/key",
-    "token_path: ~/.cache/token",
-    "HF_TOKEN=$HF_TOKEN", "HF_TOKEN=${HF_TOKEN}", 'key: "${WANDB_API_KEY:-}"', 'api_key: "${WANDB_API_KEY:-}"',
-    "password: ${oc.env:DB_PASSWORD}", "password: ${oc.env:DB_PASSWORD,null}", "--token $HF_TOKEN --lr 1",
-    "token: ${{ secrets.HF_TOKEN }}", "cookie-cutter==2.6.0", "Authorization: required",
-    "invalid token: unexpected EOF", "/data/tokens/x", "password: none", "Config(token=None,lr=3)", "token=true.",
-    "| token | logprob |", "| max_tokens | 512 |", "  max_tokens ........... 512", "rank 3 on cuda:0", "node: v18.2",
-    "node: 3", "token: Optional[str] = None", "api_key: str | None = None", "max_tokens=512;lr=3",
-    "Config(max_tokens=512,lr=3)",
-]  # fmt: skip
-
-
 def test_harmless_texts_are_unchanged():
-    assert [text for text in HARMLESS if redact(text) != text] == []
+    assert [text for text in secret_cases.TABLES["harmless"] if redact(text) != text] == []
