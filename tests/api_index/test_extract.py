@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import textwrap
 
-import pytest
-
 from diagnostics.api_index.extract import extract
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "extracted_names.yaml")
 
 
 def extract_module(text, module="pkg.mod", **rest):
@@ -17,36 +18,7 @@ def extract_module(text, module="pkg.mod", **rest):
     return extract(textwrap.dedent(text), module, **rest)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "entry"),
-    [
-        ("def f(a, b=1, /, c=2, *, d, e=3, **kw): ...", "f", "def (a, b=, /, c=, *, d, e=, **kw)"),
-        ("class A(B, c.D[int]): ...", "A", "class B, c.D"),
-        ("class A:\n    x: Literal['a', 'b'] = 'a'", "A.x", "field Literal['a', 'b'] = 'a'"),
-        ("class A:\n    x: int = field(default=3, metadata={'help': 'h'})", "A.x", "field int = 3"),
-        ("class A:\n    x: int = Field(default=3, alias='y')", "A.x", "field int alias 'y' = 3"),
-        ("class Color(Enum):\n    RED = 'red'", "Color.RED", "value 'red'"),
-        ("Mode = Literal['a', 'b']", "Mode", "value Literal['a', 'b']"),
-        ("from .x import y as z", "z", "import pkg.x:y"),
-        ("if flag():\n    def f(): ...", "f", "?def ()"),
-        ("if flag():\n    x = 1\nelse:\n    x = 2", "x", "value 2"),
-        ("try:\n    from fast import P\nexcept ImportError:\n    P = None", "P", "import fast:P"),
-        ("p.add_argument('--max-n', type=int, choices=[1, 2], default=1)", "--max-n", "option int choices [1, 2] = 1"),
-        ("p.add_argument('-q', '--quiet', action='store_true')", "--quiet", "option flag"),
-        ("import os\nx = os.environ.get('VLLM_X', '0')", "env:VLLM_X", "env"),
-        ("import os\nx = os.environ['VLLM_X']", "env:VLLM_X", "env"),
-        ("from os import getenv\nx = getenv('VLLM_X')", "env:VLLM_X", "env"),
-        ("@router.get('/health')\ndef h(): ...", "route:/health", "route"),
-        ("class A:\n    def f(self):\n        self.engine = Engine.make()", "A.engine", "attr Engine"),
-        ("class A:\n    def f(self, e: Engine):\n        self.engine = e", "A.engine", "attr Engine"),
-        ("class A:\n    @property\n    def x(self) -> Engine: ...", "A.x", "property -> Engine"),
-        ("def __getattr__(name):\n    if name == 'a':\n        return 1", "__getattr__", "dynamic a"),
-        ("def __getattr__(name):\n    return find(name)", "__getattr__", "dynamic *"),
-        ("globals()['x'] = 1", "__getattr__", "dynamic *"),
-        ("class A:\n    def f(self, **kw):\n        setattr(self, next(iter(kw)), 1)", "A.__getattr__", "attr"),
-        ("@deprecate_kwarg('old', new_name='a')\ndef f(a=1): ...", "f", "def (a=, old=)"),
-    ],
-)  # fmt: skip
+@each_case(CASES["names"])
 def test_each_kind_of_name_has_its_entry(text, name, entry):
     """Each kind of definition gives its entry."""
     assert extract_module(text)[name] == entry

@@ -15,6 +15,9 @@ from diagnostics.fixes import Advice, Install
 from diagnostics.lint.rules.registry import find_table_conflicts
 from diagnostics.triage.rules import Rules
 from repro.issues import REPROS
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "invalid_entries.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -71,32 +74,7 @@ def entry(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "message"),
-    [
-        ('kind = "crash"', 'kind = "crsh"', 'kind = "crsh"', "expected one of crash, hang, silent"),
-        ('kind = "crash"\n', "", None, "expected the key 'kind'"),
-        ('since = "0.1.0"', 'since = "0.1.0"\ncolour = "red"', 'colour = "red"', "colour: unknown key"),
-        ('evidence = "static"', 'evidence = "sure"', 'evidence = "sure"', "affected.#1.evidence is 'sure'"),
-        ('versions = ">=0.6.0,<0.11.0"', 'versions = "0.6 on"', 'versions = "0.6 on"', "a version specifier"),
-        ('helps = ["two_owners"]', 'helps = "two_owners"',
-         'helps = "two_owners"', "mitigations.one_owner.helps"),
-        ('role = "root"', 'role = "boss"', 'role = "boss"', "signature.role is 'boss'"),
-        ('path = "vllm/core/scheduler.py"', "path = 3", "path = 3", "frames.#1.path is 3: expected `str`, got `int`"),
-        ('frameworks = ["vllm", "ms-swift", "trl"]', 'frameworks = ["vlm"]', 'frameworks = ["vlm"]', "mean vllm"),
-        ('components = ["vllm"', 'components = ["vlm"', None, "not 'vlm' (did you mean vllm"),
-        ('package = "vllm"', 'package = "vlm"', 'package = "vlm"', "did you mean vllm"),
-        ('since = "0.1.0"', 'since = "9.0"', 'since = "9.0"', "a release of this project, as 0.1.0"),
-        ('role = "root"', 'role = "confirmation"', None, "signature.confirms: expected the codes"),
-        ('role = "root"', 'role = "root"\nconfirms = ["ENG002"]', 'confirms = ["ENG002"]',
-         "exactly where `role` is `confirmation`"),
-        ('code = "SCH001"', 'code = "SCX001"', 'code = "SCX001"', "expected a family"),
-        ('code = "SCH001"', 'code = "SCH009"', 'code = "SCH009"', "expected the file's name, 'SCH001'"),
-        ("symptoms = [", 'symptoms = [\n    "two\\nlines",', None, "symptoms.#1 is 'two\\nlines': expected a phrase"),
-        ("aliases = [", 'aliases = ["AGAIN", "again", ', None, "aliases.#2 is 'again': expected another text"),
-        ("kind = ", "kind == ", 'kind == "crash"', "is not TOML"),
-    ],
-)  # fmt: skip
+@each_case(CASES["replacements"])
 def test_invalid_entry_is_refused_with_file_and_line(entry, old, new, line, message):
     """The error is one line with the file, the line of the key, the value and the expectation."""
     path = entry(old, new)

@@ -33,8 +33,11 @@ from diagnostics.doctor.nodes import Node, read_answer
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import text_filters
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.processes import free_port, run_python, run_text
+
+CASES = read_cases(__file__, "invalid_hosts.yaml")
 
 ISSUES = catalog.load()
 NAMES = "abcdefgh"
@@ -180,25 +183,7 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
     assert "rank 2 has 2.7.0" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "template", "message"),
-    [
-        ("", "", "no host in it"),
-        ("# only a comment", "", "no host in it"),
-        ("-oProxyCommand=x", "", "expected a host"),
-        ("a b c", "", "expected one of slots"),
-        ("a slts=2", "", "expected one of slots"),
-        ("a slots=many", "", "expected a whole number"),
-        ("a:99999", "", "expected a host"),
-        ("a\na", "", ":2: a is listed twice"),
-        ("a\0", "", "expected a list of hosts"),
-        ("a", "ssh {hots}", "--host-command"),
-        ("a", "ssh '", "--host-command"),
-        ("a", "{0} x", "--host-command"),
-        ("a python=/x/python;id", "ssh {host}", "expected a path without spaces"),
-        ("a prefix=$(id)", "ssh {host} {python}", "expected a path without spaces"),
-    ],
-)
+@each_case(CASES["lists"])
 def test_invalid_host_list_or_command_is_refused_in_one_line(tmp_path, text, template, message, capsys):
     path = tmp_path / "hosts"
     path.write_text(text)

@@ -14,26 +14,15 @@ from diagnostics.lint import option_index
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.reading import read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_helpers import codes, findings, lint, plans
+
+CASES = read_cases(__file__, "lint_runs.yaml")
 
 INPUT_FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("text", "syntax", "framework"),
-    [
-        ("rlhf_type: grpo\nnum_generations: 8", "yaml", "ms-swift"),
-        ("tensor-parallel-size: 2\nmax-model-len: 4096", "yaml", "vllm"),
-        ("trl vllm-serve --model m", "shell", "trl"),
-        ("python -m openrlhf.cli.train_ppo_ray --n_samples_per_prompt 8", "shell", "openrlhf"),
-        ("swift rlhf --rlhf_type dpo --model m", "shell", ""),
-        ("rlhf_type: dpo\ntuner_type: lora", "yaml", ""),
-        ("learning_rate: 0.1", "yaml", ""),
-        ("pip install vllm", "shell", ""),
-        ("SFTConfig(packing=True)", "python", ""),
-        ("python -m verl.trainer.sft data.x=1", "shell", ""),
-    ],
-)
+@each_case(CASES["frameworks"])
 def test_framework_is_recognised(text, syntax, framework):
     """Keys, commands and calls identify the framework; another training method or program gives no run plan."""
     assert [plan.framework for plan in plans(text, syntax)] == ([framework] if framework else [])
@@ -66,20 +55,7 @@ def test_forwarded_arguments_do_not_weaken_explicit_options():
     assert "error CFG104" in codes('CUDA_VISIBLE_DEVICES=0,1 vllm serve M --tensor-parallel-size 4 "$@"')
 
 
-@pytest.mark.parametrize(
-    ("text", "syntax", "name", "expected"),
-    [
-        ("num_generations: 8\ngeneration_kwargs:\n  top_p: 0.9\n", "yaml", "sampling.top_p", 0.9),
-        ("trl grpo --generation_kwargs '{\"top_p\": 0.9}'", "shell", "sampling.top_p", 0.9),
-        (
-            "swift rlhf --rlhf_type grpo --vllm_engine_kwargs '{\"disable_async_output_proc\": true}'",
-            "shell",
-            "engine.async_output",
-            False,
-        ),
-        ("vllm serve M --no-enable-prefix-caching", "shell", "engine.prefix_caching", False),
-    ],
-)
+@each_case(CASES["nested_options"])
 def test_nested_json_options_and_negated_flags_are_read(text, syntax, name, expected):
     assert plans(text, syntax)[0].get(name) == expected
 
@@ -134,18 +110,7 @@ def in_project(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("run.sh", "accelerate launch --num_processes 4 hf.py --config c.yaml"),
-        ("run.sh", "python -m accelerate.commands.launch --num_processes 4 hf.py --config c.yaml"),
-        ("run.sh", "python -m torch.distributed.run --nproc_per_node 4 hf.py --config c.yaml"),
-        ("run.sh", "deepspeed --num_gpus 4 hf.py --config c.yaml"),
-        ("run.sh", f"source env.sh\n{SWIFT}{SIZES}"),
-        ("a.ipynb", '{"cells": [{"cell_type": "code", "source": ["!accelerate launch --num_processes 4 hf.py '
-         '--config c.yaml"]}]}'),
-    ],
-)  # fmt: skip
+@each_case(CASES["two_files"])
 def test_fault_across_two_files_is_found(in_project, name, text):
     """A batch of 3 x 4 completions with a group size of 8 is found, although two files define them."""
     reported = in_project(text, name, trl="1.9.0").findings
@@ -157,19 +122,7 @@ def test_default_of_the_users_parser_gives_a_warning_only(in_project):
     assert [f.severity for f in report.findings if f.code == "CFG101"] == [Severity.WARNING]
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("accelerate launch --num_processes 4 gone.py --num_generations 8", "gone.py"),
-        ("accelerate launch --num_processes 4 hf.py --config gone.yaml --num_generations 8", "gone.yaml"),
-        ("accelerate launch --config_file gone.yaml hf.py --num_generations 8", "gone.yaml"),
-        (f"source gone.sh\nNPROC_PER_NODE=8 {SWIFT}", "gone.sh"),
-        (
-            "python -m verl.trainer.main_ppo --config-path=gone --config-name=mine data.train_batch_size=8",
-            "mine.yaml",
-        ),
-    ],
-)
+@each_case(CASES["missing_files"])
 def test_missing_file_makes_the_report_incomplete(in_project, text, name):
     report = in_project(text, trl="1.9.0", ms_swift="3.7.0", verl="0.6.1")
     assert name in {entry.what for check in report.checks for entry in check.not_judged}
@@ -323,18 +276,7 @@ def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
     assert hydra.ComposedConfig(config, "ppo_trainer").options == {}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ("worker.actor.fsdp=2", {}),
-        ("worker.actor.other=2", {"CFG113": "worker.actor.other = 2"}),
-        ("engine=other worker.actor.other=2", {}),
-        ("+trainer.val_only=true", {"CFG121": "trainer.val_only = true"}),
-        ("+trainer.many=b", {"CFG121": "trainer.many = b"}),
-        ("++trainer.val_only=true +trainer.mine=1 trainer.val_only=true", {}),
-        ("+trainer.resume=auto +trainer.must=1 +trainer.same=2 +trainer.nnodes=[1]", {}),
-    ],
-)
+@each_case(CASES["overrides"])
 def test_overrides_are_checked_against_the_copied_config(verl_checkout, overrides, expected):
     """An override must name a key of the chosen group, and `+` may only add keys that are absent or null."""
     assert errors_with_overrides(verl_checkout, overrides) == expected
@@ -384,14 +326,7 @@ def test_notebook_commands_do_not_shift_or_break_its_python_lines(source):
     assert (value.data, "GRPOConfig" in text.splitlines()[value.place.line - 1]) == (8, True)
 
 
-@pytest.mark.parametrize(
-    ("trl", "text", "expected"),
-    [
-        ("0.18.0", "use_vllm: true\nvllm_device: auto\nnum_generations: 8\n", "warning CFG113"),
-        ("0.19.0", "use_vllm: true\nvllm_device: auto\nnum_generations: 8\n", "error CFG113"),
-        ("0.18.0", "trl grpo --use_vllm true --vllm_device auto --num_generations 8", "error CFG113"),
-    ],
-)
+@each_case(CASES["unknown_keys"])
 def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expected):
     """Unknown keys of a file are a warning before TRL 0.19; unknown options of the command line are always an error."""
     path = tmp_path / ("run.sh" if text.startswith("trl ") else "run.yaml")

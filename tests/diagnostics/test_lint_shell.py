@@ -9,8 +9,11 @@ import pytest
 from diagnostics.lint.readers.shell import read_script
 from diagnostics.lint.readers.shell_scope import HOLE, slurm_variables
 from diagnostics.lint.readers.structured import UnreadableError
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_helpers import codes
 from tests.processes import run_text
+
+CASES = read_cases(__file__, "shell_words.yaml")
 
 NAMES = ["A", "B", "C", "LONG_NAME"]
 TEXTS = [
@@ -142,26 +145,7 @@ def test_words_of_an_idiom_equal_those_of_bash(name, tmp_path):
     assert "".join(f"<{word}>" for word in words) == expected.stdout
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("a $X $(nproc) `id`", [["a", "?", "?", "?"]]),
-        ("X=2\na $((X * 3 + 10 / 4)) $((Z + 1))", [["a", "8", "?"]]),
-        ("O='--a 1 --b'\nrun $O \"$O\"", [["run", "--a", "1", "--b", "--a 1 --b"]]),
-        ("cat <<EOF\nswift rlhf --x 1\nEOF\nb", [["cat"], ["b"]]),
-        ("a b#c", [["a", "b#c"]]),
-        ("a --x 6 &> log --y &", [["a", "--x", "6", "--y"]]),
-        ("a --x 6 2> >(tee err) >> log |& cat", [["a", "--x", "6"], ["cat"]]),
-        ("a --model <your model> --x 1\nb", [["a", "--model", "<your model>", "--x", "1"], ["b"]]),
-        ('A=(k=1)\nif x; then A+=(n=2); fi\nrun "${A[@]}"', [["x"], ["run", "k=1", "n=?"]]),
-        ("X=1\nS=7\nif [ $1 ]; then X=2; S=7; a $X; else X=3; fi\nb $X $S", [["a", "2"], ["b", "?", "7"]]),
-        ('X=1\n[ -z "$Y" ] && X=2\na $X', [["a", "?"]]),
-        (
-            "for x in 1 2; do a $x; done\nf() { b $1; shift; c $1; }\nf 3",
-            [["a", "?"], ["b", "3"], ["c", "?"]],
-        ),
-    ],
-)
+@each_case(CASES["commands"])
 def test_words_of_commands(script, expected):
     """Redirects are no words, and variables that a branch sets are unknown after the branch."""
     assert command_words(script) == expected

@@ -5,7 +5,10 @@ import pytest
 from diagnostics.findings import Severity
 from diagnostics.lint import not_checked
 from diagnostics.lint.reading import read_text
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_helpers import codes, lint, report
+
+CASES = read_cases(__file__, "lint_runs.yaml")
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
@@ -70,24 +73,7 @@ def test_equal_unknowns_are_grouped(tmp_path):
     assert entry.place.endswith(" and 2 more")
 
 
-@pytest.mark.parametrize(
-    ("script", "releases", "is_refused"),
-    [
-        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, True),
-        ("python3 -m verl.trainer.main_ppo +actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, False),
-        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8", {"verl": "0.6.1"}, False),
-        ("python3 -m verl.trainer.main_ppo --config-path=c actor_rollout_ref.mine=8", {"verl": "0.6.1"}, False),
-        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.99"}, False),
-        (TRL + "--num_generationz 8", {"trl": "1.9.0"}, True),
-        ("accelerate launch mine.py --num_generations 8 --flavour 8", {"trl": "1.9.0"}, False),
-        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.4"}, False),
-        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.1"}, True),
-        (VERL + "actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, True),
-        (VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, False),
-        (VERL + "model_engine=mindspeed actor_rollout_ref.actor.sizes=1", {"verl": "0.9.0"}, True),
-        (VERL + "model_engine=megatron actor_rollout_ref.actor.megatron.sizes=1", {"verl": "0.9.0"}, True),
-    ],
-)  # fmt: skip
+@each_case(CASES["lacking_options"])
 def test_option_that_the_release_lacks_is_refused(script, releases, is_refused):
     """An unknown option is refused (CFG113) if the release is indexed and its own parser reads the options."""
     assert ("CFG113" in {finding.code for finding in report(script, **releases).findings}) is is_refused

@@ -5,6 +5,9 @@ import pytest
 from diagnostics.fixes import commands_of, fix_text
 from diagnostics.triage.command import exit_code
 from diagnostics.triage.report import report
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "pasted_logs.yaml")
 
 
 def findings(triage_lines, code, *lines):
@@ -15,39 +18,7 @@ def findings(triage_lines, code, *lines):
 PEFT = "/opt/env/lib/python3.12/site-packages/peft/peft_model.py"
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [
-            "Traceback (most recent call last):",
-            f'  File "{PEFT}", line 37, in <module>',
-            "    from transformers import HybridCache",
-            "ImportError: cannot import name 'HybridCache' from",
-            "'transformers' (/opt/env/lib/python3.12/site-packages/transformers/__init__.py)",
-        ],
-        [
-            "Traceback (most recent call last):",
-            f'  File "{PEFT}", line 37, in <module>',
-            "    from transformers import HybridCache",
-            "ImportError: cannot import name 'Hybrid",
-            "Cache' from 'transformers'",
-        ],
-        [
-            f'File "{PEFT}", line 37, in <module>'.replace("/", "\\"),
-            "    from transformers import HybridCache",
-            "",
-            "ImportError: cannot import name 'HybridCache' from 'transformers'",
-        ],
-        [
-            "ImportError                               Traceback (most recent call last)",
-            f"[{PEFT}](https://localhost:8080/#) in <module>",
-            "---> 37 from transformers import HybridCache",
-            "",
-            "ImportError: cannot import name 'HybridCache' from 'transformers'",
-        ],
-    ],
-    ids=["broken between words", "broken inside a name", "Windows, without indentation", "Colab"],
-)
+@each_case(CASES["tracebacks"])
 def test_caller_and_name_are_read_from_pasted_tracebacks(triage_lines, lines):
     """The name, the calling package and both possible changes are found however the traceback was pasted."""
     (finding,) = findings(triage_lines, "CMP906", *lines)
@@ -86,19 +57,7 @@ def test_message_after_its_wrapper_is_explained(triage_lines):
     assert "transformers>=4.46.1" in fix_text(finding.remedy)
 
 
-@pytest.mark.parametrize(
-    ("line", "package", "version"),
-    [
-        ("- **vLLM version:** 0.13.0", "vllm", "0.13.0"),
-        ("- PyTorch version: 2.5.1+cu121 (GPU)", "torch", "2.5.1+cu121"),
-        ("transformers: 5.12.1", "transformers", "5.12.1"),
-        ("I am using trl version 0.11.3 by pip installation.", "trl", "0.11.3"),
-        ("UserWarning: TRL currently only supports vLLM version `0.10.2`. You have version 0.12.0 installed.",
-         "vllm", "0.12.0"),
-        ("vllm 0.6.3 requires torch==2.4.0, but you have torch 2.2.0 which is incompatible.", "torch", None),
-        ("We recommend vLLM version: 0.10.2", "vllm", None),
-    ],
-)  # fmt: skip
+@each_case(CASES["releases"])
 def test_releases_are_read_from_reports_of_users(triage_lines, line, package, version):
     """Releases that a report names as installed are read, and required ones are not."""
     assert (
@@ -215,16 +174,7 @@ def test_message_below_a_traceback_needs_no_exception_name(triage_lines):
     assert verdict.logs[0].failures[0].type == "AttributeError"
 
 
-@pytest.mark.parametrize(
-    ("source", "message", "found"),
-    [
-        ("    args = EngineArgs(", "__init__() got an unexpected keyword argument 'device'", True),
-        ("    make(EngineArgs(**args))", "__init__() got an unexpected keyword argument 'device'", True),
-        ("    params = SamplingParams(", "Unexpected keyword argument 'use_beam_search'", True),
-        ("    EngineArgs(Parser(", "__init__() got an unexpected keyword argument 'device'", False),
-        ("    make(args)", "__init__() got an unexpected keyword argument 'device'", False),
-    ],
-)
+@each_case(CASES["calling_lines"])
 def test_class_is_read_from_the_calling_line(triage_lines, source, message, found):
     """A constructor's message without the class is decided if the line above calls exactly one class."""
     frames = [HEADER, SCRIPT, source, f"TypeError: {message}"]
@@ -232,27 +182,7 @@ def test_class_is_read_from_the_calling_line(triage_lines, source, message, foun
     assert bool(findings(triage_lines, "CMP906", *frames[2:])) is found
 
 
-@pytest.mark.parametrize(
-    ("line", "title", "command"),
-    [
-        (
-            "vllm 0.6.3 requires torch==2.4.0, but you'll have torch 2.2.0 which is incompatible.",
-            "vllm 0.6.3 requires torch==2.4.0, found 2.2.0.",
-            "Or take a release of vllm for torch 2.2.0.",
-        ),
-        (
-            "ImportError: tokenizers>=0.20,<0.21 is required for a normal functioning of this module, but found"
-            " tokenizers==0.19.1.",
-            "transformers requires tokenizers<0.21,>=0.20, found 0.19.1.",
-            "tokenizers<0.21,>=0.20",
-        ),
-        (
-            "    PyTorch 2.4.0+cu121 with CUDA 1201 (you have 2.4.0+cu118)",
-            "xformers requires torch==2.4.0+cu121, found 2.4.0+cu118.",
-            "Or take a release of xformers for torch 2.4.0+cu118.",
-        ),
-    ],
-)
+@each_case(CASES["conflicts"])
 def test_other_wordings_of_a_conflict_are_read(triage_lines, line, title, command):
     """Pip's second wording, transformers' and xformers' name both sides."""
     (finding,) = findings(triage_lines, "CMP904", line)

@@ -6,6 +6,9 @@ from diagnostics.logs.metrics import parse_metrics
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "run_ends.yaml")
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
 LAUNCHED = "INFO starting the run"
@@ -21,20 +24,7 @@ def candidate_codes(verdict):
     return [candidate.issue.code for candidate in verdict.candidates]
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
-        "{'train_runtime': 7.7, 'train_loss': 0.1}",
-        "100%|##########| 30/30 [00:07<00:00,  4.00it/s]",
-        "Training Progress: 100%|##########| 30/30 [00:07<00:00,  4.00it/s]",
-        "wandb: Find logs at: ./wandb/run-1/logs",
-        "INFO:     Application shutdown complete.",
-        "Job 'raysubmit_0a1b' succeeded",
-        "Max number of steps has been reached, stopping training early",
-        "===== 7 passed in 0.67s =====",
-        "done",
-    ],
-)
+@pytest.mark.parametrize("last", CASES["last_lines"])
 def test_log_with_the_end_of_the_run_is_clean(triage_lines, last):
     """A log with the end of the run is clean; without its last line it is not judged."""
     verdict = triage_lines(LAUNCHED, *STEPS, last)
@@ -48,35 +38,15 @@ STEP_OF = "  2%|2         | 56/{} [1:07:00<44:00:00, 70.00s/it]"
 SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}}}"
 
 
-@pytest.mark.parametrize(
-    ("lines", "state"),
-    [
-        (["Loading checkpoint shards: 100%|##########| 4/4 [00:07<00:00,  4.00it/s]"], "not_judged"),
-        (["Processed prompts: 100%|##########| 50/50 [00:00<00:00, 14756.21it/s]"], "not_judged"),
-        ([" 50%|#####     | 15/30 [00:07<00:07,  4.00it/s]"], "not_judged"),
-        (["evaluation 7 of 30 is done soon"], "not_judged"),
-        # A complete bar of 32 samples at step 56 of 2290.
-        ([STEP_OF.format(2290), BAR], "not_judged"),
-        ([f"Train:{STEP_OF.format(2290)}", BAR], "not_judged"),
-        ([STEP_OF.format(32), BAR], "clean"),
-        ([f"Train:{STEP_OF.format(2290)}", "Train: 100%|##########| 2290/2290 [44:00:00<00:00, 70.00s/it]"], "clean"),
-        (["Train: 10%|#         | 10/100 [00:10<01:30]", "Evaluation complete", "Train: 11%|#  | 11/100 [00:11<01:29]"],
-         "not_judged"),
-        ([f"step {step} reward 0.1\n{BAR}" for step in range(4)], "not_judged"),
-        ([BAR, "Evaluating:  55%|#####     | 11/20 [00:07<00:06]"], "not_judged"),
-        (["\r".join([f"{n // 5}%|#| {n}/500 [00:07<00:00]" for n in range(400)]) + "\r100%|##| 500/500 [00:07<00:00]"],
-         "clean"),
-        # The first run resumed at its last step and trained nothing; the last one was fast but logged steps.
-        ([BAR, SUMMARY.format(0.0176, 71590.9, 0.0)], "not_judged"),
-        ([BAR, SUMMARY.format(12600, 0.1, 0.0)], "clean"),
-        (["{'loss': 1.2, 'reward': 0.1}", "{'loss': 0.9, 'reward': 0.3}", SUMMARY.format(0.8, 250.0, 1.0)], "clean"),
-        (["Traceback (most recent call last):", '  File "/opt/run/a.py", line 7, in wait', "KeyboardInterrupt"],
-         "not_judged"),
-    ],
-)  # fmt: skip
+@each_case(CASES["parts"])
 def test_end_of_a_part_is_not_the_end_of_the_run(triage_lines, lines, state):
     """The end of loading, sampling or evaluation, or a stop by hand, is not the end of the run."""
     assert triage_lines(LAUNCHED, *STEPS, *lines).state == state
+
+
+def test_full_bar_of_many_steps_is_the_end_of_the_run(triage_lines):
+    bars = [f"{step // 5}%|#| {step}/500 [00:07<00:00]" for step in (*range(400), 500)]
+    assert triage_lines(LAUNCHED, *STEPS, "\r".join(bars)).state == "clean"
 
 
 def test_report_names_the_step_of_a_run_that_did_not_end(triage_lines):

@@ -12,6 +12,9 @@ from grpo_core.config import Config, ConfigError, ModelConfig
 from grpo_core.settings import load
 from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts, with_steps
 from grpo_core.tasks.model import load_tokenizer
+from tests.case_files import each_case, read_cases
+
+BAD_DATA = read_cases(__file__, "bad_data.yaml")
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
 TEMPLATE = (
@@ -261,40 +264,7 @@ def test_overlong_prompts_are_refused(tmp_path, tokenizer, options, says):
 USER = {"role": "user", "content": "Hi"}
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "says"),
-    [
-        (None, {}, ": [Errno 2] No such file or directory"),
-        ("", {}, ": no prompts: 0 rows"),
-        ('{"prompt": "a"}\n\n{"prompt": \n', {}, ": line 3: expected a JSON object: Expecting value"),
-        ('{"prompt": "a"}\n["b"]\n', {}, ": line 2: expected a JSON object: 'list' object is not a mapping"),
-        ([{"question": "a"}], {}, ", row 1: no column 'prompt' (data.prompt); there are question"),
-        ([{"prompt": "a"}, {"prompt": 5}], {}, ", row 2: prompt = 5: expected a text"),
-        ([{"prompt": "a"}, {"prompt": ""}], {}, ", row 2: prompt = '': expected a text"),
-        (
-            [{"prompt": "a"}, {"prompt": [USER]}],
-            {},
-            ", row 2: prompt = [{'role': 'user', 'content': 'Hi'}]: expe",
-        ),
-        ([{"prompt": [USER]}, {"prompt": "a"}], {}, ", row 2: prompt = 'a': expected"),
-        ([{"prompt": []}], {}, ", row 1: prompt = []: expected"),
-        ([{"prompt": [{"from": "human", "value": "a"}]}], {}, "a list of messages with role and content"),
-        ([{"prompt": [{"role": "user", "content": None}]}], {}, "a list of messages with role and content"),
-        ([{"prompt": [{"role": "wizard", "content": "a"}]}], {}, ", row 1: no role wizard"),
-        ([{"prompt": [USER]}], {"template": "none"}, "messages need a template, and data.template is 'none'"),
-        (
-            [{"prompt": "a", "x": 1}, {"prompt": "b"}],
-            {},
-            ", row 2: not every row has a column 'x'; write null",
-        ),
-        (
-            [{"prompt": "a"}, {"prompt": "b", "x": 1}],
-            {},
-            ", row 2: not every row has a column 'x'; write null",
-        ),
-        ([{"prompt": "a"}], {"split": "train"}, ": no split 'train' (data.split) among: none"),
-    ],
-)
+@each_case(BAD_DATA["rows"])
 def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content, options, says):
     path = tmp_path / "rows.jsonl"
     if isinstance(content, str):

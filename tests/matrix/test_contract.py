@@ -11,6 +11,9 @@ from packaging.version import Version
 
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.layers.contract import compare_apis, is_grpo_file
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "contract_cases.yaml")
 
 GRPO = "trl/trainer/grpo_trainer.py"
 
@@ -113,59 +116,13 @@ def check(trainer, **rest):
 NOTHING = "from vllm import Nothing"
 
 
-@pytest.mark.parametrize(
-    ("line", "missing"),
-    [
-        ("from vllm import LLM", []),  # a lazy table
-        ("from vllm import SamplingParams", []),  # import *
-        ("from vllm import outputs", []),  # a module by a lazy table
-        ("from vllm.entrypoints import llm", []),  # a submodule
-        ("import vllm.engine.arg_utils", []),
-        ("from vllm.sampling_params import Params", []),  # bound in a try
-        ("from vllm.utils import get_open_port", []),  # by a __getattr__ that compares
-        ("from vllm.entrypoints.llm import LLMEngine", []),  # a re-export
-        ("import vllm\nprint(vllm.__version__)", []),
-        ("from transformers import Anything", []),
-        (NOTHING, ["vllm.Nothing"]),
-        ("from vllm import Gone", ["vllm.Gone"]),  # in the lazy table, but not where that points
-        ("from vllm.sampling_params import GuidedDecodingParams", ["vllm.sampling_params.GuidedDecodingParams"]),
-        ("from vllm.worker.worker import Worker", ["vllm.worker.worker.Worker"]),
-        ("import vllm.worker", ["vllm.worker"]),
-        ("from vllm.utils import get_ip", ["vllm.utils.get_ip"]),
-        (f"def f():\n    {NOTHING}", ["vllm.Nothing"]),
-    ],
-)  # fmt: skip
+@each_case(CASES["names"])
 def test_name_is_found_or_missing(line, missing):
     """A name is found however it is defined; a lazy name without a target and an import in a function are checked."""
     assert check(line) == (missing, [], [])
 
 
-@pytest.mark.parametrize(
-    ("condition", "outcome"),
-    [
-        ("is_vllm_available()", "missing"),
-        ('is_vllm_available(min_version="1.0")', "missing"),
-        ('version.parse(importlib.metadata.version("vllm")) > version.parse("0.9")', "missing"),
-        # True in some runs, which then fail, as LLM(device=) did under `if self.use_vllm`.
-        ("self.use_vllm", "missing"),
-        ("self.vllm_mode == 'server'", "missing"),
-        ("images is not None", "missing"),
-        # Never true in this cell, on this hardware, or in runs with the engine.
-        ("not is_vllm_available()", "dead"),
-        ('is_vllm_available(min_version="1.1")', "dead"),
-        ('Version(vllm.__version__) <= Version("0.9")', "dead"),
-        ("TYPE_CHECKING", "dead"),
-        ("is_peft_available() and TYPE_CHECKING", "dead"),
-        ("is_vllm_ascend_available()", "dead"),
-        ("is_torch_xpu_available()", "dead"),
-        ("not self.use_vllm", "dead"),
-        # Depends on what is installed, which is not known.
-        ("is_peft_available()", "undecided"),
-        ("hasattr(engine, 'x')", "undecided"),
-        ("_HAS_IT", "undecided"),
-        ('Version(peft.__version__) > Version("1")', "undecided"),
-    ],
-)
+@each_case(CASES["conditions"])
 def test_condition_around_a_use(condition, outcome):
     """A use in dead code is not missing; a use under an unknown condition in a GRPO file is undecided."""
     trainer = f"def f(self):\n    if {condition}:\n        {NOTHING}"

@@ -80,8 +80,9 @@ def test_py_spy_json_is_parsed(tmp_path):
     assert parse_text(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
 
 
-def test_native_frames_of_gdb_are_parsed(tmp_path):
-    states = diagnose(parse_text(tmp_path, GDB)).index.states
+@pytest.mark.parametrize("text", [PYSTACK, GDB], ids=["pystack", "gdb"])
+def test_stacks_of_pystack_and_gdb_are_parsed(tmp_path, text):
+    states = diagnose(parse_text(tmp_path, text)).index.states
     assert [state.kind for state in states.values()] == ["collective"]
 
 

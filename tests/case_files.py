@@ -1,0 +1,21 @@
+"""Read the cases of parametrized tests from a YAML file next to the test."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CASE_ID = "id"
+
+
+def read_cases(test_file: str, name: str) -> dict[str, Any]:
+    """Return the tables of cases in a YAML file next to a test file."""
+    return yaml.safe_load(Path(test_file).with_name(name).read_text(encoding="utf-8"))
+
+
+def each_case(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test with cases whose keys are the names of its parameters; `id` names a case."""
+    names = tuple(name for name in cases[0] if name != CASE_ID)
+    ids = [case[CASE_ID] for case in cases] if CASE_ID in cases[0] else None
+    return pytest.mark.parametrize(names, [tuple(case[name] for name in names) for case in cases], ids=ids)
