@@ -9,8 +9,8 @@ import yaml
 CASE_ID = "id"
 
 
-def read_cases(test_file: str, name: str) -> dict[str, Any]:
-    """Return the tables of cases in a YAML file next to a test file."""
+def read_cases(test_file: str, name: str) -> Any:
+    """Return the content of a YAML file next to a test file: tables of cases by name, or one table."""
     return yaml.safe_load(Path(test_file).with_name(name).read_text(encoding="utf-8"))
 
 

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from grpo_core.errors import not_installed
+from tests.case_files import each_case, read_cases
 from tests.documents import ROOT
 from tests.processes import run_python
 
@@ -20,54 +21,9 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
 HANG = ROOT / "tests" / "diagnostics" / "hang" / "snapshots" / "HNG001-gather_skipped-0.json"
-TRAIN_EXTRA = "pip install 'grpo-doctor[train]'"
-TORCH = (
-    f"grpo_core: torch is not installed here: {TRAIN_EXTRA} (with CUDA: gigabytes; the CPU's "
-    "comes by pip install torch --index-url https://download.pytorch.org/whl/cpu first)\n"
-)
 
 
-def install_hint(package: str) -> str:
-    """Return the error line for a package that every installation should have."""
-    return f"grpo-doctor: {package} is not installed here: pip install {package}\n"
-
-
-# Missing module, command, and the complete stderr; the exit code is 2.
-REFUSED = [
-    ("click", "diagnostics triage run.log", install_hint("click")),
-    ("msgspec", "diagnostics explain SCH002", install_hint("msgspec")),
-    ("re2", "diagnostics triage run.log", install_hint("google-re2")),
-    ("re2", "diagnostics explain stale weights", install_hint("google-re2")),
-    ("yaml", "diagnostics lint c.yaml", install_hint("pyyaml")),
-    ("rich", "diagnostics triage run.log", install_hint("rich")),
-    ("rich", "diagnostics hang --from hang.json --verbose", install_hint("rich")),
-    ("packaging", "diagnostics versions", install_hint("packaging")),
-    ("packaging", "diagnostics matrix run", install_hint("packaging")),
-    ("jinja2", "diagnostics triage run.log --format markdown", install_hint("jinja2")),
-    ("transformers", "grpo_core train", f"grpo_core: transformers is not installed here: {TRAIN_EXTRA}\n"),
-    ("safetensors", "grpo_core train", f"grpo_core: safetensors is not installed here: {TRAIN_EXTRA}\n"),
-    (
-        "ray",
-        "diagnostics matrix run --ray auto --store store",
-        "grpo-doctor: --ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'\n",
-    ),
-    ("torch", "diagnostics train", TORCH),
-    ("torch", "grpo_core replay run 1", TORCH),
-    (
-        "hypothesis",
-        "repro fuzz --engine v1",
-        "repro: a search needs Hypothesis beside the cell: uv pip install --target DIR hypothesis, "
-        "and DIR in PYTHONPATH (playing a saved story needs none)\n",
-    ),
-]
-# Missing modules, command, exit code, and text in stdout.
-ANSWERED = [
-    ("py_spy,torch", "diagnostics matrix", 0, "versions: "),
-    ("py_spy,yaml", "diagnostics hang --from hang.json", 1, "HANG  HNG001"),
-    ("pyarrow", "diagnostics audit run", 3, "pyarrow"),
-    ("packaging,re2,yaml,rich,jinja2,torch,transformers", "repro list", 0, "SCH001  "),
-    ("torch,fastapi,uvicorn", "grpo_core --help", 0, "train"),
-]  # fmt: skip
+CASES = read_cases(__file__, "missing_packages.yaml")
 
 
 @pytest.fixture
@@ -86,13 +42,13 @@ def run_without(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(("module", "line", "message"), REFUSED)
+@each_case(CASES["refused"])
 def test_missing_package_is_named_with_its_install_command(run_without, module, line, message):
     code, _, errors = run_without(module, line)
     assert (code, errors) == (2, message)
 
 
-@pytest.mark.parametrize(("modules", "line", "code", "output"), ANSWERED)
+@each_case(CASES["answered"])
 def test_command_works_without_packages_that_it_does_not_need(run_without, modules, line, code, output):
     exit_code, answer, errors = run_without(modules, line)
     assert (exit_code, errors) == (code, "")

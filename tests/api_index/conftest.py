@@ -14,63 +14,14 @@ import pytest
 from diagnostics.api_index import build, query, store
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.commands import version_answers
+from tests.case_files import read_cases
 
-ENGINE = {
-    "vllm/__init__.py": """
-        from vllm.sampling import *
-        from vllm.llm import LLM
-    """,
-    "vllm/sampling.py": """
-        __all__ = ["SamplingParams"]
-        class SamplingParams:
-            n: int = 1
-        class Hidden: ...
-    """,
-    "vllm/llm.py": """
-        class LLM:
-            def __init__(self, model, *, seed=0, device=None): ...
-            def generate(self, prompts): ...
-    """,
-    "vllm/engine/arg_utils.py": """
-        from typing import Literal, Optional
-        Kind = Literal["ray", "mp"]
-        class EngineArgs:
-            dtype: Optional[Literal["auto", "half"]] = "auto"
-            executor: Kind | None = None
-            device: Kind | str = "ray"
-            tokens: int = 1
-    """,
-    "vllm/ports.py": "def get_open_port(): ...\n",
-}
+SOURCES = read_cases(__file__, "packages.yaml")
+ENGINE, TRAINER, TRAINER_2 = SOURCES["engine"], SOURCES["trainer"], SOURCES["trainer_2"]
 # 0.2 is without `device`, 0.3 without the module `ports`.
 ENGINE_2 = ENGINE | {"vllm/llm.py": ENGINE["vllm/llm.py"].replace(", device=None", "")}
 ENGINE_3 = {name: text for name, text in ENGINE_2.items() if name != "vllm/ports.py"} | {
     "vllm/extra.py": "def helper(a, b=1): ...\n"
-}
-TRAINER = {
-    "trl/__init__.py": "from trl.trainer import Trainer\n",
-    "trl/trainer.py": """
-        from vllm import LLM, SamplingParams
-        from vllm.ports import get_open_port
-        from vllm.never import nothing
-
-        class Trainer:
-            def run(self):
-                self.llm = LLM("m", device="cuda")
-    """,
-}
-TRAINER_2 = TRAINER | {
-    "trl/trainer.py": """
-        from vllm import LLM, SamplingParams
-        try:
-            from vllm.ports import get_open_port
-        except ImportError:
-            get_open_port = None
-
-        def run():
-            from vllm.extra import helper
-            helper(1, b=2)
-    """
 }
 RELEASES = {
     "vllm": {

@@ -397,7 +397,7 @@ def test_versions_json(index):
     assert document["pairs"][0]["missing"][0] == {
         "name": "vllm.ports.get_open_port",
         "why": "no module vllm.ports",
-        "at": "trl/trainer.py:3",
+        "at": "trl/trainer.py:2",
         "moment": "import",
     }
 
@@ -718,7 +718,7 @@ def test_doctor_reports_missing_names(index, tmp_path):
     (finding,) = missing_names.missing_names(case)
     assert (finding.code, finding.severity.word) == ("CMP906", "warning")
     assert "vllm.ports.get_open_port" in finding.detail
-    assert finding.evidence[0].place == "trl/trainer.py:3"
+    assert finding.evidence[0].place == "trl/trainer.py:2"
     maker = EnvironmentBuilder(tmp_path / "good").add("vllm", "0.3").add("trl", "1.1")
     assert (
         list(missing_names.missing_names(CheckInput(packages.collect(maker.prefix, {}), {}, Compat()))) == []

@@ -60,23 +60,7 @@ def test_values_of_secret_variables_are_not_collected():
     }
 
 
-GPU_XML = """<?xml version="1.0" ?>
-<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
-<nvidia_smi_log>
-  <driver_version>570.1</driver_version>
-  <cuda_version>12.8</cuda_version>
-  <gpu id="00000000:01:00.0">
-    <product_name>NVIDIA H100</product_name>
-    <uuid>GPU-1234</uuid>
-    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
-    <compute_mode>Exclusive_Process</compute_mode>
-    <fb_memory_usage><total>81559 MiB</total><used>4 MiB</used></fb_memory_usage>
-    <ecc_errors><volatile><dram_uncorrectable>2</dram_uncorrectable><sram_uncorrectable>N/A</sram_uncorrectable>
-    </volatile></ecc_errors>
-    <remapped_rows><remapped_row_pending>Yes</remapped_row_pending></remapped_rows>
-  </gpu>
-</nvidia_smi_log>
-"""
+GPU_XML = Path(__file__).with_name("nvidia_smi.xml").read_text(encoding="utf-8")
 
 
 def nvidia_smi(folder, script):

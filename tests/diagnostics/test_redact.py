@@ -68,23 +68,7 @@ SECRETS = {
     "cookie in code": ("response.set_cookie('sid', '{}')", "correct" + "horse"),
     "passphrase": ("SSH_PASSPHRASE={}", "correct" + "horse"), "cookie": ("Cookie: session={}", "correct" + "horse"),
 }  # fmt: skip
-PERSONS = {
-    "home": ("/home/{}/run.sh", "qzadaq"), "mac": ("/Users/{}/run.sh", "qzadaq"), "u": ("/u/{}/run.sh", "qzadaq"),
-    "fsx": ("/fsx/{}/ckpt/3", "qzadaq"), "workspace": ("/workspace/{}/run.sh", "qzadaq"),
-    "data": ("/data/{}/x.json", "qzadaq"),
-    "fsx alone": ("cd /fsx/{}", "qzadaq"), "fsx home": ("/fsx/home/{}/x", "qzadaq"), "tilde": ("~{}/x", "qzadaq"),
-    "mail": ("by {} today", "qz.ada@exa-mple.org"), "hardware": ("ether {}", "0a:1b:2c:3d:4e:5f"),
-    "ipv6 zone": ("from {}", "fe80::1ff:fe23:4567:890a%eth0"), "ipv6": ("from {}", "2001:db8::8a2e:370:7334"),
-    "ipv6 port": ("at [{}]:29500", "fd00:12::7"), "ipv4": ("MASTER_ADDR={}", "10.20.30.40"),
-    "amazon": ("on {}", "ip-10-20-30-40.ec2.internal"), "google": ("on {}", "gpu-7.us-c1.c.qzproj.internal"),
-    "azure": ("on {}", "qzvm.westeurope.cloudapp.azure.com"), "pod": ("on {}", "qzpod.ns.svc.cluster.local"),
-    "bucket": ("s3 {}", "qzb.s3.eu-west-1.amazonaws.com"), "uuid": ("run {}", "0a1b2c3d-1111-4222-8333-444455556666"),
-    "proxy": ("https_proxy={}", "qzproxy.corp:3128"),
-    "git author": ("Author: {} <ada@example.org>", "Qzada Lovelace"),
-    "git trailer": ("Signed-off-by: {} <ada@example.org>", "Qzada Lovelace"),
-    "ssh": ("ssh -p 22 {} ls", "qzada@qzbox"), "prompt": ("[{} ~]$ ls", "qzada@qzbox"),
-    "share": ("\\\\{}\\share\\runs", "qznas"), "nfs": ("{}:/export/home", "qznas7"),
-}  # fmt: skip
+PERSONS = secret_cases.TABLES["personal_data"]
 SHAPES = SECRETS | PERSONS
 
 

@@ -31,66 +31,7 @@ class MemorySources:
         return self.files[name]
 
 
-ENGINE = {
-    "vllm/__init__.py": """
-        import typing
-        from .version import __version__
-        MODULE_ATTRS = {"LLM": ".entrypoints.llm:LLM", "Gone": ".entrypoints.llm:Gone", "outputs": ".outputs"}
-        if typing.TYPE_CHECKING:
-            from vllm.entrypoints.llm import LLM
-        else:
-            def __getattr__(name):
-                return MODULE_ATTRS[name]
-        from vllm.sampling_params import *
-    """,
-    "vllm/version.py": "__version__ = '1.0'",
-    "vllm/outputs.py": "class RequestOutput: pass",
-    "vllm/sampling_params.py": """
-        import msgspec
-        class SamplingParams(msgspec.Struct):
-            n: int = 1
-            temperature: float = 1.0
-        try:
-            from fast import Params
-        except ImportError:
-            Params = None
-    """,
-    "vllm/entrypoints/llm.py": """
-        from vllm.engine.llm_engine import LLMEngine
-        from .mixins import OfflineMixin
-        class LLM(OfflineMixin):
-            def __init__(self, model, *, seed=0, **kwargs):
-                self.llm_engine = LLMEngine.from_engine_args(kwargs)
-            def generate(self): ...
-    """,
-    "vllm/entrypoints/__init__.py": "",
-    "vllm/entrypoints/mixins.py": """
-        class OfflineMixin:
-            def reset_prefix_cache(self): ...
-    """,
-    "vllm/engine/__init__.py": "",
-    "vllm/engine/arg_utils.py": """
-        class EngineArgs:
-            model: str
-            dtype: str = "auto"
-            max_model_len: int = 0
-    """,
-    "vllm/engine/llm_engine.py": """
-        class LLMEngine:
-            model_executor: "Executor"
-            @classmethod
-            def from_engine_args(cls, args): ...
-        class Executor:
-            def __init__(self):
-                self.driver_worker = make_worker()
-    """,
-    "vllm/utils/__init__.py": """
-        def __getattr__(name):
-            if name == "get_open_port":
-                return 1
-            raise AttributeError(name)
-    """,
-}  # fmt: skip
+ENGINE = CASES["engine"]
 
 
 def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,25 +18,7 @@ from diagnostics.matrix.resolve import LockedPackage, Resolution, read_pylock
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
 
-PYLOCK = """
-lock-version = "1.0"
-[[packages]]
-name = "torch"
-version = "2.13.0+cpu"
-wheels = [{ url = "file:///wheels/torch.whl", hashes = { sha256 = "aa" } }]
-[[packages]]
-name = "both"
-version = "1.0"
-sdist = { url = "https://a/both.tar.gz", hashes = { sha256 = "ff" } }
-wheels = [
-    { url = "https://a/2.whl", hashes = { sha256 = "22" } },
-    { url = "https://a/1.whl", hashes = { sha256 = "11" } },
-]
-[[packages]]
-name = "source"
-version = "2.0"
-sdist = { url = "https://a/source.tar.gz", hashes = { sha256 = "33" } }
-"""
+PYLOCK = Path(__file__).with_name("pylock.toml").read_text(encoding="utf-8")
 NO_WHEEL = "No solution found: Because vllm==0.15.0 has no wheels with a matching platform tag"
 HINT = f"{NO_WHEEL} hint: Wheels are available on: `manylinux_2_31_aarch64`, `manylinux_2_31_x86_64`"
 SOLVED = Resolution((LockedPackage("vllm==0.15.0", ("sha256:0",)),))

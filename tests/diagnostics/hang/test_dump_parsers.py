@@ -15,20 +15,12 @@ from diagnostics.hang.parsers import ParseError, bundle, files, flight_recorder
 from diagnostics.hang.parsers.files import parse_dump, read_files
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.output import sanitize
+from tests.case_files import read_cases
 from tests.diagnostics.hang.processes import C10D, in_all_gather, rank
 from tests.processes import run_python
 
-RANK = """Process {pid}: python train.py
-Python v3.12.4 (/usr/bin/python3.12)
-
-Thread {pid} (idle): "MainThread"
-    {operation} (torch/distributed/distributed_c10d.py:3710)
-    wrapper (torch/distributed/c10d_logger.py:81)
-    {caller} (train.py:40)
-    <module> (train.py:90)
-Thread 0x7F32 (idle): "Thread-1"
-    wait (threading.py:359)
-"""
+DUMPS = read_cases(__file__, "dumps.yaml")
+RANK = DUMPS["py_spy_rank"]
 IN_GATHER = {"operation": "all_gather", "caller": "gather_rewards"}
 PYSPY = (
     "Three ranks of my job, py-spy dump of each:\n\n"
@@ -36,22 +28,6 @@ PYSPY = (
     + RANK.format(pid=102, operation="broadcast", caller="log_samples")
     + RANK.format(pid=103, **IN_GATHER)
 )
-
-
-PYSTACK = """Traceback for thread 12 (python) [] (most recent call last):
-    (C) File "???", line 0, in _start (python3.11)
-    (Python) File "/job/train.py", line 80, in <module>
-        main()
-    (Python) File "/job/train.py", line 12, in main
-        dist.barrier()
-    (Python) File "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4000, in barrier
-        work.wait()
-"""
-GDB = """Thread 1 (Thread 0x7f00 (LWP 55) "python"):
-#0  0x00007f1 in pthread_cond_wait@@GLIBC_2.3.2 () from /lib/x86_64-linux-gnu/libc.so.6
-#1  0x00007f2 in gloo::transport::tcp::UnboundBuffer::waitRecv(int*) () from /opt/env/lib/libtorch_cpu.so
-#2  0x00007f3 in c10d::ProcessGroupGloo::runLoop (this=0x1) at ProcessGroupGloo.cpp:10
-"""
 
 
 def parse_text(tmp_path, text, name="dump.txt"):
@@ -80,9 +56,9 @@ def test_py_spy_json_is_parsed(tmp_path):
     assert parse_text(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
 
 
-@pytest.mark.parametrize("text", [PYSTACK, GDB], ids=["pystack", "gdb"])
-def test_stacks_of_pystack_and_gdb_are_parsed(tmp_path, text):
-    states = diagnose(parse_text(tmp_path, text)).index.states
+@pytest.mark.parametrize("tool", ["pystack", "gdb"])
+def test_stacks_of_pystack_and_gdb_are_parsed(tmp_path, tool):
+    states = diagnose(parse_text(tmp_path, DUMPS[tool])).index.states
     assert [state.kind for state in states.values()] == ["collective"]
 
 
@@ -101,13 +77,7 @@ def test_output_of_the_real_faulthandler_is_parsed(tmp_path):
     assert "wait" in {frame.function for thread in process.threads for frame in thread.frames}
 
 
-INTERRUPTED = """Traceback (most recent call last):
-  File "/job/train.py", line 120, in <module>
-    main()
-  File "/usr/lib/python3.11/queue.py", line 171, in get
-    self.not_empty.wait()
-{error}
-"""
+INTERRUPTED = DUMPS["interrupted"]
 
 
 def test_traceback_is_a_stack_only_if_it_ends_in_keyboard_interrupt(tmp_path):
@@ -123,16 +93,10 @@ def test_interleaved_lines_are_separated_by_rank_prefix(tmp_path):
     assert [process.rank for process in parse_text(tmp_path, "\n".join(lines)).processes] == [0, 1]
 
 
-TIMEOUT = (
-    "[rank{0}]:[E101 ProcessGroupNCCL.cpp:607] [PG 0 Rank {0}] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=7, OpType={1}, NumelIn=4, NumelOut=4, Timeout(ms)=60000) ran for 60010 milliseconds\n"
-)
+TIMEOUT = DUMPS["watchdog_timeout"]
 
 
-COUNTS = (
-    "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1743] [PG 0 Rank {0}] Received a dump signal. "
-    "Last enqueued NCCL work: {1}, last completed NCCL work: {1}.\n"
-)
+COUNTS = DUMPS["watchdog_counts"]
 
 
 @pytest.mark.parametrize(
