@@ -242,7 +242,7 @@ def test_default_prompt_limit_leaves_room_for_the_completion(tmp_path, tokenizer
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         (
             {"max_prompt_tokens": 8, "over_limit": "error"},
@@ -252,20 +252,20 @@ def test_default_prompt_limit_leaves_room_for_the_completion(tmp_path, tokenizer
         ({"max_tokens": 256, "over_limit": "truncate"}, "row 1: a prompt of 4 tokens; at most 0 are allowed"),
     ],
 )
-def test_overlong_prompts_are_refused(tmp_path, tokenizer, options, says):
+def test_overlong_prompts_are_refused(tmp_path, tokenizer, options, message):
     """Overlong prompts are refused if `over_limit=error`, or if no prompt or token is left."""
     path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
     with pytest.raises(ConfigError) as caught:
         build_prompts(data_settings(path, **options), tokenizer)
     assert str(caught.value).startswith(f"data.path = '{path}'")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 USER = {"role": "user", "content": "Hi"}
 
 
 @each_case(BAD_DATA["rows"])
-def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content, options, says):
+def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content, options, message):
     path = tmp_path / "rows.jsonl"
     if isinstance(content, str):
         path.write_text(content)
@@ -274,7 +274,7 @@ def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content
     with pytest.raises(ConfigError) as caught:
         build_prompts(data_settings(path, **options), tokenizer)
     assert str(caught.value).startswith(f"data.path = '{path}'")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

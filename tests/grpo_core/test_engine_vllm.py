@@ -79,21 +79,21 @@ def test_engine_reports_its_capabilities(cell_report, cell):
 
 
 @pytest.mark.parametrize(
-    ("what", "says"),
+    ("what", "message"),
     [
         ("temperature", "temperature 0.001 is below 0.01"),
         ("second owner", "another call is running; an engine has one owner"),
         ("interruption", "an earlier generate did not end; close it and start another"),
     ],
 )
-def test_invalid_inputs_are_refused(cell_report, what, says):
+def test_invalid_inputs_are_refused(cell_report, what, message):
     """The engine refuses calls that vLLM would change or mix up silently.
 
     After Ctrl-C, vLLM still has unfinished requests, so the next call is refused.
     """
     assert cell_report["interrupted"]
     assert cell_report["refusals"][what].startswith("vllm engine, ")
-    assert says in cell_report["refusals"][what]
+    assert message in cell_report["refusals"][what]
 
 
 def test_start_keeps_random_state_and_threads(cell_report):

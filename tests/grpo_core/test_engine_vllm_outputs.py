@@ -42,7 +42,7 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"prompt": [1, 2]}, "the answer is to another prompt"),
         ({"completions": 2}, "2 completions, or no log-probs"),
@@ -52,11 +52,11 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
         ({"finish_reason": "error"}, "ended with reason 'error'"),
     ],
 )
-def test_unusable_output_is_refused_by_request(changes, says):
+def test_unusable_output_is_refused_by_request(changes, message):
     """An unusable output is refused with its request; no value is guessed, padded or dropped."""
     with pytest.raises(EngineError) as error:
         vllm_messages.decode_completion(REQUEST, vllm_output(**changes), 0, PARAMS)
-    assert str(error.value) == f"vllm engine, generate: request r0: {says}"
+    assert str(error.value) == f"vllm engine, generate: request r0: {message}"
 
 
 def test_stop_id_at_max_tokens_counts_as_stop():

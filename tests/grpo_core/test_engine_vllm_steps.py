@@ -81,15 +81,15 @@ def test_job_that_fills_the_engine_runs_alone():
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "message"),
     [
         (lambda engine: [SimpleNamespace(request_id="7", finished=True)], "an answer to unknown request 7"),
         (lambda engine: engine.left.clear() or [], "vLLM lost 2 requests before they ended"),
     ],
 )
-def test_inconsistent_scheduler_is_an_error(fault, says):
+def test_inconsistent_scheduler_is_an_error(fault, message):
     """A scheduler that answers unknown requests or loses some causes neither a wrong pairing nor an endless loop."""
     engine = CountingEngine()
     engine.step = lambda: fault(engine)
-    with pytest.raises(EngineError, match=says):
+    with pytest.raises(EngineError, match=message):
         Stepper(engine).run(make_jobs(1, 2))

@@ -75,7 +75,7 @@ def test_serialization_keeps_every_bit():
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         (encode_completions(GOOD[:1]), "2 requests, 1 completions"),
         (encode_completions(GOOD[::-1]), "request a was answered with 'b'"),
@@ -99,10 +99,10 @@ def test_serialization_keeps_every_bit():
         ),
     ],
 )
-def test_mismatched_completions_are_refused(answer, says):
+def test_mismatched_completions_are_refused(answer, message):
     with pytest.raises(EngineError, match="x engine, generate") as caught:
         decode_completions(answer, ASKED, "x")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_unexpected_parameters_are_refused_by_name():
@@ -111,13 +111,13 @@ def test_unexpected_parameters_are_refused_by_name():
     received = {name: torch.zeros(shape) for name, shape in stored.items()}
     check_parameters(dict(reversed(received.items())), stored, "x")
     second = {"a": torch.zeros(2, 1), "d": torch.zeros(5), "e": torch.zeros(6)}
-    for wrong, says in (
+    for wrong, message in (
         (second, "b is missing; c is missing; d is not in the model; and 2 more"),
         (received | {"b": received["b"].int()}, "b is of torch.int32"),
     ):
         with pytest.raises(EngineError) as caught:
             check_parameters(wrong, stored, "x")
-        assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
+        assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {message}"
 
 
 ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True)

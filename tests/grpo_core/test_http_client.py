@@ -105,7 +105,7 @@ def test_status_503_is_retried_until_the_timeout(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "says"),
+    ("text", "status", "message"),
     [
         (b"<html>", 200, "status 200, and no JSON: b'<html>'"),
         (b"[1]", 200, r"expected a JSON object, got b'\[1\]'"),
@@ -117,12 +117,12 @@ def test_status_503_is_retried_until_the_timeout(monkeypatch):
         (b'{"a": "' + b"x" * 2000 + b'"}', 200, "an answer of more than 1000 bytes"),
     ],
 )
-def test_invalid_responses_name_the_endpoint(monkeypatch, text, status, says):
+def test_invalid_responses_name_the_endpoint(monkeypatch, text, status, message):
     """Garbage, refusals and oversized responses are errors."""
     monkeypatch.setattr(client, "_MAX_ANSWER", 1000 if text.startswith(b'{"a"') else 2**30)
     with (
         simulated(lambda call: call.answer(text=text, status=status)) as server,
-        pytest.raises(EngineError, match=f"some engine, http://127.0.0.1:[0-9]+/x: .*{says}"),
+        pytest.raises(EngineError, match=f"some engine, http://127.0.0.1:[0-9]+/x: .*{message}"),
     ):
         http(server).json("GET", "/x")
 
@@ -144,7 +144,7 @@ def serve_documents(documents):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "documents", "says"),
+    ("wanted", "documents", "message"),
     [
         ("grpo-core", {}, "expected a server of grpo-doctor.serve.v1, got None"),
         (
@@ -158,10 +158,10 @@ def serve_documents(documents):
         ("vllm", {"/openapi.json": {"paths": {"/generate/": {}}}}, r"`trl vllm-serve` of TRL 1\.11 or later"),
     ],
 )
-def test_other_servers_are_refused(tmp_path, wanted, documents, says):
+def test_other_servers_are_refused(tmp_path, wanted, documents, message):
     """The error has the expected kind and the setting to change; older servers of TRL take weights by NCCL alone."""
     options = RolloutConfig(server=wanted, timeout_s=500)
-    with simulated(serve_documents(documents)) as server, pytest.raises(EngineError, match=says):
+    with simulated(serve_documents(documents)) as server, pytest.raises(EngineError, match=message):
         engine_for(options, "127.0.0.1", server.port, tmp_path)
 
 
@@ -202,7 +202,7 @@ def test_server_that_cannot_be_trained_with_is_refused(tmp_path, lacking):
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("broken", "message"),
     [
         ({"capabilities": 3}, "no capabilities that can be used"),
         ({"policy_version": "x"}, "no policy_version that can be used"),
@@ -211,10 +211,10 @@ def test_server_that_cannot_be_trained_with_is_refused(tmp_path, lacking):
         ({"engine": None}, "no engine that can be used"),
     ],
 )
-def test_incomplete_info_is_refused(broken, says):
+def test_incomplete_info_is_refused(broken, message):
     with (
         simulated(serve_documents({"/info": {**INFO, **broken}})) as server,
-        pytest.raises(EngineError, match=f"remote.* engine.*{says}"),
+        pytest.raises(EngineError, match=f"remote.* engine.*{message}"),
     ):
         RemoteEngine("127.0.0.1", server.port, timeout_s=500)
 

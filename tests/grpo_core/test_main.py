@@ -53,7 +53,7 @@ def test_train_prints_a_summary(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "expected a command: train, serve, replay"),
         (["trian"], "'trian': expected a command"),
@@ -62,12 +62,12 @@ def test_train_prints_a_summary(tmp_path, monkeypatch, capfd):
         (["serve"], "a server needs the folder of the model"),
     ],
 )
-def test_wrong_usage_is_one_line_with_exit_code_2(arguments, says, capfd):
+def test_wrong_usage_is_one_line_with_exit_code_2(arguments, message, capfd):
     """There is no traceback, and stdout is empty."""
     assert main(arguments) == 2
     out, err = capfd.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
-    assert says in err
+    assert message in err
 
 
 def test_missing_folder_is_reported_before_importing_torch():

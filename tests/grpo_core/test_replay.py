@@ -204,7 +204,7 @@ def change_record(recorded_run, tmp_path, settings=None, numbers=None):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"train.threads": 100_000}, "train.threads: 100000: expected at most 4096"),
         ({"model.path": "somebody/model"}, "model.path = 'somebody/model': no such folder"),
@@ -213,10 +213,10 @@ def change_record(recorded_run, tmp_path, settings=None, numbers=None):
         ({"train.device": "cuda:77"}, "step 1: can't be computed here: |train.device"),
     ],
 )
-def test_unusable_recorded_settings_are_refused(recorded_run, tmp_path, settings, said):
+def test_unusable_recorded_settings_are_refused(recorded_run, tmp_path, settings, message):
     """Excessive threads, hub names and settings that cannot be computed here are refused in one line."""
     folder = change_record(recorded_run, tmp_path, settings)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         replay(folder, 1, recorded_run / "1.safetensors")
     assert "\n" not in str(caught.value)
 

@@ -36,7 +36,7 @@ def test_valid_device_splits(split, processes, visible, shared):
 
 
 @pytest.mark.parametrize(
-    ("split", "processes", "visible", "says"),
+    ("split", "processes", "visible", "message"),
     [
         (("colocate", "cuda:0", "cuda:1"), 1, 2, "both sides take turns on the same GPUs"),
         (("colocate", "cuda", "cpu"), 1, 1, "both sides take turns on the same GPUs"),
@@ -45,24 +45,24 @@ def test_valid_device_splits(split, processes, visible, shared):
         (("colocate", "cuda", "cuda"), 2, 1, "cuda:1 does not exist here"),
     ],
 )
-def test_invalid_device_splits_are_refused(split, processes, visible, says):
+def test_invalid_device_splits_are_refused(split, processes, visible, message):
     """The error has the keys, the actual and the expected numbers."""
-    with pytest.raises(ConfigError, match=rf"^train.device = .* {visible} GPU\(s\) are visible: .*{says}"):
+    with pytest.raises(ConfigError, match=rf"^train.device = .* {visible} GPU\(s\) are visible: .*{message}"):
         check_devices(make_split(*split), processes, visible)
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"train__prompts_per_step": 15}, "train.prompts_per_step = 15: 2 processes train on equal shares"),
         ({"rollout__engine": "vllm"}, "vLLM would join their process group; set rollout.mode"),
     ],
 )
-def test_settings_that_need_a_single_process(settings, says):
+def test_settings_that_need_a_single_process(settings, message):
     """These settings are accepted in one process and refused by key and value in two."""
     config = with_devices(make_config(**settings), 1, 0)
     check_devices(config, 1, 0)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         check_devices(config, 2, 0)
 
 

@@ -132,7 +132,7 @@ SAMPLE_1 = (
 
 
 @pytest.mark.parametrize(
-    ("returned", "says"),
+    ("returned", "message"),
     [
         ([1.0], "returned 1 rewards for 2 completions"),
         (None, "returned None rewards for 2 completions"),
@@ -146,11 +146,11 @@ SAMPLE_1 = (
         (0.5, "raised TypeError: 'float' object is not iterable"),
     ],
 )
-def test_invalid_rewards_are_refused_by_name(returned, says):
+def test_invalid_rewards_are_refused_by_name(returned, message):
     """The message names the function, the sample, its request and the value."""
     with pytest.raises(RewardError, match=r"^reward function it ") as caught:
         scored(lambda completions: returned, ["abc", "xyz"])
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_reward_error_names_function_file_and_line():
@@ -211,7 +211,7 @@ def test_functions_from_user_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "message"),
     [
         ("exakt", "no function 'exakt' in what is built in"),
         ("exakt", "there are: exact, letters_in_place"),
@@ -222,7 +222,7 @@ def test_functions_from_user_files(tmp_path):
         ("{tmp}/exits.py:judge", "running {tmp}/exits.py raised SystemExit: 3"),
     ],
 )
-def test_unknown_function_is_a_configuration_error(tmp_path, spec, says):
+def test_unknown_function_is_a_configuration_error(tmp_path, spec, message):
     """The message has the requested name and the existing ones."""
     (tmp_path / "mine.py").write_text(
         "LIMIT = 3\ndef correct(completions): ...\ndef short(completions): ...\n"
@@ -232,7 +232,7 @@ def test_unknown_function_is_a_configuration_error(tmp_path, spec, says):
     with pytest.raises(ConfigError) as caught:
         build_rewards(reward_settings(functions=(spec.format(tmp=tmp_path),)))
     assert str(caught.value).startswith(f"reward.functions: {spec.format(tmp=tmp_path)!r}: ")
-    assert says.format(tmp=tmp_path) in str(caught.value)
+    assert message.format(tmp=tmp_path) in str(caught.value)
 
 
 def test_duplicate_function_is_refused():

@@ -168,7 +168,7 @@ def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ({"name": "/etc/passwd"}, "version: Field required"),
         ({"name": "/etc/passwd", "version": -1}, "greater than or equal to 0"),
@@ -177,11 +177,11 @@ def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
         ({"name": "/proc/1/fd/99999", "version": 1}, "weight sync by shared memory"),
     ],
 )
-def test_foreign_shared_memory_is_refused(server, body, says):
+def test_foreign_shared_memory_is_refused(server, body, message):
     """Each refusal has its reason, and the server continues."""
     before = stored_weights(server)
     status, answer = call(server, "POST", "/sync/load", json.dumps(body).encode(), **JSON)
-    assert (status, says in answer["detail"]) == (422, True), answer
+    assert (status, message in answer["detail"]) == (422, True), answer
     assert stored_weights(server) == before
 
 

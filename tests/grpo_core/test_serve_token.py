@@ -48,7 +48,7 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize(
-    ("options", "variables", "says"),
+    ("options", "variables", "message"),
     [
         (
             ["--allow-unauthenticated", "--rollout.host=0.0.0.0"],
@@ -61,14 +61,14 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
         ([], {}, "rollout.host = '127.0.0.1': others could sample"),
     ],
 )
-def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, says):
+def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, message):
     """The command exits with 2 and prints one line without the token."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cli.main(["serve", f"--model.path={model_dir}", *options]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1), err
-    assert says in err
+    assert message in err
     assert "a\x7fc" not in err
 
 

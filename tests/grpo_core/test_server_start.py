@@ -49,7 +49,7 @@ def observe(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("path", "answer", "outcome", "said"),
+    ("path", "answer", "outcome", "message"),
     [
         ("/v1/completions", {"usage": {"completion_tokens": 8}}, "ok", None),
         (
@@ -64,11 +64,11 @@ def observe(tmp_path, monkeypatch):
         ("/other", {}, "failed", "no rollout server answers there"),
     ],
 )
-def test_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, said):
+def test_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, message):
     """Either protocol is accepted; a missing feature is named."""
     document = observe(SERVER.replace("PATH", path).replace("ANSWER", repr(answer)))
     assert document["outcome"] == outcome, document
-    assert said is None or said in document["error"]
+    assert message is None or message in document["error"]
 
 
 def test_server_that_exits_is_reported_by_its_first_error(observe):

@@ -27,23 +27,23 @@ def test_example_configurations_are_valid(name, request):
 
 
 @each_case(CASES["files"])
-def test_invalid_file_is_refused_with_file_key_and_expectation(tmp_path, text, says):
+def test_invalid_file_is_refused_with_file_key_and_expectation(tmp_path, text, message):
     path = tmp_path / "bad.toml"
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load(path, [])
     assert str(caught.value).startswith(f"{path}: ")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @each_case(CASES["command_lines"])
-def test_invalid_command_line_is_refused(arguments, says):
+def test_invalid_command_line_is_refused(arguments, message):
     """Contradictions name both keys, their values and their sources."""
     with pytest.raises(ConfigError) as caught:
         load(None, arguments.split())
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(("correction", "consequence"), [("truncate", "weighs"), ("none", "does not weigh")])

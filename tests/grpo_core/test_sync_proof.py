@@ -79,7 +79,7 @@ def test_every_update_is_proven_twice(model_dir, device):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "message"),
     [
         (LostUpdate, "it holds weights .* the update was lost or incomplete"),
         (HalfUpdate, "the update was lost or incomplete"),
@@ -87,11 +87,11 @@ def test_every_update_is_proven_twice(model_dir, device):
         (LostUpdateUnreadable, "differ from the trainer's by up to .* on the probe"),
     ],
 )
-def test_lost_update_ends_the_run(model_dir, kind, says):
+def test_lost_update_ends_the_run(model_dir, kind, message):
     """A lost update ends the run whatever version the engine reports."""
     model, sync = publisher(kind, model_dir)
     perturb(model, 1e-2)
-    with pytest.raises(SyncError, match=says):
+    with pytest.raises(SyncError, match=message):
         sync.publish(1)
 
 

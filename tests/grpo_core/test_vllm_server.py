@@ -174,7 +174,7 @@ def change_choice(**changes):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (change_choice(id="cmpl-another"), "is to another request"),
         (change_choice(prompt_token_ids=[9]), "is to another request"),
@@ -200,10 +200,10 @@ def change_choice(**changes):
         ),
     ],
 )
-def test_mismatched_or_altered_completions_are_refused(engine, vllm, change, says):
+def test_mismatched_or_altered_completions_are_refused(engine, vllm, change, message):
     """The error names the request; no value is guessed."""
     vllm.bend = change
-    with pytest.raises(EngineError, match=f"request r0.*{says}"):
+    with pytest.raises(EngineError, match=f"request r0.*{message}"):
         engine.generate([REQUESTS[0]], PARAMS)
 
 
@@ -216,16 +216,16 @@ def test_one_failing_call_fails_the_rollout(engine, vllm):
 
 
 @pytest.mark.parametrize(
-    ("request_", "params", "says"),
+    ("request_", "params", "message"),
     [
         (Request("long", (0,) * 60, 0), PARAMS, "request long has 60 prompt tokens and asks for 6 more"),
         (Request("none", (), 0), PARAMS, "request none has 0 prompt tokens"),
         (REQUESTS[1], SamplingParams(4, temperature=0.001), "temperature 0.001 is below 0.01"),
     ],
 )
-def test_parameters_that_vllm_changes_silently_are_refused(engine, vllm, request_, params, says):
+def test_parameters_that_vllm_changes_silently_are_refused(engine, vllm, request_, params, message):
     """The error comes before any request."""
-    with pytest.raises(EngineError, match=says):
+    with pytest.raises(EngineError, match=message):
         engine.generate([REQUESTS[0], request_], params)
     assert vllm.asked == []
 
@@ -308,22 +308,22 @@ def test_rollout_times_out(server, vllm, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lacking", "says"),
+    ("lacking", "message"),
     [
         ("/pause", "vLLM 0.31.0 serves no /pause; start it with VLLM_SERVER_DEV_MODE=1"),
         ("/weight_info", "serves no /weight_info"),
         ("/collective_rpc", "serves no /collective_rpc"),
     ],
 )
-def test_server_without_updates_is_reported_at_connect(vllm, tmp_path, lacking, says):
+def test_server_without_updates_is_reported_at_connect(vllm, tmp_path, lacking, message):
     """The server can be sampled from; an update is refused with the reason given at the connection."""
     vllm.paths = [path for path in vllm.paths if path != lacking]
     with simulated(vllm) as server:
         engine = connect_engine(server, tmp_path)
         assert not engine.capabilities.update
-        assert says in engine.capabilities.why_not["update"]
+        assert message in engine.capabilities.why_not["update"]
         assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
-        with pytest.raises(EngineError, match=says):
+        with pytest.raises(EngineError, match=message):
             engine.update_weights(WEIGHTS.items(), 1)
 
 

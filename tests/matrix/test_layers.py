@@ -57,7 +57,7 @@ def document(kit, *attempts, modified=()):
 
 
 @pytest.mark.parametrize(
-    ("output", "code", "outcome", "said"),
+    ("output", "code", "outcome", "message"),
     [
         ("", 0, Outcome.INFRA_ERROR, "ended with 0 and printed nothing"),
         ("Traceback …", 1, Outcome.INFRA_ERROR, "printed 'Traceback …', not a document"),
@@ -69,10 +69,10 @@ def document(kit, *attempts, modified=()):
         ("", -9, Outcome.INFRA_ERROR, "ended by SIGKILL"),
     ],
 )
-def test_missing_document_is_attributed(run_layer, output, code, outcome, said):
+def test_missing_document_is_attributed(run_layer, output, code, outcome, message):
     """A crash is a failure of the cell; garbage, refusals and SIGKILL are infrastructure errors."""
     answer = run_layer(output, code)
-    assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
+    assert (answer.outcome, message in answer.summary) == (outcome, True), answer.summary
 
 
 def test_program_over_its_limit_is_a_timeout(run_layer):
@@ -93,7 +93,7 @@ def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome", "said"),
+    ("changes", "outcome", "message"),
     [
         ({"outcome": "not_reproduced"}, Outcome.PASS, "SCH001: not reproduced"),
         ({"outcome": "inapplicable", "detail": "no such scheduler"}, Outcome.NOT_RUN, "no such scheduler"),
@@ -103,10 +103,10 @@ def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
         ({"outcome": "mitigated", "mitigation": "x"}, Outcome.INFRA_ERROR, "it tried nothing"),
     ],
 )
-def test_outcome_of_attempts(run_layer, kit, changes, outcome, said):
+def test_outcome_of_attempts(run_layer, kit, changes, outcome, message):
     """A crash that is not reproduced is a pass; a broken or hanging repro gives no verdict on the cell."""
     answer = run_layer(document(kit, {**kit.CRASH, **changes}))
-    assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
+    assert (answer.outcome, message in answer.summary) == (outcome, True), answer.summary
 
 
 def test_modified_upstream_files_give_no_verdict(run_layer, kit):
@@ -116,7 +116,7 @@ def test_modified_upstream_files_give_no_verdict(run_layer, kit):
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome", "said"),
+    ("changes", "outcome", "message"),
     [
         (
             {},
@@ -130,12 +130,12 @@ def test_modified_upstream_files_give_no_verdict(run_layer, kit):
         ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
     ],
 )
-def test_training_run_needs_proven_syncs(workplace, changes, outcome, said):
+def test_training_run_needs_proven_syncs(workplace, changes, outcome, message):
     """A training run passes only with steps, a rising reward, and a proof of every weight sync."""
     document = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
     document |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
     answer = programs.train_answer(make_reply({**document, **changes}), workplace.matrix.cells[0])
-    assert (answer.outcome, answer.summary) == (outcome, said)
+    assert (answer.outcome, answer.summary) == (outcome, message)
 
 
 def test_cell_does_not_inherit_user_settings(workplace):
@@ -155,7 +155,7 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
 
 
 @pytest.mark.parametrize(
-    ("found", "code", "outcome", "said"),
+    ("found", "code", "outcome", "message"),
     [
         ({"a": OK, "b": LACKS}, 0, Outcome.PASS, "1 passed, 1 not applicable"),
         ({"a": OK, "b": WRONG}, 1, Outcome.FAIL, "1 passed, 1 failed; first b (assert 1 < 0)"),
@@ -166,11 +166,11 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
         ({"a": OK}, 3, Outcome.INFRA_ERROR, "pytest ended with 3: 1 passed"),
     ],
 )
-def test_conformance_run_needs_a_passed_test(found, code, outcome, said):
+def test_conformance_run_needs_a_passed_test(found, code, outcome, message):
     """A conformance run without a passed test or with an unknown exit code of pytest is an infrastructure error."""
     assert conformance.suite_outcome(
         found, in_cell.Completed(Completed(code, "", "", 1.0, False), "", "", Path())
-    ) == (outcome, said)
+    ) == (outcome, message)
 
 
 def test_recipe_adds_a_distribution_name(workplace):

@@ -240,14 +240,14 @@ def test_interrupt_keeps_results_and_ends_the_program(hanging_world, tmp_path, n
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--cells", "vllm-0.12.0+trl-9"], "did you mean vllm-0.12.0+trl-0.25.0"),
         (["--ray", "nowhere"], "--ray"),
         (["--store", "FILE"], "cannot be used as a store: File exists"),
     ],
 )
-def test_invalid_arguments_are_refused_in_one_line(capsys, tmp_path, arguments, said):
+def test_invalid_arguments_are_refused_in_one_line(capsys, tmp_path, arguments, message):
     """Invalid arguments exit with 2 and one line on stderr."""
     (tmp_path / "file").write_text("")
     command_line = [str(tmp_path / "file") if item == "FILE" else item for item in arguments]
@@ -256,7 +256,7 @@ def test_invalid_arguments_are_refused_in_one_line(capsys, tmp_path, arguments, 
     code = cli.main(["run", "--cells", "vllm-0.12.0+trl-0.25.0", "--layers", "contract", *command_line])
     output, errors = capsys.readouterr()
     assert (code, output, len(errors.splitlines())) == (2, "", 1)
-    assert said in errors
+    assert message in errors
 
 
 def wait_until(condition, timeout_s=500):

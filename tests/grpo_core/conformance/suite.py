@@ -309,10 +309,10 @@ def test_invalid_update_changes_nothing(engine_case, fault):
     elif fault == "kind":
         tensors["lm_head.weight"] = tensors["lm_head.weight"].int()
     source = torn() if fault == "torn" else tensors.items()
-    expected, says = (
+    expected, message = (
         ((EngineError, OSError), "the source failed") if fault == "torn" else (EngineError, "extra|lm_head")
     )
-    with pytest.raises(expected, match=says):
+    with pytest.raises(expected, match=message):
         engine.update_weights(source, engine_case.version + 1)
     assert (engine.policy_version, engine.fingerprint()) == (engine_case.version, stored)
     check_samples_match_weights(engine_case)
@@ -353,11 +353,11 @@ IMPOSSIBLE = {
 def test_invalid_request_is_refused_and_engine_continues(engine_case, fault):
     """The error names the engine, the request and the invalid value."""
     engine = engine_case.ready()
-    request, params, says = IMPOSSIBLE[fault]
+    request, params, message = IMPOSSIBLE[fault]
     with pytest.raises(EngineError) as caught:
         engine.generate([*make_requests(2), request], params)
     assert engine.name.split()[0] in str(caught.value)
-    assert re.search(says, str(caught.value)), caught.value
+    assert re.search(message, str(caught.value)), caught.value
     check_samples_match_weights(engine_case)
 
 
