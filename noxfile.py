@@ -246,7 +246,7 @@ def quick(session: nox.Session) -> None:
     """Run the tests closest to a file, in seconds, without torch and cells: -- FILE (source, known issue or test)."""
     if not session.posargs:
         session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalog/issues/SCH001.toml")
-    paths, options = split_arguments(session, near=True)
+    paths, options = split_arguments(session, direct_only=True)
     light = [path for path in paths if not needs_torch([path])]
     if not light:
         session.error("no test without torch rests on that; nox -s tests -- FILE")
@@ -255,11 +255,11 @@ def quick(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-n", "2", "-m", marks, *options, *map(str, light))
 
 
-def split_arguments(session: nox.Session, *, near: bool = False) -> tuple[list[Path], list[str]]:
+def split_arguments(session: nox.Session, *, direct_only: bool = False) -> tuple[list[Path], list[str]]:
     """Split a session's arguments into test files (those given, or covering a given file) and pytest's options."""
     # Tests by their own name go to pytest as they are; only a file of another kind is looked up.
     files = [word for word in session.posargs if Path(word).exists()]
-    paths = select_tests([Path(file) for file in files], near=near)
+    paths = select_tests([Path(file) for file in files], direct_only=direct_only)
     if files and not paths:
         session.error(f"no test rests on {' '.join(files)}")
     return paths, [word for word in session.posargs if word not in files]

@@ -26,7 +26,7 @@ _IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
 _STARTED = re.compile(rf"-m {_OURS}")
 
 
-def select_tests(paths: Sequence[Path], *, near: bool = False) -> list[Path]:
+def select_tests(paths: Sequence[Path], *, direct_only: bool = False) -> list[Path]:
     """Return the test files that depend on one of these files, or on a file in one of these folders.
 
     For a Python file all indirect imports are followed. For data and folders only direct imports are, because
@@ -34,16 +34,18 @@ def select_tests(paths: Sequence[Path], *, near: bool = False) -> list[Path]:
 
     Args:
         paths: Sources, data files or folders; a test file selects itself.
-        near: Whether to select only tests of the same package that import the module directly. For data, they must
-            import a module of the data's package other than its `__init__`.
+        direct_only: Whether to select only tests of the same package that import the module directly. For data, they
+            must import a module of the data's package other than its `__init__`.
     """
     selected = set()
     for path in map(Path.resolve, paths):
         files = _files(path)
         owners = {owner for file in files for owner in _owners(file)}
-        depth = 1 if near or path.suffix != ".py" else None
+        depth = 1 if direct_only or path.suffix != ".py" else None
         for test in all_tests():
-            if test in files or (closure(test, depth) & owners and not (near and _is_distant(test, path))):
+            if test in files or (
+                closure(test, depth) & owners and not (direct_only and _is_distant(test, path))
+            ):
                 selected.add(test)
     return sorted(selected)
 

@@ -12,9 +12,9 @@ from tests.select_tests import ROOT
 pytestmark = pytest.mark.xdist_group("sources")
 
 
-def names(*paths: str, near: bool = False) -> set[str]:
+def names(*paths: str, direct_only: bool = False) -> set[str]:
     """Return the names of the selected test files."""
-    test_files = select_tests.select_tests([ROOT / path for path in paths], near=near)
+    test_files = select_tests.select_tests([ROOT / path for path in paths], direct_only=direct_only)
     return {str(path.relative_to(ROOT / "tests")) for path in test_files}
 
 
@@ -56,15 +56,17 @@ def test_independent_test_is_not_selected(path, test):
 
 
 def test_near_tests_are_few_and_of_the_same_package():
-    nearest = names("diagnostics/catalog/issues/SCH001.toml", near=True)
+    nearest = names("diagnostics/catalog/issues/SCH001.toml", direct_only=True)
     assert "diagnostics/test_catalog.py" in nearest
     assert nearest < names("diagnostics/catalog/issues/SCH001.toml")
     assert {name.partition("/")[0] for name in nearest} == {"diagnostics"}
     # Tests that read the catalog for another purpose are not near an entry.
     assert "diagnostics/test_doctor_hosts.py" not in nearest
     # A module that its package imports by listing the folder has near tests too.
-    assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
-    assert names("diagnostics/collect/gpus.py", near=True)
+    assert "diagnostics/test_lint_rules.py" in names(
+        "diagnostics/lint/rules/placeholders.py", direct_only=True
+    )
+    assert names("diagnostics/collect/gpus.py", direct_only=True)
 
 
 def test_only_tests_of_trainer_and_audit_need_torch():

@@ -51,7 +51,7 @@ def test_vllm_logprobs_match_transformers(device, cell, eager):
     done, answer = start_vllm(device, cell, eager=eager, share=0.3)
     assert answer is not None, done.stderr[-3000:]
     assert (answer["device"], {len(row) for row in answer["ids"]}) == (device, {12})
-    assert answer["apart"] < TOLERANCE[device]
+    assert answer["largest_difference"] < TOLERANCE[device]
 
 
 @pytest.mark.parametrize("device", [GPU_ONLY])

@@ -24,7 +24,7 @@ def make_reply(document, excerpt="", folder=Path()):
 
 
 @pytest.fixture
-def workplace(tmp_path, kit):
+def matrix_context(tmp_path, kit):
     """Return a matrix context with one cell, and user settings that cells must not inherit."""
     (tmp_path / "matrix.toml").write_text(kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP))
     return Context(
@@ -35,13 +35,13 @@ def workplace(tmp_path, kit):
 
 
 @pytest.fixture
-def run_layer(workplace, monkeypatch):
+def run_layer(matrix_context, monkeypatch):
     """Return a function that runs the scheduler layer on a program with this output and exit code."""
 
     def run_scheduler_layer(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
         monkeypatch.setattr(in_cell, "run", lambda *_, **__: Completed(code, output, "", 1.0, timed_out))
-        return BY_NAME["scheduler"].check(workplace, workplace.matrix.cells[0])
+        return BY_NAME["scheduler"].check(matrix_context, matrix_context.matrix.cells[0])
 
     return run_scheduler_layer
 
@@ -130,20 +130,20 @@ def test_modified_upstream_files_give_no_verdict(run_layer, kit):
         ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
     ],
 )
-def test_training_run_needs_proven_syncs(workplace, changes, outcome, message):
+def test_training_run_needs_proven_syncs(matrix_context, changes, outcome, message):
     """A training run passes only with steps, a rising reward, and a proof of every weight sync."""
     document = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
     document |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
-    answer = programs.train_answer(make_reply({**document, **changes}), workplace.matrix.cells[0])
+    answer = programs.train_answer(make_reply({**document, **changes}), matrix_context.matrix.cells[0])
     assert (answer.outcome, answer.summary) == (outcome, message)
 
 
-def test_cell_does_not_inherit_user_settings(workplace):
+def test_cell_does_not_inherit_user_settings(matrix_context):
     """A cell has no tokens, is offline, and has its own home and a PYTHONPATH of staged copies only."""
-    environment = workplace.cell_environ(workplace.matrix.cells[0])
+    environment = matrix_context.cell_environ(matrix_context.matrix.cells[0])
     assert "secret" not in environment.values()
     assert environment["HF_HUB_OFFLINE"] == "1"
-    assert Path(environment["HOME"]).is_relative_to(workplace.store.folder)
+    assert Path(environment["HOME"]).is_relative_to(matrix_context.store.folder)
     staged = {item.name for item in Path(environment["PYTHONPATH"]).iterdir()}
     assert staged == {"grpo_core", "repro", "diagnostics"}
     assert [item.name for item in Path(environment["PYTHONPATH"], "diagnostics").rglob("*.py")] == []
@@ -173,19 +173,21 @@ def test_conformance_run_needs_a_passed_test(found, code, outcome, message):
     ) == (outcome, message)
 
 
-def test_recipe_adds_a_distribution_name(workplace):
+def test_recipe_adds_a_distribution_name(matrix_context):
     """A recipe can add the metadata of a distribution, so that version checks find it."""
-    cell = workplace.matrix.cells[0]
-    packages = environments.environment_folder(workplace, cell) / "lib" / "python3.11" / "site-packages"
+    cell = matrix_context.matrix.cells[0]
+    packages = environments.environment_folder(matrix_context, cell) / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
-    environments._add_extras(workplace, cell, msgspec.structs.replace(cell.recipe, named="vllm=={vllm}+cpu"))
+    environments._add_extras(
+        matrix_context, cell, msgspec.structs.replace(cell.recipe, named="vllm=={vllm}+cpu")
+    )
     (distribution,) = importlib.metadata.distributions(path=[str(packages)])
     assert (distribution.name, distribution.version) == ("vllm", "1.0+cpu")
 
 
-def test_failed_server_start_has_its_first_error(workplace):
+def test_failed_server_start_has_its_first_error(matrix_context):
     """A failed server start has its error as a sign and in its summary; a server that answered passes."""
-    cell = workplace.matrix.cells[0]
+    cell = matrix_context.matrix.cells[0]
     error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
     failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
     answer = programs.server_answer(make_reply(failed, "the log's end"), cell)
@@ -198,9 +200,9 @@ def test_failed_server_start_has_its_first_error(workplace):
     assert programs.server_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
-def test_trl_training_layer(workplace):
+def test_trl_training_layer(matrix_context):
     """Finished steps pass, an exception fails with its location, and a missing mode is not run."""
-    cell = workplace.matrix.cells[0]
+    cell = matrix_context.matrix.cells[0]
     logged = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
     document = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": logged, "error": None}
     answer = programs.trl_answer(make_reply(document), cell)
@@ -235,9 +237,9 @@ def test_layers_are_ordered_by_requirements():
         assert set(layer.needs) <= set(names[:position]), layer.name
 
 
-def test_loss_layer_passes_fails_or_is_not_run(workplace, monkeypatch):
+def test_loss_layer_passes_fails_or_is_not_run(matrix_context, monkeypatch):
     """A trainer's loss passes within the bound, fails beyond it, and is not compared if the program cannot run."""
-    cell = workplace.matrix.cells[0]
+    cell = matrix_context.matrix.cells[0]
     verl = msgspec.structs.replace(cell, id="vllm-1.0+verl-1.0", trainer="verl")
     monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
     ran = []
@@ -245,11 +247,11 @@ def test_loss_layer_passes_fails_or_is_not_run(workplace, monkeypatch):
     def check(output, log=""):
         def run(command, *, cwd, **_options):
             ran.append((command[1:3], (cwd / "verl_loss.py").is_file()))
-            (workplace.folder("logs", verl.id) / "loss.log").write_text(log)
+            (matrix_context.folder("logs", verl.id) / "loss.log").write_text(log)
             return Completed(0 if output else 1, output, "", 1.0, False)
 
         monkeypatch.setattr(in_cell, "run", run)
-        return BY_NAME["loss"].check(workplace, verl)
+        return BY_NAME["loss"].check(matrix_context, verl)
 
     near, far = ({"losses": {"gspo": worst}, "advantages": {"grpo": 0.0}} for worst in (1e-9, 1e-3))
     assert check(json.dumps(near)).outcome is Outcome.PASS
@@ -262,13 +264,13 @@ def test_loss_layer_passes_fails_or_is_not_run(workplace, monkeypatch):
     assert set(map(str, ran)) == {"(['-m', 'verl_loss'], True)"}
 
 
-def test_contract_of_another_trainer_comes_from_the_index(workplace):
+def test_contract_of_another_trainer_comes_from_the_index(matrix_context):
     """A name missing at import fails the layer; names that only functions use give `not checked`."""
-    cell = workplace.matrix.cells[0]
+    cell = matrix_context.matrix.cells[0]
     outcomes = {}
     for version, vllm in (("0.5.0", "0.8.5"), ("0.9.1", "0.24.0"), ("0.7.1", "0.8.5"), ("99.0", "0.8.5")):
         verl = msgspec.structs.replace(cell, trainer="verl", version=version, vllm=vllm)
-        answer = BY_NAME["contract"].check(workplace, verl)
+        answer = BY_NAME["contract"].check(matrix_context, verl)
         outcomes[version] = answer.outcome
         assert all(name in answer.summary for _kind, name, _moment in answer.facts)
     assert outcomes == {

@@ -24,7 +24,7 @@ from tests.diagnostics.audit_recorded.test_damaged_runs import some_rows
 )
 def test_samples_without_learning_signal_are_a_fault(tmp_path, family, change):
     rows = [replace(row, **change(place, row)) for place, row in enumerate(some_rows(6))]
-    assert family in fault_families(audit_run(runs.as_verl(rows, tmp_path)))
+    assert family in fault_families(audit_run(runs.write_verl(rows, tmp_path)))
 
 
 def test_nan_rewards_in_json_lines_are_a_fault(tmp_path):
@@ -58,7 +58,7 @@ def needs_answer(completions, answer): return [0.0 for _ in completions]
 def test_reward_function_is_rerun_in_main_and_worker_thread(tmp_path, function, result):
     """The re-run gives the code of each fault; if the recording lacks a required column, it is not checked."""
     (tmp_path / "mine.py").write_text(REWARDS)
-    folder = runs.as_verl(some_rows(), tmp_path / "run")
+    folder = runs.write_verl(some_rows(), tmp_path / "run")
     audit = audit_run(folder, reward=f"{tmp_path / 'mine.py'}:{function}")
     (answer,) = (item for item in audit.results if item.probe == "P12")
     assert (answer.family, answer.outcome, answer.code) == result
@@ -70,4 +70,4 @@ def test_reward_function_is_rerun_in_main_and_worker_thread(tmp_path, function, 
 def test_unknown_reward_function_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(REWARDS)
     with pytest.raises(AuditError, match="absent"):
-        audit_run(runs.as_verl(some_rows(), tmp_path / "run"), reward=f"{tmp_path / 'mine.py'}:absent")
+        audit_run(runs.write_verl(some_rows(), tmp_path / "run"), reward=f"{tmp_path / 'mine.py'}:absent")

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from diagnostics.audit import checkpoint_validation as folders
+from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import server_settings
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import NOT_ASKED, AuditError
@@ -20,8 +20,8 @@ from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
 
 LOADS = [
-    lambda folder: folders.load_model(Path(folder)),
-    lambda folder: folders.load_tokenizer(Path(folder)),
+    lambda folder: checkpoint_validation.load_model(Path(folder)),
+    lambda folder: checkpoint_validation.load_tokenizer(Path(folder)),
     lambda folder: Reference(Path(folder)).vocabulary,
     model.load_model,
     model.load_tokenizer,
@@ -108,9 +108,9 @@ def test_model_larger_than_its_files_is_not_loaded(change, tiny, tmp_path, monke
     """Every config key that can make a model large is counted before the weights are allocated."""
     path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(AuditError, match=r"config\.json: "):
-        folders.load_model(path.parent)
+        checkpoint_validation.load_model(path.parent)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{", '{"hidden_size": ' + "9" * 5000 + "}"])
@@ -124,11 +124,11 @@ def test_oversized_tokenizer_or_device_file_is_not_read(tmp_path, looked_up_host
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(1 << 32)
     with pytest.raises(AuditError, match="larger than 128 MiB"):
-        folders.load_tokenizer(tmp_path)
+        checkpoint_validation.load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer.json").symlink_to("/dev/zero")
     with pytest.raises(AuditError, match="not a regular file"):
-        folders.load_tokenizer(tmp_path)
+        checkpoint_validation.load_tokenizer(tmp_path)
     assert not looked_up_hosts
 
 
@@ -145,8 +145,8 @@ TEMPLATES = {
 def test_chat_template_is_sandboxed_with_time_and_memory_limits(template, tiny, tmp_path, monkeypatch):
     """Templates that loop, allocate gigabytes or reach the interpreter leave the check undecided; limits are reset."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(folders, "_TEMPLATE_S", 0.3)
-    tokenizer = folders.load_tokenizer(tiny)
+    monkeypatch.setattr(checkpoint_validation, "_TEMPLATE_S", 0.3)
+    tokenizer = checkpoint_validation.load_tokenizer(tiny)
     tokenizer.chat_template = template
     limits = resource.getrlimit(resource.RLIMIT_AS)
     server = types.SimpleNamespace(tokenize=lambda _: [1, 2])
@@ -157,5 +157,5 @@ def test_chat_template_is_sandboxed_with_time_and_memory_limits(template, tiny, 
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     tokenizer.chat_template = "{{ messages[0].content }}"
-    ids = folders.chat_ids(tokenizer, [{"role": "user", "content": "ab"}])
+    ids = checkpoint_validation.chat_ids(tokenizer, [{"role": "user", "content": "ab"}])
     assert ids == tokenizer("ab")["input_ids"]

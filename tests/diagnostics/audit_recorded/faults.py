@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from safetensors.torch import load_file, save_file
 
 from diagnostics.audit.recorded.run_data import group_samples
-from tests.diagnostics.audit_recorded.runs import TOKENS, steps_of, with_streams
+from tests.diagnostics.audit_recorded.runs import FORMATS_WITH_TOKENS, steps_of, with_streams
 
 ALL_TRAINERS = ("parquet", "swift", "verl")
 
@@ -147,16 +147,17 @@ ROWS = (
     Fault("groups all right or all wrong", "rewards/no_spread",
           lambda rows, s: _rewards(rows, lambda row: float(sum(map(ord, row.prompt)) % (2 + s % 3) == 0)),
           ALL_TRAINERS),
-    Fault("one seed for all of a group", "samples/identical", _copy_first, TOKENS),
+    Fault("one seed for all of a group", "samples/identical", _copy_first, FORMATS_WITH_TOKENS),
     Fault("a resume that goes back", "data/repeated", _repeat_steps, ALL_TRAINERS),
     Fault("the prompt in the completion", "pairing/echo", _echo_prompt, ALL_TRAINERS),
     Fault("another prompt in the completion", "pairing/other", _insert_other_prompt, ALL_TRAINERS),
     Fault("no token in the loss", "masks/nothing",
-          lambda rows, _s: [with_streams(row, trained=(False,) * len(row.tokens.ids)) for row in rows], TOKENS),
+          lambda rows, _s: [with_streams(row, trained=(False,) * len(row.tokens.ids)) for row in rows],
+          FORMATS_WITH_TOKENS),
     Fault("other weights, no trace", "streams/unlike",
-          _streams(lambda _row, value, draw: value + draw.gauss(0, 0.15)), TOKENS),
+          _streams(lambda _row, value, draw: value + draw.gauss(0, 0.15)), FORMATS_WITH_TOKENS),
     Fault("a truncated distribution", "streams/nucleus",
-          _streams(lambda _row, value, draw: value + draw.choice((0.0, 0.1, 0.2))), TOKENS),
+          _streams(lambda _row, value, draw: value + draw.choice((0.0, 0.1, 0.2))), FORMATS_WITH_TOKENS),
 )  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def _tensors(rows):
     }
 
 
-def as_verl(rows, folder):
+def write_verl(rows, folder):
     """Write the rows as verl's rollout dumps, one JSONL file per step."""
     folder.mkdir(parents=True, exist_ok=True)
     for step, of_step in steps_of(rows).items():
@@ -157,7 +157,7 @@ def _table(rows, reward, advantage):
     return {name: [getattr(row, field) for row in rows] for name, field in fields.items()}
 
 
-def as_swift(rows, folder):
+def write_swift(rows, folder):
     """Write the rows as ms-swift's completions.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "completions.jsonl").open("w") as file:
@@ -170,7 +170,7 @@ def as_swift(rows, folder):
     return folder
 
 
-def as_parquet(rows, folder):
+def write_parquet(rows, folder):
     """Write the rows as TRL's completion tables, one Parquet file per step."""
     (folder / "completions").mkdir(parents=True, exist_ok=True)
     for step, of_step in steps_of(rows).items():
@@ -179,5 +179,5 @@ def as_parquet(rows, folder):
     return folder
 
 
-WRITERS = {"rollouts": write_rollouts, "verl": as_verl, "swift": as_swift, "parquet": as_parquet}
-TOKENS = ("rollouts",)
+WRITERS = {"rollouts": write_rollouts, "verl": write_verl, "swift": write_swift, "parquet": write_parquet}
+FORMATS_WITH_TOKENS = ("rollouts",)

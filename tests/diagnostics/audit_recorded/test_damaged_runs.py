@@ -86,7 +86,7 @@ def test_truncated_weights_are_reported(tmp_path):
 def test_fifth_folder_of_one_format_is_reported_as_unread(tmp_path):
     """The audit reads four folders of one format and is undecided if there are more."""
     for name in "abcde":
-        runs.as_verl(some_rows(), tmp_path / name)
+        runs.write_verl(some_rows(), tmp_path / name)
     audit, facts = audit_with_notes(tmp_path)
     assert audit.outcome == NOT_DECIDED
     assert [fact.values["why"] for fact in facts] == ["1 more of this kind were not read"]

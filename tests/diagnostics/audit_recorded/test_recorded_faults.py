@@ -62,7 +62,7 @@ def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
 def test_advantages_of_no_known_formula_are_undecided(rows, tmp_path):
     """Advantages that stand one row away from their samples fit no formula."""
     shifted = [replace(row, advantage=rows[place - 1].advantage) for place, row in enumerate(rows)]
-    result = audit_run(runs.as_parquet(shifted, tmp_path))
+    result = audit_run(runs.write_parquet(shifted, tmp_path))
     assert (fault_families(result), result.outcome) == (set(), NOT_DECIDED)
     assert [answer.family for answer in result.select(NOT_DECIDED)] == ["advantages"]
 

@@ -81,7 +81,7 @@ def largest_difference(folder: Path, ids: list, logprobs: list) -> float:
     return most
 
 
-def free_bytes(llm) -> dict:
+def measure_sleep(llm) -> dict:
     """Let the engine sleep and wake; return the free bytes of the device before sleep, asleep, and awake again."""
     import torch
 
@@ -119,9 +119,13 @@ def main() -> None:
         )
         llm = LLM(folder, **arguments(options, device))
         before = sample_prompts(llm)
-        answer = {"device": device, "ids": before[0], "apart": largest_difference(Path(folder), *before)}
+        answer = {
+            "device": device,
+            "ids": before[0],
+            "largest_difference": largest_difference(Path(folder), *before),
+        }
         if options.get("sleep"):
-            answer |= {"total": total, **free_bytes(llm), "after": sample_prompts(llm)[0]}
+            answer |= {"total": total, **measure_sleep(llm), "after": sample_prompts(llm)[0]}
         if options.get("wanted"):
             torch.empty(int(options["wanted"] * total), dtype=torch.uint8, device="cuda")
         del ballast

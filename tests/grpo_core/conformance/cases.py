@@ -152,7 +152,7 @@ class Case:
             self.version = self.engine.policy_version
         return self.engine
 
-    def needs(self, *names: str) -> None:
+    def require(self, *names: str) -> None:
         """Skip the test if the engine's capabilities lack one of these."""
         capabilities = self.engine.capabilities
         for name in names:

@@ -173,7 +173,7 @@ def test_empty_request_list_returns_empty_list(engine_case):
 
 def test_sample_depends_only_on_the_seed(engine_case):
     """A repeated, single, reordered or renamed request gives the same ids, and the same log-probs up to rounding."""
-    engine_case.needs("seeds")
+    engine_case.require("seeds")
     engine_case.ready()
     batch = make_requests(21)
     together = sample_checked(engine_case, batch)
@@ -191,7 +191,7 @@ def test_different_seeds_give_different_samples(engine_case):
 
     A seed has 63 bits. The seeds here differ in their lowest 32 bits: torch's generator on a CPU uses no others.
     """
-    engine_case.needs("seeds")
+    engine_case.require("seeds")
     engine_case.ready()
     seeds = [0, 1, 2, 2**16, 2**31, 2**31 + 1, 2**32 + 3, 2**53 + 4, 2**63 - 1]
     group = [Request(f"r{seed}", PROMPTS[0], seed) for seed in seeds]
@@ -203,7 +203,7 @@ def test_different_seeds_give_different_samples(engine_case):
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 def test_logprobs_match_the_trainer(engine_case, temperature):
     """At the requested temperature, for short and long prompts, the log-prob of every token matches."""
-    engine_case.needs(*(["temperature"] if temperature != 1 else []))
+    engine_case.require(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
     batch = make_requests(21)
     completions = sample_checked(engine_case, batch, replace(PLAIN, temperature=temperature))
@@ -213,7 +213,7 @@ def test_logprobs_match_the_trainer(engine_case, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_token_frequencies_match_logprobs(engine_case, temperature):
     """A thousand samples show whether tokens come from the distribution whose log-probs are reported."""
-    engine_case.needs(*(["temperature"] if temperature != 1 else []))
+    engine_case.require(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
     check_frequencies(engine_case, temperature, count=1000)
 
@@ -240,7 +240,7 @@ def test_completion_ends_at_first_stop_id_or_max_tokens(engine_case):
 
 def test_stop_id_only_truncates(engine_case):
     """Tokens before it equal those sampled without stop ids; a stop id at max_tokens counts as `stop`."""
-    engine_case.needs("seeds")
+    engine_case.require("seeds")
     engine_case.ready()
     batch, params = make_requests(40, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
     complete = sample_checked(engine_case, batch, replace(params, stop_ids=()))
@@ -254,7 +254,7 @@ def test_stop_id_only_truncates(engine_case):
 
 def test_sampling_after_sleep_requires_wake_and_update(engine_case):
     """Both calls may be repeated, and afterwards the engine samples as before."""
-    engine_case.needs("sleep", "update")
+    engine_case.require("sleep", "update")
     engine = engine_case.ready()
     engine.sleep()
     engine.sleep()
@@ -273,7 +273,7 @@ def test_sampling_after_sleep_requires_wake_and_update(engine_case):
 
 def test_weight_updates_are_complete(engine_case):
     """After each of six large updates, the samples come from the new weights, although the prompts were cached."""
-    engine_case.needs("update")
+    engine_case.require("update")
     batch = make_requests(14)
     for seed in range(6):
         before = engine_case.reference.copy()
@@ -291,7 +291,7 @@ def test_weight_updates_are_complete(engine_case):
 @pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "kind", "torn"])
 def test_invalid_update_changes_nothing(engine_case, fault):
     """A missing, extra, misshapen or mistyped parameter is refused, and so is a source that fails half-way."""
-    engine_case.needs("update")
+    engine_case.require("update")
     engine = engine_case.ready()
     stored = engine.fingerprint()
     tensors = {name: value.detach() * 2 for name, value in engine_case.reference.tensors()}
@@ -320,7 +320,7 @@ def test_invalid_update_changes_nothing(engine_case, fault):
 
 def test_engine_copies_the_weights(engine_case):
     """A training step that changes the weights in place does not reach the engine before an update."""
-    engine_case.needs("update")
+    engine_case.require("update")
     engine_case.ready()
     published = engine_case.reference.copy()
     engine_case.reference.perturb(7)
