@@ -1,11 +1,13 @@
-"""Run a program with its output captured as text, and choose a port for it."""
+"""Run programs with captured output, wait for processes, and choose a free port."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -27,3 +29,19 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 500) -> None:
+    """Poll until the condition holds; fail after the time limit."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)

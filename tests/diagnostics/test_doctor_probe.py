@@ -21,7 +21,7 @@ from diagnostics.doctor.probe.child_processes import ChildProcesses, ChildResult
 from diagnostics.fixes import fix_text
 from tests.cells import cell_python
 from tests.diagnostics.test_doctor_machine import HEALTHY
-from tests.processes import run_text
+from tests.processes import is_running, run_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GPU = replace(HEALTHY, gpus=Gpus("none"))
@@ -118,7 +118,7 @@ def test_hanging_import_is_killed_with_its_children(modules, rules):
             break
     assert "did not end within its limit" in outcome(ended, rules).reason
     assert not ended.log.parent.exists()
-    assert has_ended(int((modules / "pid").read_text()))
+    assert not is_running(int((modules / "pid").read_text()))
 
 
 def lend_interpreter(environment):
@@ -137,15 +137,6 @@ def read_pipe(pipe, limit_s=500):
         return os.read(descriptor, 4096).decode()
     finally:
         os.close(descriptor)
-
-
-def has_ended(pid):
-    """Return whether a process has ended, also as a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state == "Z"
 
 
 @pytest.mark.parametrize(

@@ -4,33 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from diagnostics import process
+from tests.processes import is_running, wait_until
 
 PRINT_AND_SPAWN = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
 """
-
-
-def is_running(pid):
-    """Return whether a process runs and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for_end(pid):
-    """Poll until a killed process has ended; its parent has ended too and cannot wait for it."""
-    while is_running(pid):
-        time.sleep(0.01)
-    return True
 
 
 def test_output_errors_and_code_are_returned():
@@ -44,14 +28,14 @@ def test_hanging_program_is_killed_with_its_descendants(monkeypatch):
     program = PRINT_AND_SPAWN + "child.wait()"
     done = process.run([sys.executable, "-c", program], timeout_s=3)
     assert done.timed_out
-    assert wait_for_end(int(done.output))
+    wait_until(lambda: not is_running(int(done.output)))
 
 
 def test_descendants_of_a_finished_program_are_killed(monkeypatch):
     monkeypatch.setattr(process, "GRACE_S", 0.5)
     done = process.run([sys.executable, "-c", PRINT_AND_SPAWN], timeout_s=60)
     assert done.code == 0
-    assert wait_for_end(int(done.output))
+    wait_until(lambda: not is_running(int(done.output)))
 
 
 def test_output_beyond_the_limit_is_dropped():

@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.diagnostics.fake_environments import EnvironmentBuilder
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RECORDED = HERE / "commands.json"
@@ -44,18 +46,9 @@ def create_inputs(folder):
     """Copy the inputs into a folder and create the fake environments there."""
     shutil.copytree(HERE / "inputs", folder, dirs_exist_ok=True)
     for name, distributions in ENVIRONMENTS.items():
-        site = folder / name / "lib" / "python3.11" / "site-packages"
-        site.mkdir(parents=True)
-        (folder / name / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
-        (folder / name / "bin").mkdir()
-        (folder / name / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
+        maker = EnvironmentBuilder(folder / name)
         for package, version, requires in distributions:
-            info = site / f"{package}-{version}.dist-info"
-            info.mkdir()
-            lines = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}"]
-            lines += [f"Requires-Dist: {item}" for item in requires]
-            (info / "METADATA").write_text("\n".join(lines) + "\n")
-            (info / "INSTALLER").write_text("pip")
+            maker.add(package, version, requires=requires)
     (folder / "env_old" / "bin" / "python").chmod(0o755)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from grpo_core import run
 from grpo_core.config import Config, ModelConfig, RolloutConfig, TaskConfig
@@ -63,6 +64,14 @@ def forked_servers(trainer):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "start_child", trainer.start_server)
         yield trainer
+
+
+@pytest.fixture
+def float64():
+    """Compute in float64, to compare closed forms."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture

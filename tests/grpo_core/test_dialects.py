@@ -14,6 +14,8 @@ from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS, dialect
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 LONGEST = 5
 # Two groups of three; log-probs of each token: current, proximal, behaviour, reference.
 # They include ratios beyond each clip on both sides, beyond 3 (dual clip) and beyond 5 (CISPO), log-ratios of 3 to the
@@ -223,14 +225,6 @@ def expected_loss(name: str) -> float:
         ]
         rows.append([loss_of(token) for token in tokens])
     return total(rows)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    """Compare closed forms in float64."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def loss_function(options: LossConfig):

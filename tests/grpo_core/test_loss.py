@@ -23,13 +23,7 @@ from grpo_core.learn.losses import (
     token_weights,
 )
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    """Compare closed forms in float64."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 PLAIN = LossConfig(correction="none")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diagnostics.matrix import command as cli
+from tests.processes import is_running, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -257,19 +257,3 @@ def test_invalid_arguments_are_refused_in_one_line(capsys, tmp_path, arguments, 
     output, errors = capsys.readouterr()
     assert (code, output, len(errors.splitlines())) == (2, "", 1)
     assert message in errors
-
-
-def wait_until(condition, timeout_s=500):
-    """Wait until the condition holds."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.02)
-
-
-def is_running(pid):
-    """Return whether a process runs and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.watch import StallClock
 from evaluation.hang import bench
 from tests.diagnostics.hang.processes import BLIND, running
+from tests.processes import wait_until
 
 CASES = {case.name: case for case in bench.cases()}
 HOST = str(bench.HERE / "host.py")
@@ -40,14 +40,6 @@ def test_real_jobs_get_correct_verdicts(monkeypatch):
         rows = list(pool.map(lambda name: bench.score(CASES[name], *bench.observe(CASES[name])), names))
     checked = [(row["right_process"], row["right_cause"], row["victim_named"]) for row in rows]
     assert checked == [(True, True, False)] * len(names), rows
-
-
-def wait_until(condition, seconds=300):
-    """Poll until the condition holds; fail after the time limit."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def syscalls_below(pid):
