@@ -6,7 +6,6 @@ import io
 import re
 import tarfile
 import textwrap
-import zipfile
 
 import httpx
 import pytest
@@ -15,6 +14,7 @@ from diagnostics.api_index import build, query, store
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.commands import version_answers
 from tests.case_files import read_cases
+from tests.wheels import make_wheel
 
 SOURCES = read_cases(__file__, "packages.yaml")
 ENGINE, TRAINER, TRAINER_2 = SOURCES["engine"], SOURCES["trainer"], SOURCES["trainer_2"]
@@ -43,23 +43,6 @@ PACKAGES = {
 _CACHED = (
     store._load, query.surface_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
 )  # fmt: skip
-
-
-def make_wheel(package, version, files, requires):
-    """Return the bytes of a wheel."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, textwrap.dedent(text))
-        lines = [
-            "Metadata-Version: 2.1",
-            f"Name: {package}",
-            f"Version: {version}",
-            "Requires-Python: >=3.10",
-        ]
-        lines += [f"Requires-Dist: {item}" for item in requires]
-        archive.writestr(f"{package}-{version}.dist-info/METADATA", "\n".join(lines) + "\n\ntext")
-    return stream.getvalue()
 
 
 def make_sdist(package, version, files, requires):

@@ -1,6 +1,7 @@
 """Frameworks that only a TOML file describes are recognised, read into the run plan and checked by the rules."""
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -20,21 +21,6 @@ from tests.diagnostics.lint_helpers import lint, plans, report
 PACKAGE = Path(diagnostics.__file__).parent
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "lint.md").read_text(encoding="utf-8")
 RUNS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())["plans"]
-NEW_FRAMEWORK = """
-name = "newrl"
-display_name = "NewRL"
-parser = "argparse"
-
-[lint]
-rank = 9
-start = [{ module = 'newrl\\.train$', framework_parser = true }]
-derived = [{ name = "rollout.mode", source = "option:share_gpus", values = { true = "colocate", false = "async" } }]
-
-[lint.names]
-engine_len = "engine.max_length"
-prompt_len = "data.max_prompt"
-answer_len = "data.max_completion"
-"""
 SLIME = (
     "python3 train.py --actor-num-gpus-per-node 4 --rollout-num-gpus-per-engine 2 --rollout-batch-size 32 "
 )
@@ -57,7 +43,7 @@ def test_a_toml_file_alone_adds_a_framework(tmp_path):
             (copy / path.name).symlink_to(path)
     for path in (PACKAGE / "frameworks").glob("*.*"):
         (copy / "frameworks" / path.name).write_bytes(path.read_bytes())
-    (copy / "frameworks" / "newrl.toml").write_text(NEW_FRAMEWORK)
+    shutil.copy(Path(__file__).with_name("newrl.toml"), copy / "frameworks")
     script = tmp_path / "run.sh"
     script.write_text(
         "python -m newrl.train --share-gpus true --engine-len 2048 --prompt-len 1024 --answer-len 2000\n"

@@ -7,50 +7,10 @@ import sys
 import pytest
 
 from diagnostics import __main__ as command
+from tests.case_files import read_cases
 
-TRL = """from trl import GRPOConfig
-args = GRPOConfig(
-    use_vllm=True,
-    vllm_dtype="auto",
-    vllm_guided_decoding_regex=r"\\d+",
-    scale_rewards=False,
-    max_prompt_length=512,
-    temperature=0.9,
-)
-"""
-SWIFT = """swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B \\
-    --train_type lora \\
-    --multi_turn_func math_tip_trick \\
-    --top_k 50
-"""
-VERL = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
-    actor_rollout_ref.model.path=Qwen/Qwen2.5-7B \\
-    reward_model.strategy=fsdp \\
-    ray_init.num_cpus=16
-"""
-OPENRLHF = (
-    "python3 -m openrlhf.cli.train_ppo_ray --pretrain m --vllm_num_engines 8 --advantage_estimator gae\n"
-)
-VLLM = "vllm serve m --swap-space 8 --max-model-len 4096\n"
-# File: text, both releases, and the reported options with their severity.
-CASES = {
-    "train.py": (
-        TRL, "trl==0.17", "trl==1.16",
-        "error vllm_dtype, error vllm_guided_decoding_regex, error max_prompt_length, warning scale_rewards, "
-        "warning vllm_mode, warning max_completion_length, warning top_k, warning beta, warning loss_type, "
-        "warning vllm_importance_sampling_correction",
-    ),
-    "swift.sh": (
-        SWIFT, "ms-swift==3.8.0", "ms-swift==4.6.0", "error train_type, error multi_turn_func, warning top_p",
-    ),
-    "verl.sh": (VERL, "verl==0.4.1", "verl==0.9.1", "error reward_model.strategy, error ray_init.num_cpus"),
-    "openrlhf.sh": (
-        OPENRLHF, "openrlhf==0.9.0", "openrlhf==0.11.2",
-        "error pretrain, error vllm_num_engines, error advantage_estimator, warning prompt_max_len, "
-        "warning rollout.micro_batch_size, warning train.micro_batch_size",
-    ),
-    "vllm.sh": (VLLM, "vllm==0.10.2", "vllm==0.33", "error swap_space, warning gpu_memory_utilization"),
-}  # fmt: skip
+CASES = read_cases(__file__, "migrations.yaml")
+TRL, SWIFT = CASES["train.py"]["text"], CASES["swift.sh"]["text"]
 
 
 @pytest.fixture
@@ -71,39 +31,27 @@ def migrate(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_changes_for_a_run_are_reported(migrate, name):
     """Removed options, values of another type, and changed defaults of unset options are reported."""
-    text, old, new, expected = CASES[name]
-    code, output, _ = migrate(name, text, "--from", old, "--to", new, "--format", "json")
+    case = CASES[name]
+    text, new = case["text"], case["to"]
+    code, output, _ = migrate(name, text, "--from", case["from"], "--to", new, "--format", "json")
     report = json.loads(output)
     keys = [
         f"{item['severity']} {item['evidence'][0]['text'].split(' = ')[0]}" for item in report["findings"]
     ]
-    assert sorted(keys) == sorted(expected.split(", "))
+    assert sorted(keys) == sorted(case["reported"])
     assert (code, {item["code"] for item in report["findings"]}) == (1, {"CFG113"})
     assert migrate(name, text, "--from", new, "--to", new)[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "removed", "added"),
-    [
-        (
-            "train.py",
-            [TRL.splitlines()[3], TRL.splitlines()[4]],
-            ['    vllm_structured_outputs_regex=r"\\d+",'],
-        ),
-        ("swift.sh", ["    --train_type lora \\"], ["    --tuner_type lora \\"]),
-        ("verl.sh", ["    ray_init.num_cpus=16"], ["    ray_kwargs.ray_init.num_cpus=16"]),
-        ("vllm.sh", [], []),
-    ],
-)
-def test_patch_has_certain_edits_only(migrate, tmp_path, name, removed, added):
+@pytest.mark.parametrize("name", [name for name in CASES if "removed" in CASES[name]])
+def test_patch_has_certain_edits_only(migrate, tmp_path, name):
     """The patch, which git applies, has exact renames and removes options without effect; lint writes no file."""
-    text, old, new, _ = CASES[name]
-    code, patch, _ = migrate(name, text, "--from", old, "--to", new, "--diff")
-    assert (code, bool(patch)) == (1, bool(removed))
+    case = CASES[name]
+    code, patch, _ = migrate(name, case["text"], "--from", case["from"], "--to", case["to"], "--diff")
+    assert (code, bool(patch)) == (1, bool(case["removed"]))
     if patch:
         subprocess.run(["git", "apply", "-p0"], input=patch, text=True, check=True, cwd=tmp_path)
-        expected = text.replace("\n".join(removed), "\n".join(added))
-        assert (tmp_path / name).read_text() == expected
+        assert (tmp_path / name).read_text() == case["text"].replace(case["removed"], case["added"])
 
 
 @pytest.mark.parametrize("text", [TRL.replace("\n", "\r\n"), TRL.replace("use_vllm", "\tuse_vllm")])

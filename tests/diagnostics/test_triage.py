@@ -10,6 +10,9 @@ from diagnostics.logs.prefixes import parse_line
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
+from tests.case_files import read_cases
+
+LINES = read_cases(__file__, "log_lines.yaml")
 
 SITE = "/opt/env/lib/python3.12/site-packages"
 WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -169,77 +172,20 @@ def test_fingerprint_ignores_paths_lines_and_values(triage_lines):
     assert first.fingerprint == same.fingerprint != different.fingerprint
 
 
-PREFIXED = [
-    ('[rank12]:   File "x"', '  File "x"', "12"),
-    ("\x1b[36m(WorkerDict pid=9, ip=10.0.0.1)\x1b[0m   File", "  File", ""),
-    ("(Worker_TP3 pid=9) ERROR 01-31 10:00:00 [multiproc_executor.py:596] boom", "boom", "3"),
-    ("[default2]:[rank2]: boom", "boom", "2"),
-    ("2026-01-31T10:00:00.123456Z [ERROR:swift] boom", "boom", ""),
-    ("trainer-1  | 2026-01-31 10:00:00,123 - ERROR - boom", "boom", ""),
-    ("10.0.0.1: [rank0]: boom", "boom", "0"),
-    ("  1%|#   | 1/100\rboom", "boom", ""),
-    ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
-    ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),
-    ("2026-01-31 10:00:00.123 | ERROR    | rollout:run:17 - boom", "boom", ""),
-    ("2026-01-31 10:00:00 [error    ] boom", "boom", ""),
-    ("[2026-01-31 10:00:00,123] [INFO] [config.py:17:print] [Rank 3] boom", "boom", "3"),
-    ("2026-01-31T10:00:00.123456789Z stderr F boom", "boom", ""),
-    ("Jan 31 10:00:00 node1 train[17]: boom", "boom", ""),
-    ("2026-01-31 10:00:00,123\tERROR worker.py:7 -- boom", "boom", ""),
-    ("(autoscaler +2m3s) boom", "boom", ""),
-    ("[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] boom", "boom", ""),
-    ("2026-01-31 10:00:00,123 - train.py - root - WARNING - boom", "boom", ""),
-    (" 3: boom", "boom", "3"),
-    ("> > boom", "boom", ""),
-    ("File &quot;x&quot; &lt;module&gt;", 'File "x" <module>', ""),
-    ("[36m(TaskRunner pid=9)[0m boom", "boom", ""),
-]  # fmt: skip
-
-
 def test_log_prefixes_are_removed():
     """Time, rank, actor, level and terminal codes are removed; the indentation of the message stays."""
-    results = [(raw, parse_line(raw).text, parse_line(raw).rank) for raw, _, _ in PREFIXED]
-    assert [result for result, expected in zip(results, PREFIXED, strict=True) if result != expected] == []
+    results = [[raw, parse_line(raw).text, parse_line(raw).rank] for raw, _, _ in LINES["prefixed"]]
+    assert results == LINES["prefixed"]
 
 
-BOX = [
-    "╭─────────────────────────────── Traceback (most recent call last) ────────────────────────────────╮",
-    "│ /opt/env/lib/python3.12/site-packages/vllm/v1/core/kv_cache_utils.py:7 in check                  │",
-    "│                                                                                                  │",
-    "│ ❱ 7     raise ValueError(                                                                        │",
-    "╰──────────────────────────────────────────────────────────────────────────────────────────────────╯",
-]
-CELL = [
-    "---------------------------------------------------------------------------",
-    "ValueError                                Traceback (most recent call last)",
-    "Cell In[3], line 1",
-    "----> 1 train()",
-    "",
-    f"File {SITE}/vllm/v1/core/kv_cache_utils.py:7, in check(config)",
-    "      6 def check(config):",
-    "----> 7     raise ValueError(",
-    "",
-]
-
-
-# Tracebacks with the colours of Python from 3.13 on, and of IPython in its mode Plain.
-COLOURED = [
-    "Traceback (most recent call last):",
-    f'  File \x1b[35m"{SITE}/vllm/a.py"\x1b[0m, line \x1b[35m7\x1b[0m, in \x1b[35mcheck\x1b[0m',
-    f"\x1b[1;35mValueError\x1b[0m: \x1b[35m{ROOT[12:]}\x1b[0m",
-]
-PLAIN = [
-    "Traceback \x1b[36m(most recent call last)\x1b[39m:",
-    f"\x1b[36m  \x1b[39m\x1b[36mFile \x1b[32m{SITE}/vllm/a.py:7\x1b[36m in \x1b[39m\x1b[35mcheck\x1b[39m",
-    f"\x1b[31mValueError\x1b[39m\x1b[31m:\x1b[39m {ROOT[12:]}",
-]
+BOX, CELL = LINES["rich_box"], LINES["ipython_cell"]
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        COLOURED,
-        PLAIN,
+        LINES["python_3_13_colours"],
+        LINES["ipython_colours"],
         [*BOX, ROOT],
         [*BOX, "ValueError: No available memory for the cache", "blocks. Try increasing `gpu_memory_utilization`."],
         ["[01/31/26 10:00:00] ERROR    the engine failed                     train.py:8",

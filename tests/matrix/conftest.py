@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import http.server
@@ -13,8 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +24,7 @@ import pytest
 
 from diagnostics.api_index import query, store
 from diagnostics.matrix import command
+from tests.wheels import make_wheel, wheel_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -36,34 +35,12 @@ def build_wheel(
     name: str,
     version: str,
     files: dict[str, str],
-    *,
-    requires: tuple[str, ...] = (),
-    extras: dict[str, tuple[str, ...]] | None = None,
+    **more: Iterable[str] | dict[str, Iterable[str]],
 ) -> Path:
-    """Write a pure wheel that real installers accept."""
-    info = f"{name.replace('-', '_')}-{version}.dist-info"
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    lines += [f"Requires-Dist: {item}" for item in requires]
-    for extra, items in (extras or {}).items():
-        lines += [
-            f"Provides-Extra: {extra}",
-            *(f'Requires-Dist: {item} ; extra == "{extra}"' for item in items),
-        ]
-    members = {
-        **{path: textwrap.dedent(text) for path, text in files.items()},
-        f"{info}/METADATA": "\n".join(lines) + "\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = []
-    for path, text in members.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        record.append(f"{path},sha256={digest},{len(text.encode())}")
-    members[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]) + "\n"
+    """Write a pure wheel into a folder; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    wheel = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in members.items():
-            archive.writestr(path, text)
+    wheel = folder / wheel_name(name, version)
+    wheel.write_bytes(make_wheel(name, version, files, **more))
     return wheel
 
 
