@@ -20,7 +20,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_container_runs_without_root():
-    """One user other than root is set before the project's files are copied."""
+    """The container sets one user other than root before the project's files are copied."""
     words = [word for word, _ in instructions()]
     assert words.count("USER") == 1
     (user,) = [rest for word, rest in instructions() if word == "USER"]

@@ -167,7 +167,7 @@ def test_other_servers_are_refused(tmp_path, wanted, documents, message):
 
 @pytest.mark.parametrize("wanted", ["grpo-core", "vllm"])
 def test_wrong_token_is_reported(tmp_path, wanted):
-    """It is not reported as another kind of server."""
+    """A wrong token is reported as such, not as another kind of server."""
     options, refusal = (
         RolloutConfig(server=wanted, timeout_s=500),
         {"detail": "the token is missing or wrong"},

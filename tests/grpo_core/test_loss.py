@@ -56,7 +56,7 @@ def test_kl_estimators(estimator, expected):
 
 
 def test_k1_and_k3_are_unbiased():
-    """Their exact expectation under the current policy is KL(current || reference)."""
+    """The exact expectation of each estimator under the current policy is KL(current || reference)."""
     current = torch.log_softmax(torch.tensor([0.3, -1.0, 2.0]), -1)
     reference = torch.log_softmax(torch.tensor([1.0, 0.0, 0.5]), -1)
     exact = (current.exp() * (current - reference)).sum()
@@ -203,7 +203,7 @@ def test_step_of_filtered_samples_has_zero_loss(step, options):
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), options=configurations)
 def test_ratio_of_equal_policies_is_exactly_one(dtype, lengths, options):
-    """This holds per token and per sequence, in every dialect."""
+    """The ratio is exactly 1 per token and per sequence, in every dialect."""
     torch.set_default_dtype(getattr(torch, dtype))
     mask = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
     current = torch.randn(len(lengths), 5)

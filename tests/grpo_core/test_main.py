@@ -43,7 +43,7 @@ def _noisy(function):
 
 
 def test_train_prints_a_summary(tmp_path, monkeypatch, capfd):
-    """It has the reward, the sync proofs and the files, and no colour in a pipe."""
+    """The summary has the reward, the sync proofs and the files, and no colour in a pipe."""
     monkeypatch.chdir(tmp_path)
     assert main(["train", *TINY]) == 0
     out = capfd.readouterr().out
@@ -63,7 +63,7 @@ def test_train_prints_a_summary(tmp_path, monkeypatch, capfd):
     ],
 )
 def test_wrong_usage_is_one_line_with_exit_code_2(arguments, message, capfd):
-    """There is no traceback, and stdout is empty."""
+    """Wrong usage exits with 2 and one line on stderr; there is no traceback, and stdout is empty."""
     assert main(arguments) == 2
     out, err = capfd.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)

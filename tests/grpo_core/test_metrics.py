@@ -62,7 +62,7 @@ def test_every_metric_is_documented(short_run):
 
 
 def test_progress_is_printed_every_twentieth_step():
-    """The first and last steps are printed too; a slow run prints every step."""
+    """The first, every twentieth and the last step are printed; a slow run prints every step."""
     now, stream = [0.0], io.StringIO()
     progress = StepProgress(100, stream, clock=lambda: now[0])
     rest = {"entropy": 1.5, "staleness/max": 1, "time/step_s": 2.0}

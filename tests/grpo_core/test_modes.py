@@ -86,7 +86,7 @@ def test_too_old_or_future_versions_are_refused(version, limit):
     "mode", ["colocate", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "server"))]
 )
 def test_evaluation_uses_the_trained_version_and_changes_nothing(short_run, mode):
-    """One caller makes it between two rollouts, and it changes no parameter."""
+    """Evaluation runs between two rollouts with the trained version, and changes no parameter."""
     document, plain = trained(short_run(mode))
     evaluated, entries = trained(
         short_run(mode, **{"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"})

@@ -96,7 +96,7 @@ def test_only_adapters_are_trained_saved_and_resumed(short_run):
 
 
 def test_unknown_adapter_layers_are_refused(model_dir):
-    """One line with the key and the names."""
+    """Unknown layers are refused in one line with the key and the names."""
     with pytest.raises(ConfigError, match=r"model.lora_targets = \['nothing'\]: "):
         make_policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
 
@@ -129,7 +129,7 @@ def test_older_version_is_kept_while_needed(model_dir):
 
 
 def test_final_checkpoint_loads_in_transformers(short_run):
-    """It has the final parameters and the tokenizer."""
+    """The final checkpoint has the final parameters and the tokenizer."""
     document = run.train(short_run(), lambda _: None)
     folder = Path(document["metrics"]).parent / "policy"
     assert make_policy(folder).fingerprint() == document["parameters"]

@@ -88,7 +88,7 @@ def test_foreign_weights_are_detected(engine, server):
 
 
 def test_vllm_serve_passes_the_conformance_suite(server):
-    """It runs in a separate process, with prefixes and refused updates."""
+    """The suite runs in a separate process, with prefixes and refused updates."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
     command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{server[0]}", f"--model-dir={server[1]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)

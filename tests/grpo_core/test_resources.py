@@ -30,7 +30,7 @@ def make_split(mode, train, rollout, port=0) -> Config:
     ],
 )
 def test_valid_device_splits(split, processes, visible, shared):
-    """Both sides share all GPUs in turn, or divide them; an external server's GPUs don't count."""
+    """Trainer and engine share all GPUs in turn, or divide them; an external server's GPUs don't count."""
     check_devices(make_split(*split), processes, visible)
     assert shared_gpu(make_split(*split), processes) is shared
 
@@ -59,7 +59,7 @@ def test_invalid_device_splits_are_refused(split, processes, visible, message):
     ],
 )
 def test_settings_that_need_a_single_process(settings, message):
-    """These settings are accepted in one process and refused by key and value in two."""
+    """Settings that need a single process are accepted in one process and refused by key and value in two."""
     config = with_devices(make_config(**settings), 1, 0)
     check_devices(config, 1, 0)
     with pytest.raises(ConfigError, match=message):
@@ -96,6 +96,6 @@ def test_default_devices(mode, devices, processes, visible, chosen):
     ],
 )
 def test_default_engine_dtype_and_tolerance(settings, dtype, tolerance):
-    """Both defaults follow the trainer's dtype; explicit settings are not changed."""
+    """The engine's dtype and the sync tolerance follow the trainer's dtype; explicit settings are not changed."""
     resolved = with_devices(make_config(**settings), 1, 0)
     assert (resolved.rollout.dtype, resolved.rollout.sync_tolerance) == (dtype, tolerance)

@@ -91,7 +91,7 @@ def test_unreadable_expected_answer_is_an_error():
 
 @needs_math_verify
 def test_check_that_times_out_gives_zero_and_a_warning(monkeypatch):
-    """Later completions are checked normally."""
+    """A check that times out gives zero and a warning; later completions are checked normally."""
     assert math_answers(["3"], answer=["3"]) == [1.0]  # the first answer imports more
     monkeypatch.setitem(math_answers.__globals__, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
@@ -100,6 +100,6 @@ def test_check_that_times_out_gives_zero_and_a_warning(monkeypatch):
 
 
 def test_math_reward_needs_an_answer_column():
-    """One of two column names is required."""
+    """The data needs a column `answer` or `solution`."""
     with pytest.raises(ValueError, match=r"the data needs a column answer or solution, found level"):
         math_answers(["1"], level=[1])

@@ -90,7 +90,7 @@ def test_missing_column_is_a_configuration_error():
 
 
 def test_functions_can_not_change_each_others_columns():
-    """The next function, in any thread, gets unchanged lists."""
+    """A function that changes its lists does not change those of the next function, in any thread."""
 
     def vandal(completions, answer):
         answer.clear()
@@ -154,7 +154,7 @@ def test_invalid_rewards_are_refused_by_name(returned, message):
 
 
 def test_reward_error_names_function_file_and_line():
-    """This includes `sys.exit`, which would otherwise end the run silently."""
+    """Any exception has the function, file and line, also `sys.exit`, which would otherwise end the run silently."""
 
     def careless(completions):
         return [1 / float(text) for text in completions]
@@ -259,7 +259,7 @@ def score_trl_function(text, *messages, step=0, function=None):
 
 
 def test_trl_function_gets_messages_ids_and_state():
-    """They are passed as keywords, whether the function names them or takes `**kwargs`."""
+    """Messages, ids and state are passed as keywords, whether the function names them or takes `**kwargs`."""
     received = {}
 
     def spy(prompts, completions, **kwargs):

@@ -85,7 +85,7 @@ def test_info_lists_capabilities_and_limits(server):
 @pytest.mark.parametrize("token", [None, "wrong", ""])
 @pytest.mark.parametrize("path", ["/info", "/generate", "/weights", "/openapi.json", "/no/such"])
 def test_only_health_needs_no_token(server, token, path):
-    """Other calls are refused before their body is read."""
+    """/health needs no token; other calls are refused before their body is read."""
     assert call(server, "GET", "/health", token=token) == (200, {"status": "ok"})
     assert call(server, "POST" if path in ("/generate", "/weights") else "GET", path, token=token)[0] == 401
 
@@ -112,7 +112,7 @@ def test_only_health_needs_no_token(server, token, path):
     ],
 )
 def test_invalid_generate_calls_get_status_422(server, body):
-    """The answer has the reason, and the server continues."""
+    """An invalid call gets the reason, and the server continues."""
     status, answer = call(server, "POST", "/generate", body, **JSON)
     assert (status, isinstance(answer["detail"], str)) == (422, True)
     assert call(server, "POST", "/generate", generate_body(), **JSON)[0] == 200
@@ -217,7 +217,7 @@ def upload_until_accepted(server, model_dir, version):
 
 
 def test_second_concurrent_upload_gets_status_503(server, model_dir):
-    """The first is accepted; completions are sampled meanwhile."""
+    """The second of two uploads is refused, the first is accepted, and completions are sampled meanwhile."""
     upload_until_accepted(server, model_dir, 7)
     connection, rest = begin_upload(server, model_dir)
     with closing(connection):
@@ -246,7 +246,7 @@ def test_repeated_upload_is_idempotent(server, model_dir):
 
 
 def test_chunked_body_is_refused(server):
-    """Its size would be known only after reading it; the connection is closed instead."""
+    """The size of a chunked body is known only after reading it, so it is refused with status 411."""
     body = generate_body()
     head = (
         f"POST /generate HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -284,7 +284,7 @@ def test_stopped_server_is_a_timeout(server):
 
 
 def test_run_uses_an_external_server(server, model_dir, short_run, monkeypatch):
-    """It uses host, port and token; the server outlives it and keeps its last published version."""
+    """A run uses host, port and token; the server outlives it and keeps the last published version."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", TOKEN)
     settings = {"rollout.port": server.port, "model.path": model_dir, "train.steps": 2}
     document = run.train(short_run("server", **settings), lambda entry: None)
@@ -323,7 +323,7 @@ def test_second_ctrl_c_ends_a_call_without_a_traceback(forked_servers, model_dir
 
 @pytest.mark.slow
 def test_sigterm_ends_a_running_call(forked_servers, tmp_path, capfd):
-    """It ends within seconds; the client gets status 503, and stderr is empty."""
+    """After SIGTERM a running call ends within seconds; the client gets status 503, and stderr is empty."""
     make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
     capfd.readouterr()
     options = ["--model.path", str(tmp_path), "--model.max_length", "200100", "--rollout.timeout_s", "600"]

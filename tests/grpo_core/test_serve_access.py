@@ -141,7 +141,7 @@ def refusal_status(control, path="/info", **headers):
 
 @pytest.mark.parametrize("path", ["/health", "/info"])
 def test_health_is_refused_to_web_pages(path):
-    """This holds with and without the token, on a loopback server."""
+    """A loopback server refuses /health to web pages, with and without the token."""
     for headers in ({}, BEARER):
         assert refusal_status(access_control(), path, **{**headers, "host": "evil.example"}) == 403
         assert refusal_status(access_control(), path, **{**headers, "origin": "http://evil"}) == 403
@@ -260,7 +260,7 @@ def test_request_smuggling_is_refused(guarded):
 
 @pytest.mark.parametrize("between", [b"", b"Content-Length: 40\r\n"])
 def test_connection_serves_one_call(guarded, between):
-    """Later bytes are never read as another call."""
+    """Bytes after a call are never read as another call."""
     assert send_raw(guarded, GET + between + b"\r\n" + GET + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
 

@@ -90,7 +90,7 @@ def test_call_over_its_time_limit_gets_status_503():
 
 
 def test_cancelled_call_passes_its_turn_on():
-    """The next call is served when a waiting or running call is cancelled."""
+    """When a waiting or running call is cancelled, the next call is served."""
     engine = GateEngine()
 
     async def scenario(thread):
@@ -108,7 +108,7 @@ def test_cancelled_call_passes_its_turn_on():
 
 
 def test_refusal_of_the_engine_gives_status_422():
-    """A retry would not help, unlike after status 503."""
+    """The engine's refusal gives status 422, because a retry would not help, unlike after status 503."""
 
     def refuse(_):
         raise EngineError("no such token")
@@ -122,7 +122,7 @@ def test_refusal_of_the_engine_gives_status_422():
 
 
 def test_full_queue_gives_status_503_except_for_weights():
-    """When a call ends, there is room again."""
+    """A full queue refuses calls but takes weights; when a call ends, there is room again."""
     engine = GateEngine()
 
     async def scenario(thread):

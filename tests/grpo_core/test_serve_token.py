@@ -21,7 +21,7 @@ from tests.grpo_core.test_serve import call
 
 
 def test_own_server_has_a_secret_random_token(model_dir):
-    """It is not on the command line, which every user can read."""
+    """The token is random and not on the command line, which every user can read."""
     with closing(ServerProcess(engine_config(), model_dir)) as server:
         assert len(server.token) > 40
         assert server.token.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
@@ -84,7 +84,7 @@ def test_token_comes_from_the_environment(monkeypatch):
 
 @pytest.mark.parametrize("text", ["two\nlines", "a" * 4096, "\u00e9"])
 def test_invalid_token_is_refused_without_being_shown(monkeypatch, text):
-    """The error names the variable."""
+    """The error names the variable and does not show the token."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", text)
     with pytest.raises(ConfigError, match=r"^GRPO_CORE_TOKEN: a token is a line of 1 to 4096 printable"):
         token_from_environment()

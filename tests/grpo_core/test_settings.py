@@ -48,7 +48,7 @@ def test_invalid_command_line_is_refused(arguments, message):
 
 @pytest.mark.parametrize(("correction", "consequence"), [("truncate", "weighs"), ("none", "does not weigh")])
 def test_truncated_sampling_gives_a_warning(correction, consequence):
-    """One warning names the settings and the consequence."""
+    """A single warning names the truncated settings and the consequence."""
     notes = []
     options = ["--sampling.top_p=0.9", "--sampling.top_k=5", f"--loss.correction={correction}"]
     assert load(None, options, notes.append).sampling.truncation == {"top_p": 0.9, "top_k": 5}

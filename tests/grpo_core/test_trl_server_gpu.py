@@ -67,7 +67,7 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
 
 
 def test_trl_server_implements_the_engine_interface(server, tmp_path):
-    """Its model files are read like those of `vllm serve`."""
+    """The model files of TRL's server are read like those of `vllm serve`."""
     port, model_dir = server
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path)
     with closing(engine):

@@ -76,7 +76,7 @@ def test_non_finite_loss_makes_no_step(model_dir):
 
 
 def test_mini_batches_update_in_sequence(short_run):
-    """There are twice as many updates, with ratios to the policy before the first."""
+    """Two mini-batches make twice as many updates, with ratios to the policy before the first."""
     document, metrics = trained(short_run(**{"train.mini_batches": 2, "train.steps": 2}))
     assert [entry["policy_version"] for entry in metrics] == [0, 2]
     assert metrics[0]["ratio/mean"] != 1.0

@@ -82,7 +82,7 @@ def test_program_over_its_limit_is_a_timeout(run_layer):
 
 
 def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
-    """The answer has the codes, file:line and the mitigations that helped."""
+    """A reproduced crash fails with the codes, file:line and the mitigations that helped."""
     useless = {**kit.CRASH, "mitigation": "lock", "outcome": "not_mitigated"}
     answer = run_layer(document(kit, kit.CRASH, kit.CURED, useless), 1)
     assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
