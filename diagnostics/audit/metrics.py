@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,9 @@ class _Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     option: dict[str, str] = {}
 
 
-@cache
-def _causes() -> dict[str, list[_Cause]]:
-    text = Path(__file__).with_name("curve_causes.toml").read_bytes()
-    return msgspec.toml.decode(text, type=dict[str, list[_Cause]])
+_CAUSES = msgspec.toml.decode(
+    Path(__file__).with_name("curve_causes.toml").read_bytes(), type=dict[str, list[_Cause]]
+)
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Curves:
     def causes(self, symptom: str) -> list[Note]:
         """Return the causes of a symptom in order, with this framework's option."""
         notes = []
-        for number, entry in enumerate(_causes().get(symptom, ()), 1):
+        for number, entry in enumerate(_CAUSES.get(symptom, ()), 1):
             option = entry.option.get(self.framework or "unknown", entry.option.get("any", ""))
             line = f"cause {number}: {entry.cause}" + (f" ({option})" if option else "")
             values = {

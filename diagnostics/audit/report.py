@@ -9,27 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics.audit.results import (
-    CLEAN,
-    FAULT,
-    LIVE,
-    MASKED,
-    NOT_ASKED,
-    NOT_DECIDED,
-    WORDS,
-    Audit,
-    Estimate,
-    Note,
-    Result,
-    code_of,
-    count_line,
-    headline,
-    is_open,
-    issue_of,
-    make_document,
-    sentence,
-    shareable,
-)
+from diagnostics.audit import results
+from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_ASKED, NOT_DECIDED, Audit, Note, Result
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.fixes import count_of, first_step
@@ -49,9 +30,14 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     if form == "terminal":
         _print_audit(audit, sanitize.console(sys.stdout), verbose=verbose)
         return exit_code(audit)
-    document = shareable(make_document(audit))
+    document = results.shareable(results.make_document(audit))
     details = text_filters.redact_for_sharing(list(map(_details, audit.results)))
-    values: dict[str, Any] = {"document": document, "words": WORDS, "cost": _cost(audit), "details": details}
+    values: dict[str, Any] = {
+        "document": document,
+        "words": results.WORDS,
+        "cost": _cost(audit),
+        "details": details,
+    }
     if form == "json":
         print(json.dumps(document, indent=1, ensure_ascii=False))
     elif form == "jsonl":
@@ -66,14 +52,18 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
 
 
 def exit_code(audit: Audit) -> int:
-    """Return the exit code: 0 for clean, 1 for a fault, 3 for incomplete."""
+    """Return the exit code: 0 for clean, 1 for a fault, 3 if no fault was found and a check is open or none ran."""
     return {FAULT: FINDINGS, CLEAN: FINE}.get(audit.outcome, INCOMPLETE)
 
 
 def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
-    """Print faults first, then undecided checks, then the counts."""
+    """Print faults, then notices and undecided checks, then the cost; with `verbose` all results with their details."""
     faults = audit.select(FAULT)
-    lead = f"{count_of(len(faults), 'fault')}; {count_line(audit)}" if faults else headline(audit)
+    lead = (
+        f"{count_of(len(faults), 'fault')}; {results.count_line(audit)}"
+        if faults
+        else results.headline(audit)
+    )
     print_text(console, Text("audit: ") + Text(lead, _STYLES[audit.outcome]))
     for role, value in audit.subject.items():
         print_text(console, f"{role}: {value}", "dim", indent=2)
@@ -86,8 +76,8 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
         for fact in result.evidence:
             if fact.name == "notice":
                 print_text(console, Text(f"{'notice':<{INDENT}}", "yellow") + Text(_note_text(fact)))
-    for result in () if verbose else filter(is_open, audit.results):
-        print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(sentence(result)))
+    for result in () if verbose else filter(results.is_open, audit.results):
+        print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(results.sentence(result)))
         for need in result.needed:
             print_text(console, f"to decide it: {need.text}", indent=INDENT)
     console.print()
@@ -96,9 +86,11 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
 
 def _print_details(console: Console, result: Result) -> None:
     """Print a result with all its lines, for --verbose."""
-    code = code_of(result) if result.is_fault else ""
+    code = results.code_of(result) if result.is_fault else ""
     console.print()
-    text = "  ".join(filter(None, [WORDS[result.outcome], result.probe, code, sentence(result)]))
+    text = "  ".join(
+        filter(None, [results.WORDS[result.outcome], result.probe, code, results.sentence(result)])
+    )
     print_text(console, text, _STYLES[result.outcome])
     for line in _details(result):
         print_text(console, line, indent=4)
@@ -106,7 +98,7 @@ def _print_details(console: Console, result: Result) -> None:
 
 def _print_fault(console: Console, result: Result) -> None:
     """Print a fault with its first observations, and its causes or the fix of the known issue."""
-    code = code_of(result)
+    code = results.code_of(result)
     title = Text(f"{code} {result.message}".strip(), "bold red")
     console.print()
     print_text(console, Text(f"{'error':<{INDENT}}", "red") + title)
@@ -116,7 +108,7 @@ def _print_fault(console: Console, result: Result) -> None:
         print_text(console, line, "dim", indent=INDENT)
     for cause in causes[:_MAX_CAUSES]:
         print_text(console, cause.text, indent=INDENT)
-    issue = issue_of(code)
+    issue = results.issue_of(code)
     if issue is None:
         return
     if not causes:
@@ -129,7 +121,7 @@ def _print_fault(console: Console, result: Result) -> None:
 
 
 def _details(result: Result) -> list[str]:
-    """Return the lines below a result: estimates, remaining difference, evidence, and inputs that would decide it."""
+    """Return the lines below a result: estimates, remaining difference, evidence, and missing inputs."""
     lines = [estimate_text(estimate) for estimate in result.estimates]
     if result.is_fault and result.residual is not None:
         floor = f", rounding makes {result.floor:.2g}" if result.floor is not None else ""
@@ -140,14 +132,14 @@ def _details(result: Result) -> list[str]:
     return lines + [f"to decide it: {need.text}" for need in result.needed]
 
 
-def _note_text(seen: Note) -> str:
-    return f"{seen.text}    # {seen.place}" if seen.place else seen.text
+def _note_text(fact: Note) -> str:
+    return f"{fact.text}    # {fact.place}" if fact.place else fact.text
 
 
-def estimate_text(estimate: Estimate) -> str:
+def estimate_text(estimate: results.Estimate) -> str:
     """Format an estimate with its interval and expected value.
 
-    >>> estimate_text(Estimate("top_p", 0.9, 0.89, 0.9, 1.0))
+    >>> estimate_text(results.Estimate("top_p", 0.9, 0.89, 0.9, 1.0))
     'top_p 0.9 (0.89 to 0.9), expected 1'
     """
     text = f"{estimate.name} {_value_text(estimate.value)}"
@@ -164,7 +156,7 @@ def _value_text(value: Any) -> str:
 
 def _cost(audit: Audit) -> str:
     """Return the audit's duration; for a live audit also its tokens and requests."""
-    if audit.source != LIVE:
+    if audit.source != results.LIVE:
         return f"{audit.seconds:.2g} s"
     spent = f"{count_of(audit.tokens, 'token')} in {count_of(audit.requests, 'request')}"
     return f"{spent}, {audit.seconds:.2g} s; nothing was changed"

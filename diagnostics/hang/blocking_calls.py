@@ -223,6 +223,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
     syscall = thread.syscall
     kinds = {item.kind for item in process.fds if item.fd in thread.waits_fds}
     by_line = wait_kinds.KIND_OF_SOURCE_CALL.get(frame.calls, "") if frame else ""
+    is_dump = thread.runnable is None and not (syscall or thread.wchan)
     reads_stdin = syscall in _READING_SYSCALLS and 0 in thread.waits_fds
     rules = (
         ("input", reads_stdin and (syscall == "read" or by_line == "input" or "tty" in kinds)),
@@ -230,7 +231,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
         ("pipe_full", "pipe" in kinds and syscall in ("write", "writev")),
         ("pipe", "pipe" in kinds),
         ("loop", syscall.startswith("epoll")),
-        ("device", frame is not None and frame.calls in _DEVICE_COPIES and thread.stack_only),
+        ("device", frame is not None and frame.calls in _DEVICE_COPIES and is_dump),
         ("socket", bool(kinds & {"tcp", "unix", "socket"})),
         (_futex_kind(process, thread, frame, by_line), syscall == "futex"),
     )

@@ -42,10 +42,9 @@ class StackFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trigger: str = ""
 
 
-@cache
-def _stack_fixes() -> list[StackFix]:
-    text = Path(__file__).with_name("stack_fixes.toml").read_bytes()
-    return msgspec.toml.decode(text, type=dict[str, list[StackFix]])["fixes"]
+_STACK_FIXES = msgspec.toml.decode(
+    Path(__file__).with_name("stack_fixes.toml").read_bytes(), type=dict[str, list[StackFix]]
+)["fixes"]
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
@@ -99,7 +98,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
             and all(any(re.search(pattern, frame) for frame in frames) for pattern in condition.frames)
         )
 
-    fixes = (fix for fix in _stack_fixes() if verdict.cause in fix.causes and any(map(applies, fix.when)))
+    fixes = (fix for fix in _STACK_FIXES if verdict.cause in fix.causes and any(map(applies, fix.when)))
     return next(fixes, None) if any(state.steps for state in states) else None
 
 

@@ -123,9 +123,7 @@ def nothing_waits(index: JobIndex, busy: list[str]) -> str:
 def waits_for_user(index: JobIndex, keys: tuple[str, ...]) -> str:
     """Return the sentence for a process that waits for its user at a terminal, and blocks no other process."""
     state = index.states[keys[0]]
-    return (
-        f"Nothing hangs: {state.process.label} {_doing(state)} at its terminal, and blocks no other process."
-    )
+    return f"Nothing hangs: {state.process.label} {_doing(state)} at its terminal. No process waits for it."
 
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:

@@ -90,11 +90,6 @@ class Thread:
             return bool(self.active)
         return self.runnable >= BUSY_SHARE and (self.asleep_s or 0.0) <= LONG_SLEEP_S
 
-    @property
-    def stack_only(self) -> bool:
-        """Whether only the stack of the thread is known, as in a dump."""
-        return not self.syscall and not self.wchan and self.runnable is None
-
 
 @dataclass(frozen=True)
 class Descriptor:

@@ -1,4 +1,4 @@
-"""HTTP client of the audited server: one-line errors, and a deadline and size limit for each whole call."""
+"""HTTP client of the audited server: one-line errors, and a deadline and a size limit for each call as a whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import httpx
 
@@ -18,7 +17,7 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 from diagnostics.output.redact import mask_and_cut
 
 _MAX_BYTES = 1 << 26
-_MAX_REASON = 1 << 16
+_MAX_REASON, _MAX_PORT = 1 << 16, 65535
 _KEY = "VLLM_API_KEY"
 
 
@@ -46,18 +45,16 @@ class Client:
             AuditError: The URL is not an HTTP address.
         """
         try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
+            parts = httpx.URL(url if "://" in url else f"http://{url}")
+        except httpx.InvalidURL as error:
             raise AuditError(f"--server {url!r}: not an address: {error}") from error
-        if parts.scheme not in ("http", "https") or not host:
+        if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > _MAX_PORT:
             raise AuditError(f"--server {url!r}: expected an address as http://127.0.0.1:8000")
-        port = port or (443 if parts.scheme == "https" else 80)
-        shown_host = f"[{host}]" if ":" in host else host
-        self.address = f"{parts.scheme}://{shown_host}:{port}{parts.path.rstrip('/').removesuffix('/v1')}"
+        address = str(parts.copy_with(userinfo=b"", query=None, fragment=None))
+        self.address = address.rstrip("/").removesuffix("/v1")
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
-        token = unquote(parts.password or "") or os.environ.get(_KEY, "")
+        token = parts.password or os.environ.get(_KEY, "")
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         # Loading certificates takes 30 ms. Connections are not reused, so that each deadline sees its own socket.
         self._http = httpx.Client(
@@ -108,7 +105,7 @@ class Client:
 
     @contextlib.contextmanager
     def _deadline(self, path: str) -> Iterator[Any]:
-        """Enforce a deadline on the whole call by shutting down its socket; yield httpx's trace callback for it.
+        """Shut down the call's socket at the deadline, and convert errors; yield httpx's trace callback for it.
 
         httpx's own timeouts apply to each read: a server that sends a byte a second, or endless 100 Continue answers,
         would never time out.

@@ -1,4 +1,4 @@
-"""Estimate sampling parameters from reported log-probs: search one parameter, then pairs, on successively finer grids.
+"""Estimate sampling parameters from reported log-probs: search one parameter, then pairs, on ever finer grids.
 
 The searches begin with a subset of the tokens. All tokens are used only for the best parameters of these searches, so
 that the audit of a healthy engine takes little time.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from diagnostics.audit.live.sampling_distribution import Observed, Sampling, trimmed_mean
 
@@ -35,7 +36,7 @@ class Fit:
 
     Attributes:
         sampling: The parameters.
-        residual: Mean difference of the log-probs that these parameters leave.
+        residual: Mean difference between reported log-probs and those computed with these parameters.
         changed: Parameters that differ from the expected ones.
         runner_up: Second best explanation and its residual; None if there is none.
     """
@@ -47,7 +48,7 @@ class Fit:
 
 
 def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
-    """Return the fewest changes of the expected parameters that explain the log-probs.
+    """Return the expected parameters with at most two of them changed, as few as explain the log-probs.
 
     Args:
         observed: The sampled tokens, with the reported log-probs and reference logits.
@@ -58,27 +59,23 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
     few = observed.subset(max(_FEW_TOKENS, len(observed.ids) // 4))
     optima = ((name, *search(few, expected, name)) for name in RANGES)
     hints = [Fit(expected.replace(name, value), residual, (name,)) for name, value, residual in optima]
-    hints.sort(key=_residual)
+    hints.sort(key=attrgetter("residual"))
     runner_up = (hints[0].changed[0], hints[0].residual)
     if hints[0].residual > (1 - _HINT) * few.residual(expected):
         return replace(start, runner_up=runner_up)
     fits = [_refine(observed, hint.sampling, hint.changed) for hint in hints[:_CANDIDATES]]
-    best, second = sorted(fits, key=_residual)[:2]
+    best, second = sorted(fits, key=attrgetter("residual"))[:2]
     if not _improves_fit(observed, expected, best.sampling) or any(
         abs(best.sampling.value(name) - expected.value(name)) < RANGES[name][3] for name in best.changed
     ):
         return replace(start, runner_up=runner_up)
     best = replace(best, runner_up=(second.changed[0], second.residual))
     if best.residual > 1.3 * floor:
-        candidates = sorted(_fit_pairs(observed, few, expected, best), key=_residual)
+        candidates = sorted(_fit_pairs(observed, few, expected, best), key=attrgetter("residual"))
         if _improves_fit(observed, best.sampling, candidates[0].sampling):
             second = [*candidates, best][1]
             best = replace(candidates[0], runner_up=(" and ".join(second.changed), second.residual))
     return _simplify(observed, best, expected)
-
-
-def _residual(fit: Fit) -> float:
-    return fit.residual
 
 
 def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool:
@@ -146,13 +143,15 @@ def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit)
                     pair = frozenset((first, second))
                     coarse[pair] = min(coarse.get(pair, candidate), candidate, key=lambda entry: entry[0])
     pairs = sorted(coarse.values(), key=lambda entry: entry[0])[: _CANDIDATES + 1]
-    hints = sorted((_refine(part, sampling, names) for _, sampling, names in pairs), key=_residual)
+    hints = sorted(
+        (_refine(part, sampling, names) for _, sampling, names in pairs), key=attrgetter("residual")
+    )
     for hint in hints[:2]:
         yield _refine(observed, hint.sampling, hint.changed)
 
 
 def _refine(observed: Observed, sampling: Sampling, names: Sequence[str]) -> Fit:
-    """Optimise each parameter in turn near its value, until none improves the fit."""
+    """Optimise the named parameters in turn, each near its value, until none improves the fit clearly."""
     residual = observed.residual(sampling)
     for _ in range(6 if len(names) > 1 else 1):
         before = residual
@@ -166,7 +165,7 @@ def _refine(observed: Observed, sampling: Sampling, names: Sequence[str]) -> Fit
 
 
 def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
-    """Reset parameters whose change does not improve the fit."""
+    """Reset those changed parameters whose change does not improve the fit; keep at least one."""
     sampling, changed = fit.sampling, list(fit.changed)
     for name in fit.changed:
         simpler = sampling.replace(name, expected.value(name))
@@ -192,7 +191,7 @@ def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, 
 
 
 def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
-    """Return the middle of the interval of top_p or min_p that keeps the same tokens; other parameters as they are."""
+    """Return the middle of the interval in which top_p or min_p keeps the same tokens, or another parameter's value."""
     if name not in ("top_p", "min_p"):
         return sampling.value(name)
     same = observed.residual(sampling) * 1.001 + 1e-12

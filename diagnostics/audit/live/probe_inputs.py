@@ -12,7 +12,7 @@ from typing import Any
 
 # Tokens for samples with their prompts, for the first comparison of weights, and for a second.
 _SAMPLING, _FIRST, _SECOND = 480, 640, 2300
-# Ids that are scored repeatedly to detect different replicas, and the number of repetitions.
+# Number of ids that are scored repeatedly to detect different replicas, and the number of repetitions.
 REPLICA_IDS, CALLS = 48, 6
 # The default of --tokens. The numbers above are for this default; a larger value increases samples and second
 # comparison in proportion.

@@ -1,6 +1,6 @@
-"""Audit a live server: run the probes in an order in which each rules out one class of faults for the next.
+"""Audit a live server: run the probes in an order in which each rules out a class of faults for the next.
 
-`audit_server` is the plan: settings and tokenizer, prefix cache, weights, replicas, sampling.
+The order is: settings and tokenizer, prefix cache, weights, replicas, sampling.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def audit_server(
     timeout_s: float = 60.0,
     model: str = "",
 ) -> Audit:
-    """Audit a server; checks that need no tokens run first.
+    """Audit a server; the checks that cost no tokens run first.
 
     Args:
         address: Address of the server.
@@ -123,7 +123,7 @@ class _Probes:
         ]
 
     def check_weights(self, siblings: Sequence[Reference]) -> Identification:
-        """Compare the prefix cache, the weights and the replicas (P1 to P4, P14).
+        """Check the prefix cache, the weights and the replicas (P1 to P4, P14); return the identified weights.
 
         The weights are compared again with more ids if the first comparison finds a difference.
         """

@@ -1,4 +1,4 @@
-"""Compute the log-prob that an engine should report for a sampled token, from logits and sampling parameters.
+"""Compute the log-probs that an engine should report for sampled tokens, from logits and sampling parameters.
 
 The order is vLLM's: penalties, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
 remaining tokens.
@@ -15,7 +15,7 @@ from diagnostics.audit.live.reference import Reference
 
 # Largest difference counted for one token, so that a token at the border of a truncation decides nothing.
 _CAP = 2.0
-# Logits kept of a large vocabulary, besides those of prompt and sampled ids; the rest is averaged in so many bins.
+# Number of logits that are kept of a large vocabulary, and number of bins in which the rest is averaged.
 _KEPT, _BINS = 4096, 128
 # Log-prob by which an id may miss a truncation because of rounding.
 _BORDER = 0.2
@@ -28,6 +28,8 @@ class Completion:
     """A sampled completion.
 
     Attributes:
+        prompt: Ids of the prompt.
+        ids: Sampled ids.
         logprobs: The engine's log-prob of each sampled id.
         reported: The ids to which these log-probs belong, if the server reports them.
     """
@@ -70,7 +72,7 @@ NAMES = tuple(field.name for field in fields(Sampling))
 
 
 class Observed:
-    """Sampled tokens, their reported log-probs, and the logits of given weights at their positions.
+    """Sampled tokens, their reported log-probs, and the logits that a reference model computes at their positions.
 
     Attributes:
         reported: Log-prob that the engine reports for each token.
@@ -109,7 +111,7 @@ class Observed:
     def compute(
         cls, reference: Reference, completions: Sequence[Completion], dtype: str, *, native: bool = False
     ) -> Observed:
-        """Compute the logits of completions with given weights.
+        """Compute the logits of the completions with a reference model.
 
         With `native` they are computed in the engine's dtype, otherwise exactly: in float64, for large models float32.
         """
@@ -117,16 +119,13 @@ class Observed:
         rows = zip(completions, reference.logits(sequences, dtype, native=native), strict=True)
         return cls(completions, [row[len(completion.prompt) - 1 : -1].double() for completion, row in rows])
 
-    def select(self, rows: Any, **changed: Any) -> Observed:
-        """Return the tokens of the given rows, with the given attributes replaced."""
-        copied = object.__new__(Observed)
-        tensors = {name: value[rows] for name, value in self.__dict__.items() if name not in _NOT_BY_TOKEN}
-        copied.__dict__ = tensors | {"_log_bin_size": self._log_bin_size} | changed
-        return copied
-
     def subset(self, most: int) -> Observed:
         """Return at most `most` tokens, evenly spread."""
-        return self.select(slice(None, None, max(1, -(-len(self.ids) // most))))
+        step = max(1, -(-len(self.ids) // most))
+        copied = object.__new__(Observed)
+        tensors = {name: value[::step] for name, value in self.__dict__.items() if name not in _NOT_BY_TOKEN}
+        copied.__dict__ = tensors | {"_log_bin_size": self._log_bin_size}
+        return copied
 
     def _narrow(self, size: int) -> None:
         """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
@@ -170,7 +169,7 @@ class Observed:
         return logprobs.masked_fill(rank >= size, -math.inf)[:, 0]
 
     def distribution(self, sampling: Sampling) -> Any:
-        """Return the log-probs of all kept ids at each position."""
+        """Return the log-probs of the kept ids at each position, in the order of the kept logits."""
         import torch
 
         if sampling == sampling.untruncated:
@@ -226,7 +225,7 @@ class Observed:
         return size, mass.log() + scaled_top
 
     def differences(self, sampling: Sampling) -> Any:
-        """Return the absolute difference of each reported log-prob from the computed one, capped."""
+        """Return the absolute difference of each reported log-prob from the computed one, at most _CAP."""
         return (self.reported - self.logprobs(sampling)).abs().nan_to_num(_CAP, _CAP, _CAP).clamp(max=_CAP)
 
     def residual(self, sampling: Sampling) -> float:

@@ -1,4 +1,7 @@
-"""Call a rollout server with the API of `vllm serve`; TRL's server has the same API since TRL 1.11."""
+"""Query a rollout server with the API of `vllm serve`, which TRL's server has since TRL 1.11.
+
+An answer of another structure becomes a one-line error. `check_awake` refuses a server that is paused or being updated.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def _explain_odd_answers(method: Callable[..., _Answer]) -> Callable[..., _Answe
         try:
             return method(server, *arguments, **options)
         except _WRONG_TYPES as error:
-            problem = f"its answer differs from vllm serve's: {type(error).__name__}: {_bounded(error)}"
+            problem = f"its answer differs from vllm serve's: {type(error).__name__}: {_short_text(error)}"
             raise server.error(problem) from error
 
     return call
@@ -55,7 +58,7 @@ class Server:
         self._longest = entries[0].get("max_model_len")
         names = [str(entry.get("id", "")) for entry in entries]
         if model and model not in names:
-            shown = ", ".join(map(_bounded, names[:_MODELS]))
+            shown = ", ".join(map(_short_text, names[:_MODELS]))
             raise AuditError(f"--model {model}: {client.address} serves {shown}")
         self.model = model or names[0]
         # With priorities, the scheduler runs the trainer's requests first; a server that refuses them gets none.
@@ -76,10 +79,10 @@ class Server:
         model = config.get("model_config") if isinstance(config, dict) else None
         for key in ("dtype", "logprobs_mode", "quantization"):
             if isinstance(model, dict) and model.get(key) is not None:
-                settings[key] = _bounded(model[key]).removeprefix("torch.")
+                settings[key] = _short_text(model[key]).removeprefix("torch.")
         version = self.client.try_call("/version")
         if isinstance(version, dict) and isinstance(version.get("version"), str):
-            settings["release"] = _bounded(version["version"])
+            settings["release"] = _short_text(version["version"])
         return settings
 
     @_explain_odd_answers
@@ -98,7 +101,7 @@ class Server:
     def sample(
         self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
-        """Sample `copies` completions of `tokens` tokens for each prompt in one call."""
+        """Sample `copies` completions of at most `tokens` tokens for each prompt in one call."""
         body = {
             "prompt": [list(prompt) for prompt in prompts], "max_tokens": tokens, "n": copies, "logprobs": 0,
             "return_token_ids": True, "return_tokens_as_token_ids": True, **request,
@@ -161,7 +164,7 @@ class Server:
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
 
-def _bounded(value: object) -> str:
+def _short_text(value: object) -> str:
     """Return a server's text, or only its length if it is long, because masking takes seconds for each megabyte."""
     text = str(value)
     return text if len(text) <= _LONGEST_TEXT else f"a text of {len(text)} characters"
@@ -174,7 +177,7 @@ def _token_id(name: object) -> int:
 def _token_ids(values: Sequence[Any]) -> tuple[int, ...]:
     """Return token ids; raise ValueError for anything else."""
     if not all(type(value) is int and 0 <= value < _INT_LIMIT for value in values):
-        raise ValueError(f"no token ids: {_bounded(values)}")
+        raise ValueError(f"no token ids: {_short_text(values)}")
     return tuple(values)
 
 
@@ -201,7 +204,7 @@ def check_awake(client: Client) -> str:
         raise NotAvailableError(f"{client.address}: {reason}")
     answer = client.try_call("/weight_info")
     version = answer.get("weight_version") if isinstance(answer, dict) else None
-    return "" if version is None else _bounded(version)
+    return "" if version is None else _short_text(version)
 
 
 def is_updating(metrics: str) -> bool:

@@ -1,7 +1,7 @@
 """Recompute advantages from rewards and groups (P11), to recognise the formula or a mistake in it.
 
-All formulas are (reward - baseline) / (deviation + epsilon), with every baseline and scale that trainers use. A fault
-is reported only if a mistake reproduces the recorded numbers and no correct formula does.
+The formulas are (reward - baseline) / (deviation + epsilon), with the baselines and scales of known trainers. A fault
+is reported if all advantages are 0, or if a known mistake reproduces the recorded numbers and no correct formula does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ _TOLERANCE = 2e-4
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula for advantages; baseline and scale are `group`, `leave_one_out`, `batch` or `none`."""
+    """A formula for advantages.
+
+    Attributes:
+        baseline: Samples whose mean reward is subtracted: `group`, `leave_one_out`, `batch` or `none`.
+        scale: Samples by whose deviation of rewards the difference is divided: one of the same names.
+        ddof: Number that is subtracted from the number of samples in the variance.
+        epsilon: Number that is added to the deviation.
+    """
 
     baseline: str
     scale: str
@@ -105,7 +112,7 @@ def _check_recording(recording: Recording) -> Result:
 
 
 def _steps(recording: Recording) -> list[Step]:
-    """Return steps whose samples all have a reward and an advantage, and that have a group with a spread."""
+    """Return the steps of up to about 4096 samples, each with a reward and an advantage, and a group with a spread."""
     size = _group_size(recording)
     steps: list[Step] = []
     count = 0
@@ -124,7 +131,7 @@ def _steps(recording: Recording) -> list[Step]:
 
 
 def _group_size(recording: Recording) -> int:
-    """Return the most frequent group size; a prompt drawn twice in a step counts as two groups."""
+    """Return the most frequent group size, or 0; a prompt drawn twice in a step counts as two groups."""
     sizes = Counter(len(group) for rows in recording.steps().values() for group in group_samples(rows))
     counts = {size: sum(n for larger, n in sizes.items() if larger % size == 0) for size in sizes if size > 1}
     return max(counts, key=lambda size: (counts[size], size), default=0)
@@ -183,10 +190,6 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
     return None
 
 
-def _negate(step: Step) -> Step:
-    return replace(step, advantages=[-value for value in step.advantages])
-
-
 def _interleave(step: Step) -> Step:
     """Return a step with the groups of a trainer that wrongly takes every n-th sample as a group."""
     size = len(step.groups)
@@ -196,14 +199,8 @@ def _interleave(step: Step) -> Step:
 
 # Family and message of each mistake, and a function that undoes it in a step.
 _MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
-    (
-        "advantages/sign",
-        "the advantages have the wrong sign: worse completions become likelier ({way})",
-        _negate,
-    ),
-    (
-        "advantages/grouping",
-        "the advantages are those of interleaved groups, not of the prompts' groups ({way})",
-        _interleave,
-    ),
-)
+    ("advantages/sign", "the advantages have the wrong sign: worse completions become likelier ({way})",
+     lambda step: replace(step, advantages=[-value for value in step.advantages])),
+    ("advantages/grouping", "the advantages are those of interleaved groups, not of the prompts' groups ({way})",
+     _interleave),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Check the texts of recorded completions: empty, past the end token, repetitive, or mixed from several scripts."""
+"""Check the texts of recorded completions: empty, past the end of the turn, repetitive, or mixed from two scripts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Call the user's reward function again on recorded samples (P12), in the main thread and in a worker thread.
+"""Call the user's reward function again on recorded samples (P12), and compare the rewards with the recorded ones.
 
-Only `--reward` allows this, because it runs the user's code. The function is called as in TRL: with lists by keyword,
-and it must return a list of numbers.
+Only `--reward` allows this, because it runs the user's code. The function is called as in TRL: with lists by keyword.
+It must return a list of numbers or None. Further calls, one in a worker thread, must return the same numbers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -
 
 
 def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | None:
-    """Report a reward function that gives other rewards when called again, or in a worker thread."""
+    """Return a fault if another call, or one in a worker thread, gives other rewards; None otherwise."""
     count = len(rows)
     if different := _count_differences(rewards, _call(reward, rows)[0]):
         message = "the reward function returns other rewards for the same texts: {apart} of {count}"
@@ -97,7 +97,7 @@ def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | 
 
 
 def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Result:
-    """Compare with the recorded scores that agree best, because their name may differ from the function's."""
+    """Compare with the recorded column of scores that agrees best, because its name may differ from the function's."""
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     choices = [[row.scores.get(name) for row in rows] for name in names] or [[row.reward for row in rows]]
     recorded = min(choices, key=lambda scores: _count_differences(rewards, scores))
@@ -117,7 +117,7 @@ def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Resu
 
 
 def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
-    """Call the function; return its rewards, or the error.
+    """Call the function; return (rewards, "") or ([], the error).
 
     Raises:
         _MissingColumnError: The function requires a column that is not recorded.
@@ -137,21 +137,17 @@ def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
     keywords: dict[str, Any] = {name: [row.columns.get(name) for row in rows] for name in rows[0].columns}
     keywords |= {"prompts": [row.prompt for row in rows], "completions": [row.completion for row in rows]}
     try:
-        parameters = inspect.signature(reward).parameters.values()
+        parameters = inspect.signature(reward).parameters
     except (TypeError, ValueError):
         return keywords
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    required = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind not in variadic
-    ]
-    if missing := [name for name in required if name not in keywords]:
-        raise _MissingColumnError(missing[0])
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    for name, parameter in parameters.items():
+        required = parameter.default is parameter.empty and parameter.kind not in variadic
+        if required and name not in keywords:
+            raise _MissingColumnError(name)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return keywords
-    names = {parameter.name for parameter in parameters}
-    return {name: column for name, column in keywords.items() if name in names}
+    return {name: column for name, column in keywords.items() if name in parameters}
 
 
 def _differ(a: float | None, b: float | None) -> bool:
