@@ -1,7 +1,7 @@
 """Check training curves; `audit FILE`, `audit RUN`, `audit --watch` and the callback all use this analysis.
 
-Each check looks for an episode: consecutive steps in which a symptom holds. It reports the numbers, the first and last
-step, and the likely causes in order. Each cause names the option to change in the framework that wrote the metrics.
+Most checks look for an episode: consecutive steps in which a symptom holds. They report the numbers, the first and last
+step, and the likely causes in order. Where it is known, a cause names the option to change in the run's framework.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Curves:
         return None if best < max(1, least) else Episode(rows[end - best : end], end == len(rows))
 
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
-        """Return the last rows of the run, in which `holds` is true of the metric with at most two misses in a row."""
+        """Return the last rows (at least one), in which `holds` is true with at most two misses in a row."""
         rows = self.select(name)
         start, misses = len(rows) - 1, 0
         for place in range(len(rows) - 1, -1, -1):
@@ -107,7 +107,7 @@ class Curves:
         return Episode(rows[start:])
 
     def departure(self, name: str, holds: Callable[[float], bool]) -> Episode:
-        """Return the last episode, from the step on which the metric left the band of its first values."""
+        """Return the last episode, extended back to the step at which the metric left the range of its first values."""
         rows, late = self.select(name), self.last_episode(name, holds)
         values = [row.values[name] for row in rows]
         early = values[: max(MIN_STEPS, len(values) // 8)]
@@ -273,7 +273,7 @@ def _reference_kl(curves: Curves) -> Result | None:
 
 
 def _not_a_number(curves: Curves) -> Result | None:
-    """Find NaN in a metric of the update that never recovers."""
+    """Find a metric of the update that is NaN or infinite to the end of the run."""
     message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
@@ -353,7 +353,7 @@ def _zero_learning_rate(curves: Curves) -> Result | None:
 
 
 def _truncation(curves: Curves) -> Result | None:
-    """Find completions that are cut at the length limit: all of the run, or most of them to the end."""
+    """Find completions that are cut at the length limit: all of the run, or at least half of them to its end."""
     rows = curves.select("capped")
     options: dict[str, Any] = {"causes": "truncation"}
     if len(rows) >= 3 and set(curves.column("capped")) == {1}:
@@ -412,7 +412,7 @@ _SHIFTS: tuple[tuple[str, str, str, str, Callable[..., bool], Callable[..., bool
 
 
 def _shifts(curves: Curves) -> Iterator[Result | None]:
-    """Find metrics that left the level of the run's start for good."""
+    """Find metrics that left the level of the run's start and did not return."""
     for name, kind, causes, message, is_fault, holds in _SHIFTS:
         first, last = curves.ends(name)
         if is_fault(first, last):
@@ -489,7 +489,7 @@ def _evaluation_falls(curves: Curves) -> Result | None:
 
 
 def _zero_reward_function(curves: Curves) -> Result | None:
-    """Find one of several reward functions that is 0 in the whole run: a notice for format, else not decided."""
+    """Find reward functions that are 0 in the whole run while others are not: a notice for formats, else undecided."""
     means: dict[str, list[float]] = {}
     for row in curves.select("reward"):
         for name, value in row.printed.items():

@@ -68,7 +68,7 @@ class AuditError(UserError):
 
 
 class NotAvailableError(AuditError):
-    """Raised when a server or file exists but cannot be checked now: busy, asleep, or over a time limit."""
+    """Raised when an input cannot be checked now: a busy or sleeping server, a file without metrics, a time limit."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Result:
         floor: Difference that rounding alone causes.
         alarm: Fault threshold: a larger difference is a fault.
         runner_up: The explanation that fits second best.
-        count: Number of tokens, samples or files behind the result.
+        count: Number of items behind the result; `Check.unit` says what they are.
         tokens: Tokens that the check cost the engine.
         evidence: Observations, the most important first.
         needed: Inputs that would decide the check, if it is not decided or skipped.
@@ -261,7 +261,10 @@ _REWARD_SYMPTOMS = (
 
 
 def put_causes_first(*results: Result) -> tuple[Result, ...]:
-    """Put faults before those that they cause; a bad reward with a cause among them has no likely causes of its own."""
+    """Return the results with faults before the faults that they often cause.
+
+    If another fault comes first, a bad reward names it as probable cause instead of its own list of likely causes.
+    """
 
     def rank(result: Result) -> int:
         symptoms = (*_SYMPTOMS, *_REWARD_SYMPTOMS)

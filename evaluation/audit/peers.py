@@ -217,7 +217,7 @@ def print_sample_faults(run: Path, healthy: dict[str, set[str]]) -> None:
         with tempfile.TemporaryDirectory() as aside:
             place = Path(aside) / "run"
             try:
-                runs.write_parquet(fault.put(rows, 1), place)
+                runs.write_parquet(fault.inject(rows, 1), place)
                 ours = format_families(audit_run(place), fault.family)
             except (AttributeError, TypeError):
                 continue  # the fault needs token ids, which TRL does not dump

@@ -141,12 +141,12 @@ def audit_faults(table: Table, run: Path, rows: list, folder: Path, seed: int, *
     """Audit each fault of samples in one of its formats, and each fault of files in a copy of the run."""
     for fault in faults.ROWS[: 2 if toy else None]:
         form = fault.formats[seed // 3 % len(fault.formats)]
-        place = runs.WRITERS[form](fault.put(rows, seed), folder / "faulty")
+        place = runs.WRITERS[form](fault.inject(rows, seed), folder / "faulty")
         table.count_fault(fault.name, fault.family, table.audit(place))
         shutil.rmtree(place)
-    for name, family, put in faults.FILES[: 1 if toy else None]:
+    for name, family, inject in faults.FILES[: 1 if toy else None]:
         place = shutil.copytree(run, folder / "broken")
-        put(place, seed)
+        inject(place, seed)
         table.count_fault(name, family, table.audit(place))
         shutil.rmtree(place)
 
@@ -155,7 +155,7 @@ def audit_pairs(table: Table, run: Path, rows: list, folder: Path, seed: int, co
     """Audit random pairs of faults of different classes: two of samples in one format, or two of the run's files."""
     numbers = random.Random(seed)
     for form, first, second in numbers.sample(PAIRS, min(count, len(PAIRS))):
-        place = runs.WRITERS[form](second.put(first.put(rows, seed), seed), folder / "two")
+        place = runs.WRITERS[form](second.inject(first.inject(rows, seed), seed), folder / "two")
         table.count_pair((first.name, second.name), (first.family, second.family), table.audit(place))
         shutil.rmtree(place)
     for first, second in numbers.sample(FILE_PAIRS, min(count // 3, len(FILE_PAIRS))):

@@ -1,6 +1,7 @@
-"""Check the prefix cache (P2) and the replicas (P14): equal ids must always get equal log-probs.
+"""Check the prefix cache (P2) and the replicas (P14): equal ids must get equal log-probs, except for rounding.
 
-P2 sends each prompt twice: without and with a fresh cache salt, which bypasses cached keys. It runs first, because any
+P2 sends each prompt twice: without and with a fresh cache salt, which bypasses cached keys. A suspicious prompt is sent
+twice more. It runs first, because any
 other probe with these ids would fill the cache with keys of the current weights.
 """
 

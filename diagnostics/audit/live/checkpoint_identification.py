@@ -1,7 +1,7 @@
 """Identify the weights of the engine: those of the expected checkpoint (P1) or other ones (P3, P4).
 
 The engine scores ids chosen by the audit, so sampling parameters and chat templates have no influence. For a small
-model all sibling checkpoints are computed completely; for a large model a few ids rule out most of them.
+model the other checkpoints are computed for all ids; for a large model a few ids can rule them out.
 """
 
 from __future__ import annotations
@@ -161,7 +161,10 @@ def _fault(
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
-    """Explain weights of no known checkpoint: a scaled adapter, a partial update, newer or interpolated weights."""
+    """Explain weights of no known checkpoint: a scaled adapter, a partial update, newer or interpolated weights.
+
+    Return the fault, and the weights if they could be rebuilt.
+    """
     if scores.reference.has_adapter and (adapter := _find_adapter_factor(scores)):
         return adapter
     slopes = [(project(scores.difference, exact - scores.exact), sibling) for sibling, exact in siblings]

@@ -120,7 +120,7 @@ class Reference:
 
     @property
     def large(self) -> bool:
-        """Whether the model is so large that a forward pass takes long."""
+        """Whether the model, which is loaded to count its parameters, is so large that a forward pass takes long."""
         return bool(sum(parameter.numel() for parameter in self._load().parameters()) > _LARGE)
 
     @property
@@ -176,7 +176,7 @@ class Reference:
         return torch.cat([self._scores[key] for key in keys])
 
     def mix(self, other: Reference, from_other: Callable[[str], bool]) -> Reference:
-        """Return these weights with some tensors replaced by those of another checkpoint."""
+        """Return these weights with those tensors from another checkpoint for whose name `from_other` is true."""
         mixed = Reference(self.folder)
         mixed.name, mixed._merged = f"{self.name}+{other.name}", self._load()
         mixed._state = self.state | {name: tensor for name, tensor in other.state.items() if from_other(name)}
@@ -263,7 +263,7 @@ def step_of(folder: Path) -> int | None:
 
 
 def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
-    """Return at most `most` checkpoints next to a checkpoint, the nearest step first, and the base of an adapter.
+    """Return at most `most` checkpoints next to a checkpoint, the nearest step first; then the base of an adapter.
 
     A folder named `base` counts as step -1.
     """

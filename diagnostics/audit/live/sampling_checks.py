@@ -1,4 +1,4 @@
-"""Check a server's samples: the sampling parameters (P5), and that log-probs are those of the sampled ids (P8)."""
+"""Check a server's samples: sampling parameters (P5), log-probs of the sampled ids (P6, P8), ids of the tokenizer."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class TrainerSettings:
 
     Attributes:
         request: Sampling parameters of the trainer's requests; the server uses its defaults for the rest.
-        sampling: Parameters with which the trainer computes log-probs; all known trainers use only the temperature.
+        sampling: Parameters with which the trainer computes log-probs: the temperature, as in known trainers.
         length: Longest prompt and completion together, in tokens; 0 if unknown.
         max_staleness: Number of checkpoints by which the engine's weights may be older.
         prompts: Texts that may be in the engine's prefix cache.

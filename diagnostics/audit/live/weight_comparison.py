@@ -88,8 +88,8 @@ def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str,
 def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any, dtype: str) -> Scores:
     """Compare in the dtype that the server reports, else in the finest dtype whose rounding explains the difference.
 
-    If no dtype explains it, the weights differ. Then the coarsest dtype is used, so that a wrong guess of the dtype
-    never causes a fault.
+    If no dtype explains it, the weights differ. Then the coarsest dtype is used, whose alarm is the highest, so that a
+    wrong guess of the dtype is no fault.
     """
     if dtype in DTYPES:
         return compare(reference, sequences, engine, dtype)

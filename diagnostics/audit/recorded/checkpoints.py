@@ -1,4 +1,4 @@
-"""Compare consecutive checkpoints (P13): find frozen tensors, NaN, and updates lost to bfloat16 rounding.
+"""Compare consecutive checkpoints (P13): find unmoved weights, frozen tensors, NaN, and updates lost in bfloat16.
 
 A few thousand evenly spaced elements of each tensor are compared. "Did not move" is reported only after all bytes were
 compared. A bfloat16 weight loses an update smaller than half the spacing of its values (half an ulp). In a run that
@@ -90,7 +90,7 @@ def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
 
 
 def _choose_pairs(checkpoints: list[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
-    """Return pairs of consecutive checkpoints with the same files: the first, a middle one, the last."""
+    """Return at most three pairs of consecutive checkpoints with the same files: the first, a middle one, the last."""
     chains: dict[tuple[Path, tuple[str, ...]], list[Checkpoint]] = {}
     for checkpoint in checkpoints:
         key = (checkpoint.folder.parent, tuple(path.name for path in checkpoint.files))
@@ -145,7 +145,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
 
 
 def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
-    """Return tensors that never change while the corresponding tensors of other layers do."""
+    """Return tensors without a change in all comparisons, if the corresponding tensors of other layers change."""
     still = set.intersection(*(comparison.unchanged for comparison in comparisons))
     shares = (item for comparison in comparisons for item in comparison.shares.items())
     moving = {_layer_kind(name) for name, share in shares if share > 0}

@@ -21,7 +21,7 @@ _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?
 
 
 def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> run_data.MetricRow | None:
-    """Convert the metrics of one step; None if none of the names is known."""
+    """Convert the metrics of one step, or a run's summary, which gets no canonical values; None if no name is known."""
     numbers = ((mask_and_cut(str(name), 200), _float(value)) for name, value in values.items())
     printed = dict(islice(((name, value) for name, value in numbers if value is not None), 500))
     if step is None:

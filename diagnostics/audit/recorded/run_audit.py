@@ -122,7 +122,7 @@ def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSe
 
 
 def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
-    """Yield all files below a folder, without following links to folders or out of it."""
+    """Yield the files below a folder to a limited depth and number; links to folders or out of it are not followed."""
     count, inside = 0, os.path.realpath(root)
 
     def report(error: OSError) -> None:
@@ -177,7 +177,7 @@ def _json_kind(path: Path) -> str:
 
 
 def _limit(groups: Sequence[list[Path]], most: int, unread: run_data.UnreadInputs) -> Sequence[list[Path]]:
-    """Return the first `most` groups of files, and note the others as unread."""
+    """Return the first `most` groups of files; report the others as unread."""
     if len(groups) > most:
         unread.add(groups[most][0].parent, f"{len(groups) - most} more of this kind were not read")
     return groups[:most]

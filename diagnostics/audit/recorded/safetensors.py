@@ -1,4 +1,4 @@
-"""Read names, dtypes, shapes and elements of safetensors files without torch. Files are mapped into memory."""
+"""Read names, dtypes, shapes and elements of tensors in the safetensors format, without torch."""
 
 from __future__ import annotations
 

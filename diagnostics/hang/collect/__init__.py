@@ -1,1 +1,1 @@
-"""Take a snapshot of running processes. Read-only; standard library only, because it is sent to other hosts."""
+"""Take a snapshot of running processes, read-only; with the standard library only, as it is sent to other hosts."""

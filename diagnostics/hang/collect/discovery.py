@@ -132,7 +132,7 @@ def select_processes(
 ) -> set[int]:
     """Return the requested processes, their descendants, and the other ranks of the same job.
 
-    Without pids and a pattern these are all processes of the caller that look like part of a job.
+    Without pids and a pattern, processes of the caller or root that look like part of a job count as requested.
 
     Args:
         processes: All visible processes.

@@ -97,7 +97,7 @@ def parse_stacks(lines: list[str]) -> tuple[list[Process], bool]:
 
 
 class _StackReader:
-    """Collects the threads of a dump line by line. Each process has one main thread, so the next begins a process."""
+    """Collects the threads of a dump line by line. A second main thread begins another process."""
 
     def __init__(self) -> None:
         self.is_pyspy = False

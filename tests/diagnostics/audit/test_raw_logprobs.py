@@ -1,4 +1,4 @@
-"""Sampled tokens show raw log-probs, sampling at another temperature, and a bias on a rare id."""
+"""Sampled tokens show raw log-probs, another temperature and a bias on a rare id; rounding is no fault."""
 
 import pytest
 import torch

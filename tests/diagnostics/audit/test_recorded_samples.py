@@ -1,4 +1,4 @@
-"""Faults of recorded samples (NaN, one prompt, no reward spread) are found, and reward functions are re-run."""
+"""Faults of recorded samples (NaN, one prompt, no reward spread) are found, and reward functions are called again."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The audit of training curves finds each symptom with its value, its first step and the option to change."""
+"""The audit of training curves finds symptoms with value, first step and the option to change; healthy runs pass."""
 
 import json
 import math

@@ -23,13 +23,13 @@ class Fault:
     Attributes:
         name: Name in the result tables.
         family: Family that the audit must report.
-        put: Function of rows and seed that returns the rows with the fault.
+        inject: Function of rows and seed that returns the rows with the fault.
         formats: Recording formats in which the fault is visible.
     """
 
     name: str
     family: str
-    put: object
+    inject: object
     formats: tuple[str, ...] = ("parquet", "swift")
 
 

@@ -146,7 +146,7 @@ def write_verl(rows, folder):
 
 
 def _table(rows, reward, advantage):
-    """Return the columns of a table of completions, as TRL and ms-swift log them."""
+    """Return the columns of a table of completions, in the layout of TRL and ms-swift."""
     fields = {
         "step": "step",
         "prompt": "prompt",

@@ -1,4 +1,4 @@
-"""Texts of completions: empty, past the end of the turn, repetitive or garbled ones are found, ordinary ones pass."""
+"""Empty, overlong, repetitive or garbled completions are found, ordinary ones pass; reward weights are recovered."""
 
 import random
 from dataclasses import replace

@@ -49,7 +49,7 @@ def test_healthy_samples_are_clean_in_every_format(rows, tmp_path, form):
 )
 def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
     """The audit reports only the fault's family, with a catalog code and a message."""
-    result = audit_run(runs.WRITERS[form](fault.put(rows, 1), tmp_path / form))
+    result = audit_run(runs.WRITERS[form](fault.inject(rows, 1), tmp_path / form))
     assert fault.family in fault_families(result)
     side_effects = fault_families(result) - {fault.family}
     # Equal completions have equal rewards, and advantages that are all 0 look like groups without spread.
@@ -68,11 +68,11 @@ def test_advantages_of_no_known_formula_are_undecided(rows, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "put"), [item[1:] for item in faults.FILES], ids=[item[0] for item in faults.FILES]
+    ("family", "inject"), [item[1:] for item in faults.FILES], ids=[item[0] for item in faults.FILES]
 )
-def test_fault_in_metrics_or_checkpoints_is_named(run, tmp_path, family, put):
+def test_fault_in_metrics_or_checkpoints_is_named(run, tmp_path, family, inject):
     folder = shutil.copytree(run, tmp_path / "run")
-    put(folder, 1)
+    inject(folder, 1)
     assert family in fault_families(audit_run(folder))
 
 

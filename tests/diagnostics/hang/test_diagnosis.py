@@ -89,7 +89,8 @@ def test_rank_without_a_process_is_missing():
     assert "has no process among those observed" in verdict.sentence
 
 
-def test_computing_rank_is_a_hang_only_after_15_minutes():
+def test_computing_rank_is_a_hang_only_after_the_busy_patience():
+    """A rank that computes while others wait for 30 s makes progress; after 900 s, more than the patience, it hangs."""
     computes = {"runnable": 0.99, "syscall": "running", "asleep_s": None}
     busy = rank(1, StackFrame("/job/train.py", "reward", 7), thread=computes)
     short, long = {"asleep_s": 30.0}, {"asleep_s": 900.0}

@@ -1,4 +1,4 @@
-"""`hang` diagnoses real processes, saves bundles, watches a command, and names a missing permission."""
+"""`hang` diagnoses real processes, saves bundles, finds ranks, watches a command, and names a missing permission."""
 
 import importlib.util
 import json
