@@ -35,17 +35,27 @@ def read_config(folder: Path) -> dict[str, Any]:
         AuditError: The file is missing or invalid, or it describes a model that the folder's files cannot hold.
     """
     path = folder / "config.json"
-    try:
-        config = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA_LIMIT))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads") from error
-    except (OSError, ValueError) as error:
-        raise AuditError(f"{path}: {error}") from error
-    if not isinstance(config, dict):
-        raise AuditError(f"{path}: expected a JSON object")
+    if not path.exists():
+        raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads")
+    config = read_json_object(path)
     if problem := _config_problem(config, _weight_bytes(folder)):
         raise AuditError(f"{path}: {problem}")
     return config
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a small file.
+
+    Raises:
+        AuditError: The file is unreadable, too large, or no JSON object.
+    """
+    try:
+        document = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA_LIMIT))
+    except (OSError, ValueError) as error:
+        raise AuditError(f"{path}: {error}") from error
+    if not isinstance(document, dict):
+        raise AuditError(f"{path}: expected a JSON object")
+    return document
 
 
 def _config_problem(config: dict[str, Any], size: int) -> str:

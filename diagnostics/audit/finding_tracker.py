@@ -46,16 +46,10 @@ class Change:
         """Return the change as data of one JSON line."""
         result = self.result
         return {
-            "type": "change",
-            "change": self.kind,
-            "step": self.step,
-            "family": result.family,
-            "outcome": result.outcome,
-            "probe": result.probe,
-            "code": code_of(result),
-            "sentence": result.message,
-            "values": result.values,
-        }
+            "type": "change", "change": self.kind, "step": self.step, "family": result.family,
+            "outcome": result.outcome, "probe": result.probe, "code": code_of(result),
+            "sentence": result.message, "values": result.values,
+        }  # fmt: skip
 
 
 @dataclass

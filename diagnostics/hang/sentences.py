@@ -139,18 +139,19 @@ def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str,
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     """Return the sentence for observed ranks that are all in the same collective, so stacks cannot show the cause."""
-    collective, who = describe_collective(index.states[keys[0]]), _brief_names(index, keys)
+    who = _brief_names(index, keys)
+    places = {describe_collective(state): _brief(state) for state in index.states_of(keys)}
+    collective, *others = places
     if len(keys) == 1:
         ranks = f"{who} is in {collective}. Another rank has not joined it, is"
-    else:
+    elif not others:
         ranks = f"{who} are all in {collective}. The missing rank is not among them, or a rank is"
-        places = {describe_collective(state): _brief(state) for state in index.states_of(keys)}
-        if len(places) > 1:
-            listed = "; ".join(f"{rank} in {place}" for place, rank in list(places.items())[:_MAX_NAMES])
-            ranks = (
-                f"{who} are in the same collective, called from different lines: {listed}. They may use process "
-                "groups in different order, the missing rank is not among them, or a rank is"
-            )
+    else:
+        listed = "; ".join(f"{rank} in {place}" for place, rank in list(places.items())[:_MAX_NAMES])
+        ranks = (
+            f"{who} are in the same collective, called from different lines: {listed}. They may use process "
+        )
+        ranks += "groups in different order, the missing rank is not among them, or a rank is"
     return f"Unknown cause: {ranks} in another group or {_OTHER_CAUSES}"
 
 

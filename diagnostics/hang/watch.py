@@ -95,12 +95,7 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
 
 
 def _wait_for_end(
-    child: subprocess.Popen[bytes],
-    stall_s: float,
-    output_bytes: list[int],
-    diagnose: Diagnose,
-    *,
-    or_hang: bool,
+    child: subprocess.Popen[bytes], stall_s: float, output_bytes: list[int], diagnose: Diagnose, or_hang: bool
 ) -> bool:
     """Wait for the command's end, with `or_hang` also for a hang; return whether a hang ended the wait."""
     clock = StallClock(time.monotonic(), time.monotonic())

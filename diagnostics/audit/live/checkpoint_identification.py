@@ -139,11 +139,9 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
             return None
     second = min([scores.residual, *(entry[0] for entry in candidates if entry[2] is not sibling)])
     version = Estimate("version", sibling.name, expected=scores.reference.name)
-    fields: dict[str, Any] = {
-        "residual": residual,
-        "estimates": (version, _estimate("slope", slope.value, slope.error, 0.0)),
-        "runner_up": RunnerUp("the next nearest", second),
-    }
+    estimates = (version, _estimate("slope", slope.value, slope.error, 0.0))
+    fields: dict[str, Any] = {"residual": residual, "estimates": estimates}
+    fields |= {"runner_up": RunnerUp("the next nearest", second)}
     message = "the engine holds the weights of {name}, not the checkpoint's"
     code = "SYN003" if sibling.name == "base" else ""
     return _fault(scores, "weights/version", message, {"name": sibling.name}, code, **fields), sibling
@@ -226,14 +224,11 @@ def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | N
         return None
     text = "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
     values = {"name": newest.name, "before": before.name, "slope": slope.value}
-    fields: dict[str, Any] = {
-        "residual": slope.residual,
-        "evidence": (Note("went_on", text),),
-        "estimates": (_estimate("way", slope.value, slope.error),),
-        "runner_up": RunnerUp("the nearest checkpoint", second),
-    }
+    estimates, evidence = (_estimate("way", slope.value, slope.error),), (Note("went_on", text),)
+    fields: dict[str, Any] = {"residual": slope.residual, "estimates": estimates, "evidence": evidence}
+    fields |= {"runner_up": RunnerUp("the nearest checkpoint", second)}
     message = (
-        "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to {name}"
+        "the engine's weights are newer than all checkpoints: {slope:.2f} of the way from {before} to {name}"
     )
     return _fault(scores, "weights/newer", message, values, **fields)
 

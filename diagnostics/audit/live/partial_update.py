@@ -49,16 +49,14 @@ def _partial_fault(
     scores: Scores, other: Reference, stale: list[str], residual: float, second: float
 ) -> Result:
     version = Estimate("version", other.name, expected=scores.reference.name)
-    return fault(
-        "weights/partial",
-        "tensors of the checkpoint did not arrive: {tensors} are still those of {name}",
-        "",
-        {"tensors": ", ".join(stale), "name": other.name},
-        probe="P4",
-        estimates=(Estimate("tensors", tuple(stale)), version),
-        runner_up=RunnerUp("no single checkpoint", second),
-        **scores.result_fields | {"residual": residual},
-    )
+    fields = scores.result_fields | {
+        "residual": residual,
+        "runner_up": RunnerUp("no single checkpoint", second),
+    }
+    fields |= {"probe": "P4", "estimates": (Estimate("tensors", tuple(stale)), version)}
+    message = "tensors of the checkpoint did not arrive: {tensors} are still those of {name}"
+    values = {"tensors": ", ".join(stale), "name": other.name}
+    return fault("weights/partial", message, "", values, **fields)
 
 
 def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ comparison of weights, which runs only if the first finds a difference.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
 # Tokens for samples with their prompts, for the first comparison of weights, and for a second.
@@ -72,48 +71,30 @@ def sample_prompts(
     return [(bos + tokenizer(text, add_special_tokens=False)["input_ids"])[:size] for text in texts]
 
 
-@dataclass(frozen=True)
 class Budget:
     """The number of tokens that each probe of an audit may cost.
 
     Attributes:
-        tokens: Limit on prompt and sampled tokens of all probes together.
         longest: Maximum number of tokens in one call.
-        prompts: Number of long prompts for the prefix cache.
+        sampling: Tokens for samples and their prompts.
+        first_comparison: Number of ids that the first comparison of weights scores.
+        needed: The smallest number of tokens that an audit needs.
     """
 
-    tokens: int
-    longest: int
-    prompts: int = 1
-
-    @property
-    def sampling(self) -> int:
-        """The number of tokens reserved for samples and their prompts."""
-        return self._scaled(_SAMPLING)
-
-    @property
-    def first_comparison(self) -> int:
-        """The number of ids that the first comparison of weights scores."""
-        return min(_FIRST, self._ids(self.tokens - self._reserved))
+    def __init__(self, tokens: int, longest: int, prompts: int = 1) -> None:
+        """Divide `tokens`, the limit on prompt and sampled tokens, for an audit with `prompts` long cache prompts."""
+        self.longest, self._scale = longest, max(DEFAULT_TOKENS, tokens) / DEFAULT_TOKENS
+        self.sampling = int(_SAMPLING * self._scale)
+        # Each long prompt is sent twice, the worst prompt four times.
+        reserved = self.sampling + CALLS * (REPLICA_IDS + 1) + 2 * (prompts + 1) * (longest + 1)
+        self._left = tokens - reserved
+        self.first_comparison = min(_FIRST, self._ids(self._left))
+        self.needed = reserved + _FIRST // 2
 
     def second_comparison(self, spent: int) -> int:
         """Return the number of ids for the second comparison, if the first cost `spent` tokens."""
-        return min(self._scaled(_SECOND), self._ids(self.tokens - self._reserved - spent))
-
-    @property
-    def needed(self) -> int:
-        """The smallest number of tokens that an audit needs."""
-        return self._reserved + _FIRST // 2
-
-    @property
-    def _reserved(self) -> int:
-        """The tokens for samples, replicas and long prompts: each is sent twice, the worst prompt four times."""
-        replicas = CALLS * (REPLICA_IDS + 1)
-        return self.sampling + replicas + 2 * (self.prompts + 1) * (self.longest + 1)
+        return min(int(_SECOND * self._scale), self._ids(self._left - spent))
 
     def _ids(self, tokens: int) -> int:
         """Return the number of ids that can be scored with some tokens; each call also samples one token."""
         return tokens * self.longest // (self.longest + 1) - 2
-
-    def _scaled(self, default: int) -> int:
-        return default * max(DEFAULT_TOKENS, self.tokens) // DEFAULT_TOKENS

@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from diagnostics import safe_io
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.results import AuditError
 
@@ -42,12 +41,7 @@ class Adapter:
             AuditError: The settings are unreadable, the base model is missing, or the kind is not supported.
         """
         self.folder, path = folder, folder / _ADAPTER
-        try:
-            settings = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA_LIMIT))
-        except (OSError, ValueError) as error:
-            raise AuditError(f"{path}: {error}") from error
-        if not isinstance(settings, dict):
-            raise AuditError(f"{path}: expected a JSON object")
+        settings = checkpoint_validation.read_json_object(path)
         unsupported = [name for name in _UNSUPPORTED if settings.get(name)]
         if settings.get("peft_type") != "LORA" or unsupported:
             raise AuditError(f"{path}: {', '.join(unsupported) or settings.get('peft_type')} {_MERGE}")

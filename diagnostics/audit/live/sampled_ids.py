@@ -24,14 +24,8 @@ _SAME = 0.03
 
 
 def check_ids(
-    completions: Sequence[Completion],
-    observed: Observed,
-    sampling: Sampling,
-    expected: Sampling,
-    mode: str,
-    *,
-    faulty: bool,
-) -> list[Result]:
+    completions: Sequence[Completion], observed: Observed, sampling: Sampling, expected: Sampling, mode: str
+) -> Result:
     """Check for greedy sampling, repeated seeds, and a temperature that differs from that of the log-probs.
 
     Args:
@@ -40,7 +34,6 @@ def check_ids(
         sampling: The parameters that explain the reported log-probs.
         expected: The parameters with which the trainer computes.
         mode: The server's logprobs_mode; empty if unknown.
-        faulty: Whether another check found a fault; the result is then never clean.
     """
     count, distribution = len(observed.ids), observed.distribution(sampling)
     top = distribution.max(1).values
@@ -49,16 +42,16 @@ def check_ids(
     if bool((gap <= _TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
         message = "greedy sampling: all {count} tokens are the most likely ones (by chance {chance:.1g})"
         values = {"count": count, "chance": math.exp(max(chance, -700.0))}
-        return [fault("sampling/greedy", message, "CFG115", values, probe="P6", count=count)]
+        return fault("sampling/greedy", message, "CFG115", values, probe="P6", count=count)
     if repeated := _check_seeds(completions, observed):
-        return [repeated]
+        return repeated
     total, mean, error = observed.total_logprob(sampling)
     z = (total - mean) / max(error, 1e-9)
     text = "the sampled ids are {z:+.1f} standard errors from temperature {temperature:.3g} (logprobs_mode: {mode})"
     fact = note("surprise", text, z=z, temperature=sampling.temperature, mode=mode or "unknown")
     if abs(z) > _SURE:
-        return [_raw_fault(observed, sampling, expected, fact)]
-    return [] if faulty else [clean("logprobs", evidence=(fact,), count=count)]
+        return _raw_fault(observed, sampling, expected, fact)
+    return clean("logprobs", evidence=(fact,), count=count)
 
 
 def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Result | None:

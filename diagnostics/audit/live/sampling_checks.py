@@ -84,8 +84,10 @@ def check_sampling(
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted
-    observed, fit, faulty = samples.exact, samples.fit, any(result.is_fault for result in results)
-    by_ids = sampled_ids.check_ids(samples.completions, observed, fit.sampling, expected, mode, faulty=faulty)
+    observed, fit = samples.exact, samples.fit
+    by_ids = [sampled_ids.check_ids(samples.completions, observed, fit.sampling, expected, mode)]
+    if by_ids[0].is_clean and any(result.is_fault for result in results):
+        by_ids = []
     results, by_ids = sampled_ids.replace_refuted_results(observed, fit, expected, mode, results, by_ids)
     if {"sampling/law", "logprobs/raw"} <= {result.family for result in (*results, *by_ids)}:
         by_ids = [masked("logprobs", "sampling/law")]  # other weights sampled these ids

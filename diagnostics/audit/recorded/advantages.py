@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_samples
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_indices
 from diagnostics.audit.recorded.stats import deviation, mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, note, skipped, undecided
 
@@ -132,17 +132,15 @@ def _steps(recording: Recording) -> list[Step]:
 
 def _group_size(recording: Recording) -> int:
     """Return the most frequent group size, or 0; a prompt drawn twice in a step counts as two groups."""
-    sizes = Counter(len(group) for rows in recording.steps().values() for group in group_samples(rows))
+    sizes = Counter(len(group) for rows in recording.steps().values() for group in group_indices(rows))
     counts = {size: sum(n for larger, n in sizes.items() if larger % size == 0) for size in sizes if size > 1}
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
 def _group_indices(rows: Sequence[Sample], size: int) -> Groups:
-    """Return the groups of a step as lists of indices into its rows."""
-    place = {id(row): index for index, row in enumerate(rows)}
+    """Return the groups of a step as lists of indices into its rows; a multiple of the group size is divided."""
     groups: Groups = []
-    for group in group_samples(rows):
-        places = [place[id(row)] for row in group]
+    for places in group_indices(rows):
         width = size if size and len(places) % size == 0 else len(places)
         groups += [places[start : start + width] for start in range(0, len(places), width)]
     return groups
@@ -181,11 +179,8 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
         corrected = [undo(step) for step in steps]
         residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
-            fields |= {
-                "estimates": (Estimate("dialect", formula),),
-                "residual": residual,
-                "runner_up": nearest,
-            }
+            estimates = (Estimate("dialect", formula),)
+            fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
             return fault(family, message, "NUM041", {"way": formula}, **fields)
     return None
 

@@ -160,9 +160,14 @@ def group_samples(rows: Sequence[Sample]) -> list[list[Sample]]:
     >>> [len(group) for group in group_samples([Sample(1, "a", "x"), Sample(1, "b", "y"), Sample(1, "a", "z")])]
     [2, 1]
     """
-    groups: dict[tuple[str, str], list[Sample]] = {}
-    for row in rows:
-        groups.setdefault((row.group, "") if row.group else ("", row.prompt), []).append(row)
+    return [[rows[index] for index in group] for group in group_indices(rows)]
+
+
+def group_indices(rows: Sequence[Sample]) -> list[list[int]]:
+    """Return the groups of `group_samples` as lists of indices into the rows."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault((row.group, "") if row.group else ("", row.prompt), []).append(index)
     return list(groups.values())
 
 

@@ -212,11 +212,8 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
     }  # fmt: skip
     text = "{share:.0%} of {groups} groups have equal rewards: {hard} all {lowest:g}, {easy} all {highest:g}"
     estimate = Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups)))
-    fields: dict[str, Any] = {
-        "estimates": (estimate,),
-        "evidence": (note("flat_groups", text, place, **values),),
-    }
-    fields |= {"count": sum(map(len, groups))}
+    evidence = (note("flat_groups", text, place, **values),)
+    fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": sum(map(len, groups))}
     if lowest == highest:
         message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
         return fault("rewards/constant", message, "REW004", values, **fields)

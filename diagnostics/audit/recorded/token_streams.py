@@ -85,11 +85,8 @@ def _check_differences(recording: Recording, differences: list[float]) -> Result
         return clean("streams", **fields)
     if cause := _truncation(differences, mean_difference):
         text = "only one difference can be recognised in two streams: audit again after this fix"
-        fields |= {
-            "evidence": (fact, Note("one_law", text)),
-            "runner_up": RunnerUp("unchanged", mean_difference),
-        }
-        return replace(cause, **fields)
+        fields["evidence"] += (Note("one_law", text),)
+        return replace(cause, runner_up=RunnerUp("unchanged", mean_difference), **fields)
     if mean_difference <= _FLOOR:
         return clean("streams", **fields)
     if mean_difference < _ALARM:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from stat import S_ISFIFO
 from typing import Any, TypeVar
@@ -125,37 +126,32 @@ def runnable_ns(pid: int, tid: int) -> int | None:
     return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
 
 
-class SchedulerClocks:
-    """The scheduler's clocks, one per processor, which differ by seconds or hours.
+def asleep_s(pid: int, tid: int) -> float | None:
+    """Return seconds since a thread last ran; None if its processor may not be used or nothing is known."""
+    fields = stat_fields(pid, tid)
+    ran = _last_ran_ms(pid, tid)
+    offset = clock_offset_ms(int(fields[36])) if len(fields) > 36 else None
+    if ran is None or offset is None:
+        return None
+    return max(0.0, (time.monotonic() * 1000 - offset - ran) / 1000)
 
-    Each clock omits the time that its processor spent on interrupts. So the clock of the processor on which a thread
-    last ran is read by running there for a moment.
+
+@cache
+def clock_offset_ms(processor: int) -> float | None:
+    """Return by how much a processor's scheduler clock is behind the monotonic clock; None if it may not be used.
+
+    These clocks differ by seconds or hours and drift, because each omits the time that its processor spent on
+    interrupts. So the clock is read by running on that processor for a moment, and again for each snapshot.
     """
-
-    def __init__(self) -> None:
-        self._offset_ms: dict[int, float | None] = {}
-
-    def asleep_s(self, pid: int, tid: int) -> float | None:
-        """Return seconds since a thread last ran; None if its processor may not be used or nothing is known."""
-        fields = stat_fields(pid, tid)
-        ran = _last_ran_ms(pid, tid)
-        offset = self._offset(int(fields[36])) if len(fields) > 36 else None
-        if ran is None or offset is None:
-            return None
-        return max(0.0, (time.monotonic() * 1000 - offset - ran) / 1000)
-
-    def _offset(self, processor: int) -> float | None:
-        if processor not in self._offset_ms:
-            self._offset_ms[processor] = None
-            allowed = os.sched_getaffinity(0)
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, {processor})
-                try:
-                    ran = _last_ran_ms(os.getpid(), threading.get_native_id())
-                    self._offset_ms[processor] = time.monotonic() * 1000 - ran if ran is not None else None
-                finally:
-                    os.sched_setaffinity(0, allowed)
-        return self._offset_ms[processor]
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {processor})
+        ran = _last_ran_ms(os.getpid(), threading.get_native_id())
+        return None if ran is None else time.monotonic() * 1000 - ran
+    except OSError:
+        return None
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def _last_ran_ms(pid: int, tid: int) -> float | None:

@@ -141,7 +141,7 @@ class _Observer:
         self.host, self.program, self.sleep = host, program, sleep
         self.seconds = 0.0
         self.refused: dict[int, str] = {}
-        self._clocks = proc.SchedulerClocks()
+        proc.clock_offset_ms.cache_clear()
         self._sources = stacks.SourceReader()
 
     def observe(self, pids: set[int], samples: int, seconds: float) -> list[Process]:
@@ -226,7 +226,7 @@ class _Observer:
                     frames=self._sources.with_call(pid, thread.frames),
                     futex=_semaphore(thread.futex, semaphores),
                     runnable=observation.runnable_share(tid, max(self.seconds, 0.001)),
-                    asleep_s=self._clocks.asleep_s(pid, tid) if thread.state != "R" else None,
+                    asleep_s=proc.asleep_s(pid, tid) if thread.state != "R" else None,
                 )
             )
         return tuple(threads)

@@ -11,6 +11,7 @@ import msgspec
 
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.snapshot import LOCAL_ADDRESSES, SCHEMA, Snapshot, cut_at_word
+from diagnostics.output import text_filters
 from diagnostics.output.redact import redact
 from diagnostics.output.sanitize import escape
 from diagnostics.safe_io import write_atomically
@@ -46,8 +47,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
         # A title may have secret arguments, so it is truncated; the role describes the process.
         return redact(value)[:_TITLE_LENGTH] if key == "title" else redact(value)
 
-    cleaned: dict[str, Any] = clean("", document)
-    return cleaned
+    return dict(clean("", document))
 
 
 def load(document: Any, name: str) -> Snapshot:
@@ -61,15 +61,7 @@ def load(document: Any, name: str) -> Snapshot:
             f"{name}: this JSON is not a snapshot of hang --save, and not from py-spy, a flight recorder or NCCL RAS"
         )
     try:
-        return msgspec.convert(_cut_texts(document), Snapshot)
+        # Short texts bound the time of pattern matching.
+        return msgspec.convert(text_filters.change_texts(document, cut_at_word), Snapshot)
     except (ValueError, RecursionError) as error:
         raise ParseError(f"{name}: a broken snapshot: {error}") from None
-
-
-def _cut_texts(value: Any) -> Any:
-    """Truncate every text of a document to MAX_TEXT, which bounds the time of pattern matching."""
-    if isinstance(value, dict):
-        return {key: _cut_texts(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_cut_texts(item) for item in value]
-    return cut_at_word(value) if isinstance(value, str) else value

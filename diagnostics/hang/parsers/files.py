@@ -115,9 +115,9 @@ def _parse_text(text: str, name: str) -> Snapshot:
     if ranks is not None and nccl.ranks_differ(ranks):
         return ranks
     # The stacks in a watchdog's report are those of the thread that noticed the timeout, not of the blocked one.
-    processes, is_pyspy = stack_text.parse_stacks(lines)
-    if processes and (is_pyspy or ranks is None):
-        return _with_roles(processes, "py-spy text" if is_pyspy else "stacks")
+    reader = stack_text.StackReader(lines)
+    if (processes := reader.processes()) and (reader.is_pyspy or ranks is None):
+        return _with_roles(processes, "py-spy text" if reader.is_pyspy else "stacks")
     if ranks is None:
         raise ParseError(f"{name}: {EXPECTED}")
     return ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from diagnostics.hang.collect.stacks import parse_frame
@@ -94,6 +95,15 @@ def is_recorder(document: Any) -> bool:
     return isinstance(document, dict) and isinstance(document.get("entries"), list)
 
 
+def rank_process(
+    rank: int, operation: str, callers: Iterable[StackFrame] = (), *, job: str = "reported"
+) -> Process:
+    """Return a rank as a process in a collective operation or, if that is empty, between two collectives."""
+    frame = StackFrame(C10D, operation) if operation else BETWEEN
+    thread = Thread(rank + 1, "MainThread", (frame, *callers))
+    return Process(rank + 1, rank=rank, role="trainer", job=job, threads=(thread,))
+
+
 def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     """Return one rank's flight recorder as a snapshot.
 
@@ -115,10 +125,8 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     operation = cut_at_word(str(last.get("profiling_name") or ""))
     pending = str(last.get("state")) != "completed" or completed < enqueued
     function = normalized_operation(operation.partition(" ")[0]) or "collective"
-    first = StackFrame(C10D, function) if pending else BETWEEN
-    frames = (first, *map(parse_frame, last.get("frames") or ()))
-    thread = Thread(rank + 1, "MainThread", frames)
-    process = Process(rank + 1, rank=rank, role="trainer", job="recorded", threads=(thread,))
+    callers = map(parse_frame, last.get("frames") or ())
+    process = rank_process(rank, function if pending else "", callers, job="recorded")
     sizes = cut_at_word(str(last.get("input_sizes", "")))
     collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
     return Snapshot((process,), collectives=(collective,), source="flight recorder")

@@ -13,8 +13,8 @@ from typing import Any
 
 from diagnostics.hang.collectives import normalized_operation
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.parsers.flight_recorder import BETWEEN, C10D
-from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
+from diagnostics.hang.parsers.flight_recorder import rank_process
+from diagnostics.hang.snapshot import Collective, Snapshot
 
 _SOURCE = "NCCL watchdog"
 _TIMEOUT = re.compile(
@@ -110,24 +110,15 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     processes, collectives = [], []
     for rank, report in sorted(reports.items()):
         if report.waits:
-            processes.append(_rank_process(rank, "wait" if unclear else normalized_operation(report.name)))
+            processes.append(rank_process(rank, "wait" if unclear else normalized_operation(report.name)))
             if report.number is not None and report.number == first and not unclear:
                 sizes = report.sizes if report.name in _SAME_SIZES and sizes_known else ""
                 done = report.completed or -1
                 collectives.append(Collective(rank, "", report.number, done, report.name, sizes))
         elif first is None or (report.enqueued is not None and report.enqueued < first):
-            processes.append(_rank_process(rank))
+            processes.append(rank_process(rank, ""))
     all_numbered = len(collectives) == len(waiting)
     return Snapshot(tuple(processes), collectives=tuple(collectives) if all_numbered else (), source=_SOURCE)
-
-
-def _rank_process(rank: int, operation: str = "") -> Process:
-    """Return a rank as a process that waits in a collective operation or, without one, is between collectives."""
-    pid = rank + 1
-    frame = StackFrame(C10D, operation) if operation else BETWEEN
-    return Process(
-        pid, rank=rank, role="trainer", job="reported", threads=(Thread(pid, "MainThread", (frame,)),)
-    )
 
 
 def is_ras_document(document: Any) -> bool:
@@ -154,9 +145,8 @@ def _communicator_snapshot(communicator: dict[str, Any]) -> Snapshot:
     world = len(ranks) + len(communicator.get("missing_ranks", ()))
     processes, collectives = [], []
     for item in ranks:
-        process = _rank_process(item["rank"], "wait")
-        pid = int(item.get("pid", 0)) or process.pid
-        processes.append(replace(process, pid=pid, job="localhost:ras", world=world))
+        process = rank_process(item["rank"], "wait", job="localhost:ras")
+        processes.append(replace(process, pid=int(item.get("pid", 0)) or process.pid, world=world))
         counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
         collectives.append(Collective(item["rank"], "", sum(map(int, counts.values())), -1))
     return Snapshot(tuple(processes), collectives=tuple(collectives), source="NCCL RAS")

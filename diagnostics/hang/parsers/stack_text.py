@@ -88,25 +88,24 @@ class _ProcessDraft:
     threads: list[_ThreadDraft] = field(default_factory=list)
 
 
-def parse_stacks(lines: list[str]) -> tuple[list[Process], bool]:
-    """Return the processes in a dump, and whether py-spy printed it (only py-spy marks the main thread reliably)."""
-    reader = _StackReader()
-    for line in lines:
-        reader.read_line(line)
-    return reader.processes(), reader.is_pyspy
+class StackReader:
+    """Reads the threads of a dump line by line. A second main thread begins another process.
 
+    Attributes:
+        is_pyspy: Whether py-spy printed the dump.
+    """
 
-class _StackReader:
-    """Collects the threads of a dump line by line. A second main thread begins another process."""
-
-    def __init__(self) -> None:
+    def __init__(self, lines: list[str]) -> None:
+        """Read the lines of a dump."""
         self.is_pyspy = False
         self._drafts: list[_ProcessDraft] = []
         self._thread: _ThreadDraft | None = None
         self._after_frame = False
         self._pid = 0
+        for line in lines:
+            self._read_line(line)
 
-    def read_line(self, line: str) -> None:
+    def _read_line(self, line: str) -> None:
         if not line:
             self._after_frame = False
             return
