@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests import select_tests
+from tests.case_files import each_case, read_cases
 from tests.processes import run_python
 from tests.select_tests import ROOT
+
+CASES = read_cases(__file__, "selected_tests.yaml")
 
 # On one worker all sources are read only once.
 pytestmark = pytest.mark.xdist_group("sources")
@@ -18,39 +21,13 @@ def names(*paths: str, direct_only: bool = False) -> set[str]:
     return {str(path.relative_to(ROOT / "tests")) for path in test_files}
 
 
-@pytest.mark.parametrize(
-    ("path", "test"),
-    [
-        ("diagnostics/collect/gpus.py", "diagnostics/test_doctor_machine.py"),
-        ("diagnostics/catalog/issues/SCH001.toml", "diagnostics/test_catalog.py"),
-        ("diagnostics/catalog/issues", "diagnostics/test_triage.py"),
-        ("diagnostics/data/compat.json", "diagnostics/test_doctor.py"),
-        ("diagnostics/__main__.py", "diagnostics/test_command_errors.py"),
-        ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
-        ("matrix.toml", "matrix/test_cells.py"),
-        ("grpo_core/learn/losses.py", "grpo_core/test_modes.py"),
-        ("grpo_core/__main__.py", "grpo_core/test_main.py"),
-        ("repro/runner.py", "repro/test_runner.py"),
-        ("tests/diagnostics/fake_environments.py", "diagnostics/test_doctor.py"),
-        ("tests/diagnostics/logs/SCH002", "diagnostics/test_triage.py"),
-        ("tests/grpo_core/test_loss.py", "grpo_core/test_loss.py"),
-    ],
-)
+@each_case(CASES["dependent"])
 def test_dependent_test_is_selected(path, test):
     """A test is selected if it imports the file, starts its module, or reads a file of its name."""
     assert test in names(path)
 
 
-@pytest.mark.parametrize(
-    ("path", "test"),
-    [
-        ("grpo_core/learn/losses.py", "diagnostics/test_triage.py"),
-        ("diagnostics/catalog", "grpo_core/test_loss.py"),
-        ("diagnostics/catalog", "matrix/test_run.py"),
-        ("repro/runner.py", "diagnostics/test_doctor.py"),
-        ("tests/grpo_core/test_loss.py", "grpo_core/test_modes.py"),
-    ],
-)
+@each_case(CASES["independent"])
 def test_independent_test_is_not_selected(path, test):
     assert test not in names(path)
 

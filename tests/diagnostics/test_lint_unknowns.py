@@ -1,7 +1,5 @@
 """`lint` reports values and options that it could not check, and exits with 3 if they could hide a fault."""
 
-import pytest
-
 from diagnostics.findings import Severity
 from diagnostics.lint import not_checked
 from diagnostics.lint.reading import read_text
@@ -23,27 +21,10 @@ def unknowns(text, syntax="shell", **releases):
     }
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        (TRL + "--per_device_train_batch_size 3", ("batches and groups", "process count", True)),
-        (TRL + "--vllm_gpu_memory_utilization $SHARE", ("memory and sleep", "vllm_gpu_memory_utilization", True)),
-        (TRL + "--top_p 1 --repetition_penalty $P", ("sampling", "repetition_penalty", False)),
-        (TRL + "$MORE", (not_checked.READING, "more options", True)),
-        (TRL + '"$@"', (not_checked.READING, '"$@"', False)),
-        ("bash <<EOF\n" + TRL + "\nEOF\n" + TRL, (not_checked.READING, "a script in a here-document", True)),
-        (TRL + "--num_generationz 8", (not_checked.READING, "num_generationz", True)),
-        ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (not_checked.READING, "trainer.nnodez", True)),
-        ("python3 -m verl.trainer.main_ppo +trainer.mine=1", None),
-        ("python3 -m verl.trainer.main_ppo +trainer.nnodes=1", (not_checked.READING, "+trainer.nnodes", True)),
-        ("vllm serve M --gpu-memory-utilisation 0.8", (not_checked.READING, "gpu_memory_utilisation", True)),
-        ("vllm serve M -tp 2 -O3 --hf-overrides.x 3 --no-enable-log-requests --api-key K", None),
-        (TRL + "--per_device_train_batch_size 8 --model_name_or_path $MODEL --run_name $NAME", None),
-    ],
-)  # fmt: skip
+@each_case(CASES["unknown_values"])
 def test_unknown_value_is_reported_if_a_rule_needs_it(script, expected):
     reported = unknowns(script)
-    assert expected in reported if expected else reported == set()
+    assert tuple(expected) in reported if expected else reported == set()
 
 
 def test_exit_code_is_3_if_an_unknown_value_could_hide_a_fault():

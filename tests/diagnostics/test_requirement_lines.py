@@ -65,64 +65,18 @@ def test_releases_are_read_from_reports_of_users(triage_lines, line, package, ve
     )
 
 
-CONFLICT = "ERROR: pip's dependency resolver does not currently take into account all the packages that are installed."
+@each_case(CASES["resolvers"])
+def test_requirements_of_a_resolver_are_joined(triage_lines, lines, title, fix):
+    """The title names requirements that the packages state, and the fix has what satisfies all of them, if anything."""
+    (finding,) = findings(triage_lines, "CMP904", *lines)
+    assert title in finding.title
+    assert fix in fix_text(finding.remedy)
 
 
-def test_unmet_requirements_of_pip_are_one_command(triage_lines):
-    """Requirements of the training stack that an installation breaks are joined into one command."""
-    (finding,) = findings(
-        triage_lines,
-        "CMP904",
-        CONFLICT,
-        "tensordict 0.5.0 requires torch>=2.4.0, but you have torch 2.2.0 which is incompatible.",
-        "vllm 0.6.3 requires torch==2.4.0, but you have torch 2.2.0 which is incompatible.",
-        "vllm 0.6.3 requires transformers>=4.45.0, but you have transformers 4.40.1 which is incompatible.",
-        "vllm 0.6.3 requires xformers, which is not installed.",
-    )
-    assert finding.title == "vllm 0.6.3 requires torch==2.4.0, found 2.2.0; and 2 more."
-    assert "torch==2.4.0 transformers>=4.45.0 xformers" in fix_text(finding.remedy)
-
-
-def test_pin_of_the_user_is_replaced_if_it_excludes_the_others(triage_lines):
-    """If pip finds no solution with a requested release, the newest one that the other packages accept is named."""
-    (finding,) = findings(
-        triage_lines,
-        "CMP904",
-        "ERROR: Cannot install unsloth and trl==0.15.0 because these package versions have conflicting dependencies.",
-        "The conflict is caused by:",
-        "    The user requested trl==0.15.0",
-        "    unsloth 2025.4.1 depends on trl!=0.15.0, !=0.9.0, <=0.15.2 and >=0.7.9",
-    )
-    assert "trl==0.15.2" in fix_text(finding.remedy)
-
-
-def test_requirements_of_uv_are_compared(triage_lines):
-    """Of uv's explanation the two requirements on one package are named, and the range that satisfies both."""
-    (finding,) = findings(
-        triage_lines,
-        "CMP904",
-        "  x No solution found when resolving dependencies:",
-        "  ╰─▶ Because only trl==0.27.0.dev0 is available and trl==0.27.0.dev0 depends on transformers>=4.56.1, we can",
-        "      and vllm==0.11.2 depends on transformers>=4.56.0,<5, we can conclude that both are incompatible.",
-    )
-    assert "vllm 0.11.2 requires transformers<5,>=4.56.0" in finding.title
-    assert "transformers<5,>=4.56.0,>=4.56.1" in fix_text(finding.remedy)
-
-
-def test_requirements_that_exclude_each_other_are_named(triage_lines):
-    """If no release satisfies two packages, the fix says so and proposes no command."""
-    (finding,) = findings(
-        triage_lines,
-        "CMP904",
-        "    vllm 0.6.3 depends on torch==2.4.0",
-        "    vllm-flash-attn 2.6.0 depends on torch==2.5.1",
-    )
-    assert fix_text(finding.remedy).startswith("No release satisfies all: vllm 0.6.3 requires torch==2.4.0")
-
-
-def test_single_requirement_is_no_conflict(triage_lines):
-    """A line that only states a requirement is not reported."""
-    assert not findings(triage_lines, "CMP904", "    vllm 0.6.3 depends on torch==2.4.0", "step 1")
+@pytest.mark.parametrize("lines", CASES["no_conflicts"])
+def test_requirement_that_is_met_is_no_conflict(triage_lines, lines):
+    """A line that only states a requirement, and releases that satisfy it, are not reported."""
+    assert not findings(triage_lines, "CMP904", *lines)
 
 
 def test_what_the_log_proves_comes_before_a_generic_entry(triage_lines):
@@ -188,13 +142,6 @@ def test_other_wordings_of_a_conflict_are_read(triage_lines, line, title, comman
     (finding,) = findings(triage_lines, "CMP904", line)
     assert finding.title == title
     assert command in fix_text(finding.remedy)
-
-
-def test_requirement_that_is_met_is_no_conflict(triage_lines):
-    """Xformers prints both releases of torch also if only Python differs."""
-    assert not findings(
-        triage_lines, "CMP904", "    PyTorch 2.4.0+cu121 with CUDA 1201 (you have 2.4.0+cu121)"
-    )
 
 
 def test_generic_entry_comes_after_the_index_without_its_fix(triage_lines):

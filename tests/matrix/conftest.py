@@ -182,24 +182,7 @@ def toy_trl(imports: str) -> dict[str, str]:
     return {"trl/__init__.py": "", "trl/trainer/grpo_trainer.py": f"{guard}{body}\n"}
 
 
-HEAD = """
-schema = "grpo-doctor.matrix.v1"
-platform = "x86_64-manylinux_2_28"
-
-[layers.import]
-timeout_s = 300
-[layers.scheduler]
-codes = ["SCH001"]
-timeout_s = 300
-
-[recipes.toy]
-about = "toy"
-requirements = ["vllm=={vllm}", "trl=={trl}"]
-imports = ["vllm", "trl"]
-disk_gb = 0.01
-[recipes.toy.differs]
-torch = "none at all"
-"""
+HEAD = Path(__file__).with_name("toy_matrix.toml").read_text(encoding="utf-8")
 
 
 def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "toy", more: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 import pytest
 
@@ -14,24 +15,7 @@ from diagnostics.matrix.verdicts import Outcome
 from diagnostics.toml_source import TomlError
 from diagnostics.versions import in_range
 
-BREADTH = """
-[breadth]
-python = "3.11"
-until = 2025-03-01
-trl_since = "1.0"
-vllm_since = "0.2"
-aside = 2
-resolved = 3
-days = 10
-
-[[breadth.expect]]
-layer = "contract"
-trl = ">=1.1"
-vllm = ">=0.8"
-outcome = "fail"
-reason = "It is gone."
-shows = ["gone"]
-"""
+BREADTH = "\n" + Path(__file__).with_name("breadth.toml").read_text(encoding="utf-8")
 DAY = datetime.date(2025, 1, 1)
 
 

