@@ -36,12 +36,17 @@ def _folder(argument):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Group the tests of a file on one xdist worker if they share a module fixture."""
+def pytest_collection_modifyitems(config, items):
+    """Group the tests of a file on one xdist worker if they share a module fixture, and start slow tests first.
+
+    Otherwise one worker runs a slow test at the end while the others wait.
+    """
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
         if any(definition.scope == "module" for several in definitions for definition in several):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish(session):
