@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from grpo_core import run
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.server import process as server_process
 from grpo_core.tasks.rewards import Scorer
+from tests.processes import is_running, wait_until
 
 
 def ends_within(pid: int, within_s: float) -> bool:
@@ -85,38 +85,41 @@ def test_unexpected_error_keeps_its_traceback(short_run, monkeypatch):
         run.train(short_run(), lambda entry: None)
 
 
-def start_training(short_run, mode) -> subprocess.Popen:
-    """Start `train` as a program, and wait until its first steps are logged."""
+@contextlib.contextmanager
+def training(short_run, trainer, mode):
+    """Run `train` as a program; yield it after its first step is logged, and kill it when the block ends."""
     folder = Path(short_run(mode).output.dir)
     arguments = (
-        f"train --rollout.mode {mode} --train.steps 100000 --train.prompts_per_step 2 --output.name r".split()
+        f"train --rollout.mode {mode} --train.steps 100000 --train.prompts_per_step 2 --output.name r --json"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "grpo_core", *arguments, f"--output.dir={folder}", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for line in process.stderr:
-        if line.startswith("step 1/"):
-            break
-    else:
-        pytest.fail("it ended before the first step")
-    assert (folder / "r" / "metrics.jsonl").stat().st_size > 0
-    return process
+    process = trainer.start_server(["grpo_core", *arguments.split(), f"--output.dir={folder}"], threads=1)
+    metrics = folder / "r" / "metrics.jsonl"
+
+    def has_logged() -> bool:
+        assert is_running(process.pid), "it ended before the first step"
+        return metrics.exists() and metrics.stat().st_size > 0
+
+    try:
+        wait_until(has_logged)
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait(500)
+        process.stdin.close()
+        process.stdout.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.long), "server"])
-def test_ctrl_c_keeps_logs_and_ends_children(short_run, children, mode):
+def test_ctrl_c_keeps_logs_and_ends_children(short_run, trainer, children, capfd, mode):
     """The run exits with 130, prints one JSON document, has complete log lines and leaves no child process."""
-    with start_training(short_run, mode) as process:
+    with training(short_run, trainer, mode) as process:
         (child,) = children(process.pid)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=500)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    document = json.loads(out)
+        document = json.loads(process.stdout.read())
+        assert process.wait(500) == 130
+    assert "Traceback" not in capfd.readouterr().err
     assert document["outcome"] == "interrupted"
     lines = Path(document["metrics"]).read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, document["steps"] + 1))
@@ -125,10 +128,10 @@ def test_ctrl_c_keeps_logs_and_ends_children(short_run, children, mode):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", pytest.param("server", marks=pytest.mark.long)])
-def test_child_ends_after_trainer_is_killed(short_run, children, mode):
+def test_child_ends_after_trainer_is_killed(short_run, trainer, children, mode):
     """SIGKILL gives the trainer no chance to clean up; its child notices by itself."""
-    with start_training(short_run, mode) as process:
+    with training(short_run, trainer, mode) as process:
         (child,) = children(process.pid)
         process.kill()
-        process.communicate(timeout=500)
-    assert ends_within(child, within_s=500)
+        assert process.wait(500) == -signal.SIGKILL
+        assert ends_within(child, within_s=500)
