@@ -20,15 +20,15 @@ from typing import Any, TextIO
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measure import Program, interval  # noqa: E402
+from benchmarks.measure import Program, interval, step_in_turns  # noqa: E402
 from benchmarks.programs.benchmark_inputs import write_large_vocab_model  # noqa: E402
 
 WARM = 2
-Figure = dict[str, Any]
+Measurement = dict[str, Any]
 
 
-def figure(name: str, values: list[float], unit: str) -> Figure:
-    """Return a named figure: the median of the values and its 95 % bootstrap interval."""
+def measurement(name: str, values: list[float], unit: str) -> Measurement:
+    """Return a named measurement: the median of the values and its 95 % bootstrap interval."""
     middle, low, high = interval(values)
     return {"name": name, "value": middle, "low": low, "high": high, "unit": unit}
 
@@ -47,8 +47,8 @@ def time_rounds(work: Any, device: str, rounds: int) -> list[float]:
     return seconds[WARM:]
 
 
-def measure_hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
-    """Return the figures, the copy bandwidth (bytes per second) and the bfloat16 matmul rate (FLOP per second)."""
+def measure_hardware(device: str, *, toy: bool) -> tuple[list[Measurement], float, float]:
+    """Measure memory bandwidth and bfloat16 matmul; return the measurements, bytes per second and FLOP per second."""
     import torch
 
     size, width, rounds = (2**20, 128, 2) if toy else (2**30, 8192, 20)
@@ -56,17 +56,24 @@ def measure_hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, fl
     copied = [2 * size / seconds for seconds in time_rounds(lambda: target.copy_(source), device, rounds)]
     first, second = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
     done = [2 * width**3 / seconds for seconds in time_rounds(lambda: first @ second, device, rounds)]
-    figures = [
-        figure("memory bandwidth of a copy", [value / 1e9 for value in copied], "GB/s"),
-        figure("matrix product in bfloat16", [value / 1e12 for value in done], "TFLOP/s"),
+    measurements = [
+        measurement("memory bandwidth of a copy", [value / 1e9 for value in copied], "GB/s"),
+        measurement("matrix product in bfloat16", [value / 1e12 for value in done], "TFLOP/s"),
     ]
-    return figures, interval(copied)[0], interval(done)[0]
+    return measurements, interval(copied)[0], interval(done)[0]
 
 
 def lower_bounds(
     parameters: int, options: argparse.Namespace, bandwidth: float, flops: float
-) -> list[Figure]:
-    """Return the shortest possible times of decoding (memory bandwidth) and update (6 FLOP per weight and token)."""
+) -> list[Measurement]:
+    """Return estimates of the shortest possible times: decoding by memory bandwidth, the update by FLOP, and a step.
+
+    Args:
+        parameters: Number of weights, each of 2 bytes; an update takes 6 FLOP per weight and token.
+        options: Sizes of a step: `prompts` of 64 tokens, `group` and `tokens`.
+        bandwidth: Bytes per second.
+        flops: FLOP per second.
+    """
     read = options.tokens * parameters * 2 / bandwidth
     sampled = options.prompts * options.group * options.tokens
     computed = 6 * parameters * (sampled + options.prompts * 64) / flops
@@ -103,33 +110,24 @@ def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Progr
     return programs
 
 
-def time_steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
+def time_steps(folder: Path, options: argparse.Namespace) -> list[Measurement]:
     """Step the trainers alternately; return step times, tokens per second, and the ratio of ours to each of TRL's."""
-    programs, rounds = start_programs(folder, options), []
-    for _ in range(options.rounds + WARM):
-        measured: dict[str, tuple[float, float]] = {}
-        for name, program in programs.items():
-            started = time.perf_counter()
-            answer = program.step()
-            measured[name] = (time.perf_counter() - started, answer["tokens"])
-        rounds.append(measured)
-    for program in programs.values():
-        program.close()
-    figures = []
-    for name in programs:
-        values = [measured[name] for measured in rounds[WARM:]]
-        figures.append(figure(f"step, {name}", [seconds for seconds, _ in values], "s"))
-        figures.append(
-            figure(f"sampled tokens, {name}", [count / seconds for seconds, count in values], "tokens/s")
-        )
+    programs = start_programs(folder, options)
+    rounds = step_in_turns([*programs.values()], options.rounds, WARM)
+    measurements, ours = [], [reports[0]["wall_s"] for reports in rounds]
+    for name, reports in zip(programs, zip(*rounds, strict=True), strict=True):
+        seconds = [report["wall_s"] for report in reports]
+        rates = [report["tokens"] / report["wall_s"] for report in reports]
+        measurements.append(measurement(f"step, {name}", seconds, "s"))
+        measurements.append(measurement(f"sampled tokens, {name}", rates, "tokens/s"))
         if name != "ours":
-            ratios = [measured["ours"][0] / measured[name][0] for measured in rounds[WARM:]]
-            figures.append(figure(f"step, ours / {name}", ratios, "ratio"))
-    return figures
+            ratios = [own / other for own, other in zip(ours, seconds, strict=True)]
+            measurements.append(measurement(f"step, ours / {name}", ratios, "ratio"))
+    return measurements
 
 
 def main() -> None:
-    """Print the figures as lines or as one JSON document."""
+    """Measure and print lines as results arrive; with --json to stderr, and one JSON document to stdout."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -146,22 +144,22 @@ def main() -> None:
     options.dtype = "bfloat16"
     where = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
     stream = sys.stderr if options.json else sys.stdout
-    print(f"on {where}{', at a size that measures nothing' if toy else ''}", file=stream)
+    print(f"on {where}{', at a size that is too small to measure' if toy else ''}", file=stream)
     hardware, bandwidth, flops = measure_hardware(options.device, toy=toy)
-    print_figures(hardware, stream)
+    print_measurements(hardware, stream)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_large_vocab_model(folder, layers=1 if toy else 24, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
         steps = lower_bounds(weights, options, bandwidth, flops) + time_steps(folder, options)
-    print_figures(steps, stream)
+    print_measurements(steps, stream)
     if options.json:
         print(json.dumps({"device": options.device, "toy": toy, "figures": hardware + steps}))
 
 
-def print_figures(figures: list[Figure], stream: TextIO) -> None:
-    """Print one line for each figure."""
-    for entry in figures:
+def print_measurements(measurements: list[Measurement], stream: TextIO) -> None:
+    """Print one line for each measurement."""
+    for entry in measurements:
         between = f" [{entry['low']:.4g}, {entry['high']:.4g}]" if "low" in entry else ""
         print(f"{entry['name']:38} {entry['value']:10.4g}{between} {entry['unit']}", file=stream, flush=True)
 

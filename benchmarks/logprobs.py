@@ -1,7 +1,7 @@
-"""Measure peak memory and CPU time of chunked log-probs against whole logits: 6,144 tokens, vocabulary 32,000.
+"""Measure memory and CPU time of log-probs in chunks relative to those of whole logits: 6,144 tokens, 32,000 ids.
 
-`python benchmarks/logprobs.py [--toy]`; `--toy` uses a tiny size and only checks that the benchmark runs. Each
-measurement runs in a separate process. The peak is the increase of the maximum resident memory (ru_maxrss).
+`python benchmarks/logprobs.py`. Each measurement runs in a separate process. Memory is the increase of the process's
+maximum resident size (ru_maxrss).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measure import interval
 
-TOY = "--toy" in sys.argv
-TOKENS, VOCABULARY, WIDTH = (64, 128, 32) if TOY else (6144, 32000, 256)
+TOKENS, VOCABULARY, WIDTH = 6144, 32000, 256
+# Goals for the ratio of memory.
 GOALS = {"forward": 0.10, "forward and backward": 0.45}
 
 
 def measure_variant(chunk: int, backward: int) -> dict[str, float]:
-    """Return the rise of this process's peak memory (mib) and its CPU seconds (cpu_s) for one variant.
+    """Return the increase of this process's peak memory (`mib`) and its CPU seconds (`cpu_s`) for one variant.
 
     Args:
         chunk: Number of tokens in a chunk; 0 for whole logits.
@@ -38,9 +38,8 @@ def measure_variant(chunk: int, backward: int) -> dict[str, float]:
     hidden = torch.randn(TOKENS, WIDTH, requires_grad=bool(backward))
     weight = (torch.randn(VOCABULARY, WIDTH) * 0.02).requires_grad_(bool(backward))
     ids = torch.randint(VOCABULARY, (TOKENS,))
-    torch.log_softmax(
-        hidden[:8] @ weight.T, -1
-    )  # libraries allocate here what they keep, so it does not count
+    # The first call makes libraries allocate memory that they keep; it must not count.
+    torch.log_softmax(hidden[:8] @ weight.T, -1)
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with torch.set_grad_enabled(bool(backward)):
         if chunk:
@@ -57,15 +56,12 @@ def main() -> None:
     """Print the ratios of chunked to whole log-probs: medians and intervals over pairs of runs."""
     # A process that has measured keeps memory, so each measurement gets a new one.
     pool = ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1)
-    print(f"{TOKENS} tokens x {VOCABULARY} ids, float32, one thread; chunked / naive, median [95 %]")
+    print(f"{TOKENS} tokens x {VOCABULARY} ids, float32, one thread; chunked / whole, median [95 %]")
     for backward, name in enumerate(GOALS):
-        for chunk in (16,) if TOY else (256, 1024):
-            pairs = [
-                tuple(pool.map(measure_variant, (chunk, 0), (backward, backward)))
-                for _ in range(1 if TOY else 3)
-            ]
+        for chunk in (256, 1024):
+            pairs = [tuple(pool.map(measure_variant, (chunk, 0), (backward, backward))) for _ in range(3)]
             for key, goal in (("mib", GOALS[name]), ("cpu_s", 1.5)):
-                middle, low, high = interval([ours[key] / (naive[key] or 1) for ours, naive in pairs])
+                middle, low, high = interval([chunked[key] / whole[key] for chunked, whole in pairs])
                 verdict = "pass" if middle <= goal else "MISS"
                 sides = f"{pairs[0][0][key]:8.1f} / {pairs[0][1][key]:8.1f} {key}"
                 ratio = f"{middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}"

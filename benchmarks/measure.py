@@ -1,8 +1,8 @@
-"""Run two programs that take training steps alternately, and compute medians with bootstrap intervals.
+"""Run programs that take training steps alternately, and compute medians with bootstrap intervals.
 
-The programs of a comparison are separate processes that exist at the same time. Only one of them takes a step at a
-time, alternately, so that noise of the machine affects both alike. Each program runs on one thread, and reports the CPU
-time of each step.
+The programs of a comparison are separate processes that exist at the same time. They take steps alternately, only one
+at a time, so that noise of the machine affects all alike. Each program runs on one CPU thread. `Program` is the side of
+the benchmark, `StepReporter` that of the program.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +24,29 @@ _VARIABLES = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1
 
 
 class Program:
-    """A child process that takes one training step on each request, and reports the step's cost."""
+    """A child process that takes one training step on each request, and reports it."""
 
-    def __init__(self, python: str, *arguments: str, **environment: str) -> None:
-        """Start the program, with this repository on its import path and one thread."""
-        variables = _VARIABLES | environment
+    def __init__(self, python: str, *arguments: str) -> None:
+        """Start an interpreter with these arguments, this repository on its import path, and one thread."""
         self._process = subprocess.Popen(
             [python, *arguments],
-            env=os.environ | variables,
+            env=os.environ | _VARIABLES,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def step(self) -> dict[str, Any]:
-        """Let the program take its next step, and return its report."""
+        """Let the program take its next step; return its report with the step's wall time (`wall_s`)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        began = time.perf_counter()
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._process.args!r} ended with exit code {self._process.wait()}")
-        return dict(json.loads(line))
+        return json.loads(line) | {"wall_s": time.perf_counter() - began}
 
     def close(self) -> None:
         """Kill the process."""
@@ -55,12 +55,12 @@ class Program:
 
 
 def run_to_end(python: str, *arguments: str) -> None:
-    """Run an interpreter with arguments to its end, with this repository on the import path."""
+    """Run an interpreter with these arguments to its end, with this repository on its import path."""
     subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
 
 
 class StepReporter:
-    """In a measured program: wait for step requests on stdin, report steps on stdout. Prints go to stderr."""
+    """Side of the measured program: step requests come from stdin, reports go to stdout, other output to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -74,29 +74,26 @@ class StepReporter:
         self._cpu_s = time.process_time()
 
     def report_step(self, **facts: object) -> None:
-        """Report the CPU seconds of the step and the given facts as a line of JSON, then wait for the next request."""
+        """Report the step's CPU seconds (`cpu_s`) and these facts as a line of JSON, then wait for the next request."""
         facts = {"cpu_s": time.process_time() - self._cpu_s, **facts}
         self._answers.write(json.dumps(facts) + "\n")
         self.wait_for_request()
 
 
-def run_timed(command: list[str]) -> tuple[float, float, int]:
-    """Run a command and discard its standard output; return its wall and CPU seconds, and its exit code."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, cwd=ROOT)
-    wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.returncode
+def step_in_turns(programs: Sequence[Program], count: int, warm: int = 2) -> list[list[dict[str, Any]]]:
+    """Step programs alternately and end them.
 
-
-def step_in_turns(
-    first: Program, second: Program, count: int, warm: int = 2
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Step both programs alternately; return `count` pairs of reports, after `warm` pairs that are dropped."""
-    return [(first.step(), second.step()) for _ in range(count + warm)][warm:]
+    Returns:
+        `count` rounds with the report of each program, without the first `warm` rounds.
+    """
+    rounds = [[program.step() for program in programs] for _ in range(count + warm)]
+    for program in programs:
+        program.close()
+    return rounds[warm:]
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
     """Return the median and the ends of its 95 % bootstrap interval."""
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
+    generator = random.Random(0)
+    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(2000))
     return statistics.median(values), medians[50], medians[1949]

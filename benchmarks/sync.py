@@ -1,22 +1,19 @@
-"""Measure the CPU time of each transport of weights, relative to memcpy of the same bytes.
+"""Measure the CPU time of each weight transport of grpo_core, relative to memcpy of the same bytes.
 
-`python benchmarks/sync.py [MIB [ROUNDS]]`: 512 MiB of random float32 tensors of a Llama's shapes, 15 rounds. Each round
-copies the tensors in this process, and then sends them by each transport to another process, which copies them into its
-own tensors. Each process is pinned to one core, and PyTorch uses one thread. The CPU time of all threads of both
-processes is divided by that of memcpy in the same round, so that noise of the machine cancels.
+`python benchmarks/sync.py [MIB [ROUNDS]]`; the defaults are 512 MiB of random float32 tensors of a Llama's shapes, and
+15 rounds. Each round copies the tensors in this process, and then sends them by each transport to another process,
+which copies them into its own tensors. Each process is pinned to one core, and PyTorch uses one thread. The CPU time of
+all threads of both processes is divided by that of memcpy in the same round, so that noise of the machine cancels. The
+speed of the exact fingerprint is printed, too.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -24,9 +21,9 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
+from grpo_core.rollout.http_client import HttpClient  # noqa: E402
+from grpo_core.rollout.remote import RemoteEngine  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
-from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
-from grpo_core.rollout.wire import CHECKSUM, checksum  # noqa: E402
 
 TRANSPORTS = ("shm", "http")
 WARM = 2
@@ -34,41 +31,14 @@ CORES = os.sched_getaffinity(0)
 Tensors = list[tuple[str, torch.Tensor]]
 
 
-class Receiver:
-    """The receiving process: the rollout server of grpo_core with a stand-in engine that copies weights."""
-
-    def __init__(self) -> None:
-        """Start the process on the last core; the sender runs on the first core."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        program = [sys.executable, "-m", "benchmarks.programs.receiver"]
-        self.process = subprocess.Popen(
-            program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        os.sched_setaffinity(self.process.pid, {max(CORES)})
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-
-    def read_timings(self) -> dict[str, Any]:
-        """Return cpu_s (CPU seconds since the last call), digest (of the weights) and digest_s (its CPU seconds)."""
-        return self.request("GET", "/timings")
-
-    def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
-        """Send an HTTP request; return the JSON object of the response."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
-            connection.request(method, path, body, headers or {})
-            return dict(json.loads(connection.getresponse().read()))
-
-    def load(self, name: str, version: int) -> int:
-        """Make the server load a version from shared memory; return the version that it then reports."""
-        body = json.dumps({"name": name, "version": version})
-        answer = self.request("POST", "/sync/load", body, {"Content-Type": "application/json"})
-        return int(answer["policy_version"])
-
-    def upload(self, file: TensorFile, version: int) -> int:
-        """Send a version in the body of a request; return the version that the server then reports."""
-        body = file.to_bytes()
-        headers = {CHECKSUM: checksum(body), "X-Policy-Version": str(version)}
-        return int(self.request("POST", "/weights", body, headers)["policy_version"])
+def start_receiver() -> tuple[subprocess.Popen[bytes], int]:
+    """Start the receiving process (`programs/receiver.py`) on the last core; return the process and its port."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-m", "benchmarks.programs.receiver"]
+    process = subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    os.sched_setaffinity(process.pid, {max(CORES)})
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
 
 
 def random_llama_tensors(mib: int) -> Tensors:
@@ -90,32 +60,33 @@ def random_llama_tensors(mib: int) -> Tensors:
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
     """Return for each round the CPU seconds of memcpy, of each transport and of its digests.
 
-    The digests of both sides are compared after each transfer, and are not in the time of the transport.
+    The digests of both sides are compared after each transfer; their time is not in that of the transport.
 
     Raises:
         RuntimeError: The receiver has other weights than were sent.
     """
     copies = [torch.zeros_like(value) for _, value in tensors]
-    receiver = Receiver()
-    senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in TRANSPORTS}
+    process, port = start_receiver()
+    http = HttpClient("receiver", "127.0.0.1", port, timeout_s=60)
+    engines = {kind: RemoteEngine("127.0.0.1", port, timeout_s=60, sync=kind) for kind in TRANSPORTS}
     measured = []
     for version in range(rounds + WARM):
         began = time.process_time()
         for copy, (_, value) in zip(copies, tensors, strict=True):
             copy.copy_(value)
         times = {"memcpy": time.process_time() - began}
-        for kind, sender in senders.items():
-            receiver.read_timings()
+        for kind, engine in engines.items():
+            http.json("GET", "/timings")
             began = time.process_time()
-            sender.send(tensors, version)
+            engine.update_weights(tensors, version)
             sent = time.process_time()
-            timings, digest = receiver.read_timings(), spot_digest(tensors, version)
+            timings, digest = http.json("GET", "/timings"), spot_digest(tensors, version)
             if digest != timings["digest"]:
                 raise RuntimeError(f"version {version}: {timings['digest']} arrived, {digest} was sent")
             times[kind] = sent - began + timings["cpu_s"]
             times[f"{kind} digests"] = time.process_time() - sent + timings["digest_s"]
         measured.append(times)
-    receiver.process.communicate()
+    process.communicate()
     return measured[WARM:]
 
 

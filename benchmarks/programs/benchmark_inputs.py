@@ -1,17 +1,25 @@
-"""Write the inputs of the benchmarks (random Llama, tokenizer, prompts) and define the reward function."""
+"""Write the inputs of the training benchmarks (random Llama, tokenizer, prompts), and define their reward function."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 VOCABULARY = 2048
 """Size of the vocabulary. The end token has the next id, which the model cannot sample: no completion ends early."""
 
 
-def write_llama(folder: Path, **sizes: int | bool) -> None:
-    """Write a random Llama to FOLDER/model, and a tokenizer with the words `w0`, `w1`, … and an end token."""
+def write_inputs(folder: Path, prompts: Iterable[str], **sizes: int | bool) -> None:
+    """Write a random Llama to FOLDER/model, a tokenizer with the words `w0`, `w1`, … and an end token, and prompts.
+
+    Args:
+        folder: Folder to write to.
+        prompts: Texts for FOLDER/prompts.jsonl.
+        sizes: Options of `LlamaConfig`, with `vocab_size`.
+    """
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -26,6 +34,7 @@ def write_llama(folder: Path, **sizes: int | bool) -> None:
     tokenizer.save(str(folder / "model" / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>", "pad_token": "w0"}
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
 
 
 def write_large_vocab_model(folder: Path, *, layers: int, toy: bool) -> None:
@@ -33,15 +42,17 @@ def write_large_vocab_model(folder: Path, *, layers: int, toy: bool) -> None:
     sizes = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14}
     if toy:
         sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
-    write_llama(folder, num_hidden_layers=layers, tie_word_embeddings=True, **sizes)
-    lines = [json.dumps({"prompt": " ".join(f"w{(i * 37 + j) % 499}" for j in range(64))}) for i in range(64)]
-    (folder / "prompts.jsonl").write_text("\n".join(lines))
+    prompts = (" ".join(f"w{(i * 37 + j) % 499}" for j in range(64)) for i in range(64))
+    write_inputs(folder, prompts, num_hidden_layers=layers, tie_word_embeddings=True, **sizes)
 
 
-def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> None:
-    """Write a random Llama of 4 layers, its tokenizer, and prompts whose lengths cycle through `prompt_lengths`."""
-    write_llama(
+def write_small_model(folder: Path, prompt_lengths: tuple[int, ...], count: int) -> None:
+    """Write a random Llama of 4 layers, its tokenizer, and `count` prompts whose lengths cycle through these."""
+    generator = random.Random(0)
+    lengths = itertools.islice(itertools.cycle(prompt_lengths), count)
+    write_inputs(
         folder,
+        (" ".join(f"w{generator.randrange(1, VOCABULARY)}" for _ in range(length)) for length in lengths),
         vocab_size=VOCABULARY,
         hidden_size=128,
         intermediate_size=352,
@@ -49,15 +60,9 @@ def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> 
         num_attention_heads=4,
         tie_word_embeddings=False,
     )
-    draw = random.Random(0)
-    with (folder / "prompts.jsonl").open("w") as file:
-        for index in range(prompts):
-            length = prompt_lengths[index % len(prompt_lengths)]
-            text = " ".join(f"w{draw.randrange(1, VOCABULARY)}" for _ in range(length))
-            file.write(json.dumps({"prompt": text}) + "\n")
 
 
 def even_words(prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-    """Return as reward the number of even-numbered words divided by 64, the completion length of the step benchmark."""
+    """Return rewards: the number of even-numbered words in a completion, divided by 64 (its length in step.py)."""
     del prompts, columns
     return [sum(int(word[1:]) % 2 == 0 for word in text.split()) / 64 for text in completions]

@@ -26,7 +26,7 @@ reporter = StepReporter()
 
 
 def report(entry: dict[str, Any]) -> None:
-    """Report the step's tokens and times, and wait for the next request."""
+    """Report the step's tokens and phase times, and wait for the next step request."""
     times = {key: value for key, value in entry.items() if key.startswith("time/")}
     reporter.report_step(tokens=entry["completions/tokens"], **times)
 

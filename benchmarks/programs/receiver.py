@@ -1,7 +1,8 @@
 """Run the rollout server of grpo_core with a stand-in engine that only copies weights, for the weight sync benchmark.
 
-The engine copies received weights into its own tensors. `GET /timings` returns the CPU time of this process (all its
-threads) since the last call, the digest of the weights, and the CPU time of the digest.
+It listens on a free port of 127.0.0.1, which it prints. `GET /timings` returns the CPU time of this process (all its
+threads) since the last call, the digest of the weights, and the CPU time of the digest. The process ends when its
+standard input is closed.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from grpo_core.rollout.engine import Capabilities
 from grpo_core.rollout.weights.digest import spot_digest
 
 
-class Engine:
-    """A stand-in engine: it copies the weights that it receives."""
+class CopyingEngine:
+    """A stand-in engine, which copies the weights that it receives into its own tensors."""
 
     name = "memory"
     capabilities = Capabilities(seeds=True, fingerprint=False, sleep=False)
@@ -44,7 +45,7 @@ class Engine:
         return {"cpu_s": used, "digest": digest, "digest_s": self._clock - began}
 
 
-def serve(engine: Engine) -> None:
+def serve(engine: CopyingEngine) -> None:
     """Print the port, then serve requests until standard input is closed."""
     import socket
 
@@ -66,4 +67,4 @@ def serve(engine: Engine) -> None:
 if __name__ == "__main__":
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    serve(Engine())
+    serve(CopyingEngine())
