@@ -42,19 +42,13 @@ def start_receiver() -> tuple[subprocess.Popen[bytes], int]:
 
 
 def random_llama_tensors(mib: int) -> Tensors:
-    """Return about `mib` MiB of random float32 tensors of a Llama's shapes (at least two layers)."""
-    torch.manual_seed(0)
-    shapes = {"embed": (16384, 1024), "head": (16384, 1024), "norm": (1024,)}
-    for layer in range(max(2, (mib - 128) // 49)):
-        prefix = f"layers.{layer}"
-        shapes |= {f"{prefix}.{name}": (1024, 1024) for name in ("q", "k", "v", "o")}
-        shapes |= {
-            f"{prefix}.gate": (2816, 1024),
-            f"{prefix}.up": (2816, 1024),
-            f"{prefix}.down": (1024, 2816),
-        }
-        shapes |= {f"{prefix}.norm1": (1024,), f"{prefix}.norm2": (1024,)}
-    return [(name, torch.randn(shape)) for name, shape in shapes.items()]
+    """Return the float32 tensors of a random Llama with at least two layers, about `mib` MiB."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    layers = max(2, (mib - 128) // 49)
+    sizes = {"vocab_size": 16384, "hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16}
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **sizes))
+    return [(name, value.detach()) for name, value in model.named_parameters()]
 
 
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:

@@ -1,1 +1,1 @@
-"""Fuzz vLLM's unmodified V1 scheduler: Hypothesis generates and shrinks sequences of calls, which can be replayed."""
+"""Fuzz vLLM's unmodified V1 scheduler: generate and shrink failing sequences of calls with Hypothesis; replay them."""

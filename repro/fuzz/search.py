@@ -1,8 +1,8 @@
-"""Fuzz vLLM's V1 scheduler with Hypothesis: search call sequences ("stories") that fail, one process per seed.
+"""Search for call sequences ("stories") that make vLLM's V1 scheduler fail, with Hypothesis; describe and save them.
 
-A search has rounds. In a round Hypothesis generates stories until one ends in a new failure, and shrinks that story;
-later rounds ignore that failure. There is no example database, so a seed always gives the same search. Cells do not
-contain Hypothesis; it must be in PYTHONPATH.
+A search runs in one process and has rounds. In a round Hypothesis generates stories until one ends in a new failure,
+and shrinks that story; later rounds ignore that failure. There is no example database, so a seed gives the same stories
+in the same order. Cells do not contain Hypothesis; it must be in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from repro.fuzz.v1_actions import V1Actions
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"
-EXAMPLES = 150  # maximum number of generated stories of a round
-GRACE_S = 400  # CPU seconds beyond its limit that a search may take to shorten a story
+EXAMPLES = 150  # maximum number of stories that a round generates
+GRACE_S = 400  # CPU seconds beyond its limit that a search may take to shrink a story
 
 
 class SearchError(Exception):
-    """Raised when a search cannot run or gave no answer; the message has the reason."""
+    """Raised when a search or a replay cannot run, or a search failed; the message has the reason."""
 
 
 def load_actions() -> type[EngineActions]:
-    """Import the V1 engine's modules, and return the class of the fuzzer's actions on this engine.
+    """Import the modules of vLLM's V1 scheduler, and return the class of the fuzzer's actions on it.
 
     Raises:
         SearchError: vLLM is not installed, or has no such engine.
@@ -56,7 +56,7 @@ def load_actions() -> type[EngineActions]:
 
 
 def check_needs() -> None:
-    """Check that Hypothesis and the engine can be imported.
+    """Check that Hypothesis and the modules of the V1 scheduler can be imported.
 
     Raises:
         SearchError: Hypothesis or the engine is missing.
@@ -71,7 +71,15 @@ def check_needs() -> None:
 
 @dataclass
 class FuzzRounds:
-    """The state of a search: numbers of played stories and steps, counts of events, and the failures found so far."""
+    """The rounds of a search.
+
+    Attributes:
+        make: Class of the actions, which each story calls with its settings.
+        played: Number of stories played so far, also while shrinking.
+        steps: Number of steps in these stories.
+        tally: Counts of steps and events, by name.
+        known: Keys of the failures found so far.
+    """
 
     make: type[EngineActions]
     played: int = 0
@@ -90,7 +98,7 @@ class FuzzRounds:
             if ending is None or ending.key in self.known:
                 return False
             new.append(ending.key)
-            return ending.key == new[0]  # while a story is shortened, other failures do not count
+            return ending.key == new[0]  # while a story is shrunk, other failures do not count
 
         phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
         settings = hypothesis.settings(max_examples=examples, database=None, deadline=None, phases=phases)
@@ -113,9 +121,9 @@ class FuzzRounds:
 
 
 def story_strategy(make: type[EngineActions]) -> Any:
-    """Return Hypothesis's strategy for a story: settings and a joined list of steps.
+    """Return Hypothesis's strategy for a story: settings and a list of steps.
 
-    Three lists of steps are drawn and joined, because Hypothesis tends to draw short lists.
+    The list is joined from three drawn lists, because Hypothesis tends to draw short ones.
     """
     from hypothesis import strategies as st
 
@@ -132,7 +140,7 @@ def story_strategy(make: type[EngineActions]) -> Any:
 
 
 def run_search(seed: int, cpu_s: float) -> dict[str, Any]:
-    """Run a search in this process, and return its counts and stories as JSON data.
+    """Run a search in this process, and return its counts and the found stories as JSON data.
 
     Args:
         seed: Seed; the same seed gives the same stories.
@@ -160,7 +168,7 @@ def run_search(seed: int, cpu_s: float) -> dict[str, Any]:
 
 
 def search_isolated(seed: int, cpu_s: float) -> dict[str, Any]:
-    """Run a search in a forked process, which inherits our imports.
+    """Run a search in a forked process, which inherits the imported modules; return its result.
 
     Raises:
         SearchError: The search failed or gave no answer.
@@ -185,12 +193,12 @@ def search_isolated(seed: int, cpu_s: float) -> dict[str, Any]:
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:
     """Return the found stories of all seeds, each with the failure in which it ends."""
-    entries = [Story.from_json(document) for result in results for document in result["found"]]
-    return [(story, story.finding) for story in entries if story.finding]
+    found = [Story.from_json(document) for result in results for document in result["found"]]
+    return [(story, story.finding) for story in found if story.finding]
 
 
 def finding_lines(result: dict[str, Any]) -> list[str]:
-    """Return a line for each failure that a seed found: CPU seconds, number of steps, failure and location."""
+    """Return a line for each failure that a seed found: CPU seconds, number of steps, failure; or "nothing"."""
     lines = [
         f"seed {story.seed}, {story.cpu_s} CPU s, {len(story.steps)} steps: {finding.code or 'new'}: "
         f"{replace(finding, detail='').describe()}"
@@ -203,7 +211,7 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
     """Play a saved story and describe it.
 
     Returns:
-        Lines for a terminal, and whether the story ends as it did when it was saved; line numbers may differ.
+        Lines for a terminal, and whether the story ends as it did when it was saved, apart from line numbers.
     """
     lines, _, ending = play(make(**story.setup), story.steps)
     settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
@@ -212,7 +220,7 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
 
 
 def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a search for a terminal, with the shortest story of each failure."""
+    """Return the lines of all searches for a terminal, with the shortest story of each failure."""
     counts = (sum(result[key] for result in results) for key in ("stories", "steps", "cpu_s"))
     lines = ["{} stories of {} steps in {:.0f} CPU seconds".format(*counts), render.versions_line()]
     lines += [f"simulated: {'; '.join(v1_driver.SIMULATED)}", ""]
@@ -225,7 +233,7 @@ def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def search_document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON document of a search."""
+    """Return the JSON document of all searches."""
     distribution = upstream.first_installed(upstream.VLLM)
     return {
         "schema": SCHEMA,
@@ -238,7 +246,7 @@ def search_document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def save_stories(results: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    """Save the found stories in files named after the issue code or failure text and the seed; return the files."""
+    """Save each found story in a file named by the issue's code or the failure, and by the seed; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for story, finding in found_stories(results):

@@ -1,7 +1,7 @@
-"""Define, play, save and load stories: sequences of calls to a scheduler, and their ending.
+"""Define, play, save and load stories: sequences of calls to a scheduler, with the failure in which they end.
 
-A story is data: the engine's settings and a list of steps, each a name with arguments. To play a story only the engine
-is needed; the search for new stories needs Hypothesis.
+A story is data: the engine's settings and a list of steps, each a name with arguments. Playing a story needs only the
+engine; the search for new stories (`repro.fuzz.search`) needs Hypothesis.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LARGEST = 16 << 20
 
 
 class StoryError(Exception):
-    """Raised when a file contains no playable story; the message has the reason."""
+    """Raised when a file cannot be read or is not a story; the message has the reason."""
 
 
 class StepKind:
-    """A kind of action on an engine.
+    """The condition and the arguments of a kind of step.
 
     Args:
-        when: Function that returns whether the action is possible in the current state of the `EngineActions`.
+        when: Function that returns whether the step is possible in the current state of the `EngineActions`.
         draws: For each argument, the smallest and the largest number (a tuple), or a list of choices.
     """
 
@@ -41,18 +41,18 @@ class StepKind:
 
 
 class EngineActions:
-    """An engine and the actions on it; the constructor takes the settings of a story.
+    """Base class of an engine's actions; a subclass takes the settings of a story and creates the engine.
 
-    A subclass has a method `do_<name>` for each kind of step; the first line of its docstring describes the step.
+    It has a method `do_<name>` for each kind of step; the first line of the method's docstring describes the step.
 
     Attributes:
         about: A line about the sizes of the engine.
         settings: Names of a story's settings, each of which is on or off.
         length: Maximum number of steps in each third of a story, so that a round takes a second or two.
-        steps: Kinds of steps by name, the simple ones first.
-        tally: Number of steps by name.
+        steps: Kinds of steps by name, the simple ones first, because Hypothesis shrinks towards them.
+        tally: Counts of steps and other events, by name.
         progress: Position in the last step, if it consists of several parts.
-        count: Number of requests.
+        count: Number of requests added so far.
     """
 
     about: ClassVar[str]
@@ -84,7 +84,7 @@ class EngineActions:
         )
 
     def describe(self, step: Step) -> str:
-        """Return a line with the step as a call, and its description."""
+        """Return a line with a step as a call, and the description of its kind."""
         arguments = ", ".join(f"{name}={value!r}" for name, value in step.items() if name != "do")
         text = getattr(type(self), f"do_{step['do']}").__doc__ or ""
         return f"{step['do']}({arguments}): {text.partition(chr(10))[0]}"
@@ -121,7 +121,7 @@ class Ending:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The values that identify the finding in every release: kind, text, path and function."""
+        """The values by which findings of different releases are compared: kind, text, path and function."""
         return (self.kind, self.text, self.path, self.function)
 
     def describe(self) -> str:
@@ -132,7 +132,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Story:
-    """Settings, steps, and their ending.
+    """Settings, steps, the failure in which they end, and where the story comes from.
 
     Args:
         setup: The engine's settings.
@@ -140,7 +140,7 @@ class Story:
         finding: The failure in which the last step ends; None if there was none.
         versions: Versions of the installed packages when the story was found.
         seed: Seed of the search that found the story.
-        cpu_s: CPU seconds from the search's start to the shortened story.
+        cpu_s: CPU seconds from the search's start until the story was found and shrunk.
         engine: Name of vLLM's engine.
     """
 
@@ -153,7 +153,7 @@ class Story:
     engine: str = "v1"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the story as the data of a file."""
+        """Return the story as JSON data for a file."""
         return {"schema": SCHEMA} | asdict(self)
 
     @staticmethod
@@ -179,7 +179,7 @@ class Story:
 
 
 def load(path: Path) -> Story:
-    """Read a story's file, which must be a regular file of at most 16 MiB.
+    """Read a story from a regular file of at most 16 MiB.
 
     Raises:
         StoryError: The file cannot be read, or contains no story.
@@ -193,12 +193,12 @@ def load(path: Path) -> Story:
 
 
 def save(story: Story, path: Path) -> None:
-    """Write a story's file."""
+    """Write a story to a file."""
     path.write_text(json.dumps(story.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def find_ending(error: Exception) -> Ending | None:
-    """Return the ending for an exception; None if our own code raised it."""
+    """Return the ending for a broken invariant or an exception of upstream's code; None for any other exception."""
     if isinstance(error, BrokenInvariantError):
         return Ending("invariant", error.name, error.detail, code=KNOWN.get(error.name, ""))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -221,10 +221,10 @@ def _upstream_ending(error: Exception, frame: traceback.FrameSummary, path: str)
 
 
 def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list[Step], Ending | None]:
-    """Play steps on a fresh engine, up to the first step that fails.
+    """Play steps on a new engine, up to the first step that fails; skip steps that are not possible.
 
     Returns:
-        Numbered lines, the steps that were possible, and the ending (None if no step failed).
+        Numbered lines, the steps that were played, and the ending (None if no step failed).
     """
     lines: list[str] = []
     done: list[Step] = []

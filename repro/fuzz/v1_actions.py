@@ -1,4 +1,4 @@
-"""Fuzzer actions on vLLM's unmodified V1 scheduler: only valid calls, and all invariants are checked after each."""
+"""Define the fuzzer's actions on vLLM's unmodified V1 scheduler: valid calls, with a check of invariants after each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from repro.fuzz.stories import EngineActions, Step, StepKind
 
 LIMIT = 24  # tokens of a sequence
 _BLOCK = 4
-_MOST_STEPS = 1000  # half-steps to drain the engine: far more than these requests can need
+_MOST_HALF_STEPS = 1000  # to drain the engine: far more than these requests can need
 
 
 class V1Actions(EngineActions):
-    """A small engine with the V1 scheduler: its requests, the actions on it, and counts of what happened.
+    """Actions on a small V1 engine.
 
-    With `chunked` a step holds a third of the longest prompt; with `tiny_cache` the KV cache has room for one whole
-    sequence, instead of for all. While the engine waits for a result, it accepts only aborts.
+    With `chunked` a step computes at most a third of the longest sequence; with `tiny_cache` the KV cache has room for
+    one sequence of maximum length, instead of for all. A half-step is one `schedule` or one `update` of the engine.
     """
 
     about = (
@@ -31,7 +31,7 @@ class V1Actions(EngineActions):
     steps: ClassVar[Mapping[str, StepKind]] = {
         "drain": StepKind(lambda self: self.accepts_calls and self.busy),
         "go": StepKind(lambda self: self.engine.next_half(), steps=(1, 40)),
-        # Within the limits that the engine sets a request.
+        # These are the engine's limits for a request.
         "add": StepKind(
             lambda self: self.accepts_calls,
             prompt=(1, LIMIT - 1),
@@ -86,7 +86,7 @@ class V1Actions(EngineActions):
         }
 
     def do(self, step: Step) -> None:
-        """Do a step, then check all invariants."""
+        """Do a step, then check the invariants that hold between two calls."""
         super().do(step)
         v1_invariants.check(self.engine)
 
@@ -100,7 +100,7 @@ class V1Actions(EngineActions):
         self.engine.add(V1Request(f"r{self.count}", max_tokens=max_tokens, min_tokens=least, **request))
 
     def do_schedule(self) -> None:
-        """Schedule a step, check its limits, and pass it to the model runner."""
+        """Schedule an engine step, pass it to the model runner, and check its limits."""
         scheduled = self.engine.schedule()
         v1_invariants.check_step(self.engine, scheduled)
         self.tally["steps of the engine"] += 1
@@ -112,10 +112,10 @@ class V1Actions(EngineActions):
         self.engine.update()
 
     def do_go(self, steps: int) -> bool:
-        """Run at most `steps` half-steps; each is one `schedule` or one `update`.
+        """Run at most `steps` half-steps.
 
         Returns:
-            Whether the engine had nothing left to do before the last of them.
+            Whether the engine had nothing left to do before it had done all of them.
         """
         for number in range(1, steps + 1):
             half = self.engine.next_half()
@@ -145,12 +145,12 @@ class V1Actions(EngineActions):
         self.engine.resume()
 
     def do_drain(self) -> None:
-        """Resume the engine, step it until it has nothing left to do, and check that nothing is left in it."""
+        """Resume the engine, step it until it has nothing to do, and check that no request or block is left."""
         self.engine.resume()
-        if not self.do_go(_MOST_STEPS):
+        if not self.do_go(_MOST_HALF_STEPS):
             remaining = " ".join(self.engine.unfinished())
             raise BrokenInvariantError(
-                "every request ends", f"{remaining}: still there after {_MOST_STEPS} half-steps"
+                "every request ends", f"{remaining}: still there after {_MOST_HALF_STEPS} half-steps"
             )
         self.tally["requests ended"] += sum(bool(ends) for ends in self.engine.ends.values())
         v1_invariants.check_end(self.engine)

@@ -1,7 +1,7 @@
-"""Check the invariants of vLLM's V1 scheduler after every call of the fuzzer.
+"""Check invariants of vLLM's V1 scheduler and of the tokens that it delivers, for the fuzzer.
 
-The functions in INVARIANTS read upstream's own structures (vLLM 0.31.0) and yield a message for each violation; the
-`check` functions raise an error for the first one.
+The functions in INVARIANTS read upstream's own structures (vLLM 0.31.0) and yield a message for each violation.
+`check`, `check_step` and `check_end` raise BrokenInvariantError for the first one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repro.drivers.schedulers.v1 import FIRST_TOKEN, STOP, V1Engine
 
 
 def check(engine: V1Engine) -> None:
-    """Check all invariants that must hold between two calls.
+    """Check INVARIANTS, which must hold between two calls of the fuzzer.
 
     Raises:
         BrokenInvariantError: An invariant is violated.
@@ -26,7 +26,7 @@ def check(engine: V1Engine) -> None:
 
 
 def check_step(engine: V1Engine, scheduled: Any) -> None:
-    """Check the result of `schedule()`.
+    """Check the scheduler's output for one step.
 
     Raises:
         BrokenInvariantError: The step exceeds the token budget or the number of sequences, or schedules a request that
@@ -37,7 +37,7 @@ def check_step(engine: V1Engine, scheduled: Any) -> None:
 
 
 def check_end(engine: V1Engine) -> None:
-    """Check an engine that has nothing left to do.
+    """Check an engine that reports that it has nothing to do.
 
     Raises:
         BrokenInvariantError: A request never ended, or the engine still has requests or KV blocks.
@@ -52,7 +52,7 @@ def check_end(engine: V1Engine) -> None:
 
 
 def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
-    """Yield violations of the token budget, of the number of requests, or of their state in one scheduled step."""
+    """Yield violations of the token budget, of the number of requests, or of their state in a scheduled step."""
     counts, total = scheduled.num_scheduled_tokens, scheduled.total_num_scheduled_tokens
     running = {request.request_id for request in engine.scheduler.running}
     most = engine.setup.max_num_seqs
@@ -66,7 +66,7 @@ def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
 
 
 def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
-    """Yield KV blocks whose reference count is wrong, or that are not exactly once in the free queue if unused."""
+    """Yield KV blocks that are counted or queued wrongly, and ended requests that still have some."""
     manager = engine.scheduler.kv_cache_manager
     pool, [tables] = manager.block_pool, [m.req_to_blocks for m in manager.coordinator.single_type_managers]
     references = Counter(
@@ -88,7 +88,7 @@ def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
 
 
 def _misplaced_requests(engine: V1Engine) -> Iterator[str]:
-    """Yield requests that are not exactly once in the queue of their status."""
+    """Yield requests that are not exactly once in a queue, or not in the queue of their status."""
     scheduler = engine.scheduler
     queues = {
         "running": list(scheduler.running),
@@ -116,7 +116,7 @@ def _ended_twice(engine: V1Engine) -> Iterator[str]:
 
 
 def _lost_requests(engine: V1Engine) -> Iterator[str]:
-    """Yield ended requests that the scheduler still knows, and unfinished ones that it no longer knows."""
+    """Yield ended or aborted requests that the scheduler still has, and unfinished ones that it no longer has."""
     for name, ends in engine.ends.items():
         known = name in engine.scheduler.requests
         if known == bool(ends or name in engine.aborted):
@@ -124,7 +124,7 @@ def _lost_requests(engine: V1Engine) -> Iterator[str]:
 
 
 def _wrong_tokens(engine: V1Engine) -> Iterator[str]:
-    """Yield requests whose delivered tokens are not their completion, complete and in order."""
+    """Yield requests with wrong, repeated, too many or too few delivered tokens."""
     for name, request in engine.requests.items():
         ends, tokens = engine.ends[name], engine.tokens[name]
         expected = [FIRST_TOKEN + number for number in range(1, len(tokens) + 1)]
@@ -140,7 +140,7 @@ def _wrong_tokens(engine: V1Engine) -> Iterator[str]:
 
 
 def _computed_too_far(engine: V1Engine) -> Iterator[str]:
-    """Yield requests with more computed tokens than they have, or than the model's limit."""
+    """Yield requests with more computed tokens than the request has, or than the model's limit."""
     longest = engine.setup.max_model_len
     for name, request in engine.scheduler.requests.items():
         expected = request.num_tokens + request.num_output_placeholders

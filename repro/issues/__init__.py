@@ -1,6 +1,6 @@
 """The repros of known issues: each module registers one issue, or several related ones.
 
-Importing a module imports no upstream package.
+Importing these modules imports no upstream package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REPROS: dict[str, Repro]
 
 
 def __getattr__(name: str) -> dict[str, Repro]:
-    """Return REPROS, the repros by code, and import their modules for it."""
+    """Import the modules of the repros on the first use of REPROS, and return it: the repros by code."""
     if name != "REPROS":
         raise AttributeError(name)
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):

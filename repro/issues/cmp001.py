@@ -1,11 +1,11 @@
-"""CMP001: configure unmodified vLLM for a device on a machine where it detects no platform.
+"""CMP001: configure unmodified vLLM for a device on a machine where vLLM detects no platform.
 
-If no platform is detected, vLLM falls back to `UnspecifiedPlatform`, whose inherited `is_async_output_supported` raises
+If vLLM detects no platform, it falls back to `UnspecifiedPlatform`, whose inherited `is_async_output_supported` raises
 `NotImplementedError` with an empty message. Without a named device, vLLM fails earlier ("Failed to infer device type").
 TRL 0.14 and 0.15 name a device in their trainer, and so get this error.
 
-A machine without a GPU detects no platform, so nothing is simulated for the failure. For the mitigation
-`detect_platform`, metadata name vLLM's CPU build.
+vLLM detects no platform on a machine without a GPU, so the failure needs no simulated part except the model. For the
+mitigation `detect_platform`, metadata name vLLM's CPU build.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "
 
 
 def named_device(mitigation: str | None) -> Tally:
-    """Configure vLLM; the attempt has its own process, because vLLM detects the platform once, at its import."""
+    """Configure vLLM with a named device; return a tally of one configuration."""
     os.environ.update(_SETTINGS)
     folder = Path(tempfile.mkdtemp())
     # TRL names the device after those of the trainer.
@@ -54,7 +54,7 @@ def _platform() -> str:
 
 
 def _claim_cpu_build(folder: Path) -> None:
-    """Put metadata of a CPU build first on the path, because vLLM chooses the platform by the text of its version."""
+    """Put metadata of a CPU build first on the path: vLLM reads its version, and chooses the platform by it."""
     version = f"{metadata.version('vllm')}+cpu"
     info = folder / f"vllm-{version}.dist-info"
     info.mkdir(parents=True)

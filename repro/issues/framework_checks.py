@@ -1,4 +1,4 @@
-"""Reproduce refusals by unmodified vLLM's and verl's own checks, called directly: no engine or job is started."""
+"""Reproduce refusals by vLLM's and verl's own unmodified functions, called directly, without an engine or a job."""
 
 from __future__ import annotations
 

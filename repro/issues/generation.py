@@ -1,4 +1,4 @@
-"""Reproduce tokenizer, generation and dtype failures with a tiny model in unmodified transformers and PyTorch."""
+"""Reproduce failures of tokenizers, generation and dtypes with tiny models in unmodified transformers and PyTorch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _ROWS, _LENGTH = 8, 16
 
 @_repro("NUM044")
 def num044_not_shifted(mitigation: str | None) -> str | None:
-    """Read each log-prob from logits that are off by one position."""
+    """Compute log-probs from logits that are off by one position, and compare them with those of generate()."""
     import torch
 
     model = tiny_trl.model(seed=1)
@@ -152,7 +152,7 @@ def tok019_full_text(mitigation: str | None) -> str | None:
 
 @single_call.repro("TOK021", needs=("transformers", "tokenizers"))
 def tok021_first_token_twice(mitigation: str | None) -> str | None:
-    """Tokenize the text of a chat template that has the first token already, so that the tokenizer adds another."""
+    """Tokenize the text of a chat template, which already has the first token: the tokenizer adds it again."""
     from tokenizers import processors
 
     words = tiny_trl.tokenizer()
@@ -168,4 +168,4 @@ def tok021_first_token_twice(mitigation: str | None) -> str | None:
         text = words.apply_chat_template(chat, tokenize=False)
         result = words(text, add_special_tokens=mitigation != "no_special_tokens")["input_ids"]
     times = result.count(words.bos_token_id)
-    return f"{times} first tokens stand before the prompt: {result}" if times != 1 else None
+    return f"the prompt begins with {times} first tokens: {result}" if times != 1 else None

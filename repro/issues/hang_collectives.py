@@ -1,9 +1,11 @@
-"""Reproduce ranks that hang in collectives and at the rendezvous: real processes, unmodified PyTorch over gloo."""
+"""Reproduce ranks that hang in collectives or at the rendezvous: real processes, unmodified PyTorch over gloo.
+
+A function with a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import queue
 import sys
@@ -82,7 +84,7 @@ def _prepare_state_dict() -> Collective:
 def _one_rank_diverges(
     blocking: int, mitigation: str, prepare: Callable[[], Collective], *, skips: bool = False
 ) -> None:
-    """Fork ranks; only the `blocking` rank calls, or with `skips` omits, the collective that `prepare` returns."""
+    """Fork ranks; only the `blocking` rank calls the collective that `prepare` returns, or, with `skips`, omits it."""
     import torch
     import torch.distributed as dist
 
@@ -122,7 +124,7 @@ LONG_S = 3600.0
 def answer_missing(mitigation: str) -> None:
     """A rank requests a reward from a server that never answers; the others are in all_reduce."""
     port = hangs.start_silent_server()
-    _delay_all_reduce(lambda limit: _get(port, "/reward", limit), mitigation)
+    _delay_all_reduce(lambda limit: served_engine.request_status(port, "/reward", limit), mitigation)
 
 
 @hangs.trigger("HNG002", *hangs.RANK_NAMES)
@@ -134,19 +136,12 @@ def batch_missing(mitigation: str) -> None:
         from torch.utils.data import DataLoader
 
         def build_batch(_: list[int]) -> int:
-            return _get(port, "/row", None)
+            return served_engine.request_status(port, "/row")
 
         indices: Any = [0]
         next(iter(DataLoader(indices, num_workers=1, timeout=limit or 0, collate_fn=build_batch)))
 
     _delay_all_reduce(load, mitigation)
-
-
-def _get(port: int, path: str, limit: float | None) -> int:
-    """Request a path of a local server, with a time limit."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
-    connection.request("GET", path)
-    return connection.getresponse().status
 
 
 @hangs.trigger("HNG002", *hangs.RANK_NAMES)
@@ -164,7 +159,7 @@ def thread_at_exit(mitigation: str) -> None:
 
 
 class Receiver:
-    """A worker extension like those of trainers, which joins the trainer's process group and receives weights."""
+    """A worker extension like those of trainers: it joins the trainer's process group and receives weights."""
 
     group: Any = None
 
@@ -266,7 +261,7 @@ hangs.repro(
 
 @hangs.trigger("HNG008", *hangs.RANK_NAMES, needs=("wandb",))
 def wandb_login(mitigation: str) -> None:
-    """W&B has no key, and asks for one."""
+    """W&B has no API key, and prompts for one."""
     wandb = import_module("wandb")  # slow, so before the ranks start
     if mitigation == "no_question":
         os.environ["WANDB_MODE"] = "offline"
@@ -275,7 +270,7 @@ def wandb_login(mitigation: str) -> None:
 
 @hangs.trigger("HNG008", *hangs.RANK_NAMES)
 def breakpoint_left(mitigation: str) -> None:
-    """A breakpoint() was left in a reward: the debugger asks what to do."""
+    """A breakpoint() was left in a reward: the debugger prompts for a command."""
     if mitigation == "no_question":
         os.environ["PYTHONBREAKPOINT"] = "0"
 
@@ -287,7 +282,7 @@ def breakpoint_left(mitigation: str) -> None:
 
 
 def _prompt_on_terminal(prompt: Callable[[], object], mitigation: str) -> None:
-    """Let a rank prompt on an unattended terminal before the all_reduce."""
+    """Let a rank call `prompt` on a terminal that nobody reads, before the all_reduce of all ranks."""
     controller, terminal = os.openpty()
     home = tempfile.mkdtemp(prefix="grpo-doctor-")
     os.environ.update(HOME=home, NETRC=f"{home}/netrc")
@@ -335,7 +330,7 @@ def one_too_many(mitigation: str) -> None:
 
 @hangs.trigger("HNG015", *hangs.RANK_NAMES, needs=("torch",))
 def other_port(mitigation: str) -> None:
-    """A rank has another MASTER_PORT than the others, and waits for a store that no rank serves."""
+    """A rank has another MASTER_PORT than the others, and waits for a store that does not exist."""
     import torch.distributed as dist
 
     blocking, other = hangs.blocking_rank(1), hangs.free_port()

@@ -1,4 +1,7 @@
-"""Reproduce hangs on locks, lock files, thread pools and rewards; math-verify, filelock and PyTorch are unmodified."""
+"""Reproduce hangs on locks, lock files, thread pools and rewards; math-verify, filelock and PyTorch are unmodified.
+
+A function with a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from repro import processes
 from repro.drivers import hangs
 
 THREADS = ("the trainer's thread", "the publisher's thread")
@@ -127,7 +131,7 @@ def holder_stopped(mitigation: str) -> None:
 
 @hangs.trigger("HNG007", LOCKER, needs=("torch",))
 def baton_left(mitigation: str) -> None:
-    """A killed build of a PyTorch extension left its lock file: the next process waits until it is removed."""
+    """A killed build of a PyTorch extension left its lock file, and the next process waits until it is removed."""
     from torch.utils.file_baton import FileBaton
 
     folder = _new_folder()
@@ -177,7 +181,7 @@ def tower_in_thread(mitigation: str) -> None:
 
 @hangs.trigger("HNG011", REWARD, needs=("math-verify",))
 def answer_in_log(mitigation: str) -> None:
-    """The parsed answer, a tower of five powers, is printed in a line of the log: str() of it never comes back."""
+    """The parsed answer, a tower of five powers, is printed in a log line: its str() does not return."""
     from math_verify import parse
 
     small = COMPLETION.count("^") <= MOST_POWERS
@@ -194,26 +198,16 @@ def pattern_backtracks(mitigation: str) -> None:
 
 
 def _compute_reward(reward: Callable[[], object], mitigation: str, *, small: bool) -> None:
+    """Call `reward` in a thread, or as the mitigation says; with `bound_input` only if the input is `small`."""
     with hangs.waiting(REWARD, blocking=True):
         if mitigation == "own_process":
-            _run_in_process(reward)
+            with contextlib.suppress(TimeoutError):
+                processes.run_isolated(lambda: bool(reward()), LIMIT_S)
         elif mitigation != "bound_input" or small:
             # A trainer's reward loop has a pool of threads; this thread is a daemon, so that the program can be ended.
             thread = threading.Thread(target=reward, daemon=True)
             thread.start()
             thread.join()
-
-
-def _run_in_process(reward: Callable[[], object]) -> None:
-    """Call `reward` in a process that is killed after 3 s."""
-    child = os.fork()
-    if not child:
-        reward()
-        os._exit(0)
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline and not os.waitpid(child, os.WNOHANG)[0]:
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
 
 
 hangs.repro("HNG011", simulated=("the trainer's reward loop: a thread of ours makes the calls",))

@@ -1,6 +1,7 @@
-"""Reproduce hangs with unmodified PyTorch, Ray and vLLM: a process is stopped, dead or deadlocked, or a message lost.
+"""Reproduce waits for a process that is stopped, dead or waiting itself, and for a message that never comes.
 
-Each function is a trigger of the known issue in its decorator, and the trigger has the function's name.
+PyTorch, Ray and vLLM are unmodified. A function with a decorator is a trigger of the known issue in the decorator, and
+its name is that of the trigger.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ hangs.repro(
 
 @hangs.trigger("HNG005")
 def pipe_left_open(mitigation: str) -> None:
-    """A worker is killed; the trainer gets no EOF, because it holds the worker's end of the pipe open, too."""
+    """A worker is killed; the trainer gets no EOF, because it has not closed its copy of the worker's end."""
     trainers_end, workers_end = multiprocessing.Pipe()
     if not os.fork():
         _kill_this_worker()

@@ -1,4 +1,7 @@
-"""Reproduce trainers that wait forever for a server: unmodified FastAPI, Ray, vLLM and TRL's client."""
+"""Reproduce trainers that wait forever for a server or an actor: unmodified FastAPI, Ray, vLLM and TRL's client.
+
+A function with a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def own_health(mitigation: str) -> None:
 
 @hangs.trigger("HNG009", needs=("fastapi", "uvicorn", "uvloop"))
 def own_health_uvloop(mitigation: str) -> None:
-    """An endpoint requests its own server's /health under uvloop, whose frames no Python stack reader shows."""
+    """An endpoint requests its own server's /health under uvloop, whose loop is compiled and has no Python frames."""
     _request_own_health(mitigation, "uvloop")
 
 

@@ -1,4 +1,4 @@
-"""Reproduce how transformers, safetensors and PyTorch fail on a full disk, an unreachable hub or broken files."""
+"""Reproduce failures of unmodified transformers, safetensors and PyTorch by the disk, the hub or broken files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from repro.drivers import single_call, tiny_trl
 )
 def cmp027_unknown_type(_mitigation: str | None) -> None:
     """Load a config.json whose model type the installed transformers does not have."""
-    from transformers import AutoConfig
-
     folder = Path(tempfile.mkdtemp())
     (folder / "config.json").write_text(json.dumps({"model_type": "no_such_type_yet"}))
-    AutoConfig.from_pretrained(folder)
+    _load_config(folder)
 
 
 @single_call.repro(
@@ -35,7 +33,7 @@ def cmp027_unknown_type(_mitigation: str | None) -> None:
     simulated=("the full disk: /dev/full",),
 )
 def env003_save(mitigation: str | None) -> None:
-    """Save with torch.save to a full device; its error does not mention the missing space."""
+    """Save with torch.save to a full device: the error does not mention the missing space."""
     import torch
 
     # Writing to this device of the kernel fails with errno 28.
@@ -44,8 +42,14 @@ def env003_save(mitigation: str | None) -> None:
 
 
 def _set_hub(address: str) -> None:
-    """Set the hub's address; huggingface_hub reads it at import, and each attempt is a new process."""
+    """Set the hub's address by the environment variable that huggingface_hub reads when it is imported."""
     os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
+
+
+def _load_config(model: str | Path) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.from_pretrained(model)
 
 
 def _saved_model() -> str:
@@ -65,13 +69,11 @@ def _saved_model() -> str:
 def env004_refused(mitigation: str | None) -> None:
     """Load a model that is not in the cache, while the hub does not answer."""
     _set_hub("http://127.0.0.1:9")
-    from transformers import AutoConfig
-
-    AutoConfig.from_pretrained(_saved_model() if mitigation == "local" else "some/model")
+    _load_config(_saved_model() if mitigation == "local" else "some/model")
 
 
 def _failing_hub(status: int, code: str = "") -> str:
-    """Start a thread with an HTTP server that answers every request with a status; return the server's address."""
+    """Start an HTTP server in a thread that answers with a status and an error code; return its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -100,9 +102,7 @@ def _failing_hub(status: int, code: str = "") -> str:
 def env005_unauthorized(_mitigation: str | None) -> None:
     """Load a model for which the hub answers 401, as for a wrong name or a private repository."""
     _set_hub(_failing_hub(401, "RepoNotFound"))
-    from transformers import AutoConfig
-
-    AutoConfig.from_pretrained("some/model")
+    _load_config("some/model")
 
 
 @single_call.repro(
@@ -132,9 +132,7 @@ def env026_unavailable(mitigation: str | None) -> None:
     """Load a model while the hub answers with a server error."""
     _set_hub(_failing_hub(503))
     if mitigation == "local":
-        from transformers import AutoConfig
-
-        AutoConfig.from_pretrained(_saved_model())
+        _load_config(_saved_model())
         return
     from huggingface_hub import HfApi
 

@@ -1,6 +1,6 @@
-"""Reproduce silent training failures of unmodified TRL and PyTorch, which rewards, masks or weights show.
+"""Reproduce silent training failures of unmodified TRL and PyTorch, which show in prompts, rewards, masks or weights.
 
-TRL's GRPOTrainer trains a tiny model for a few steps on a CPU.
+For most of them TRL's GRPOTrainer trains a tiny model for a few steps on a CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repro.drivers import single_call, tiny_trl
 
 _repro = partial(single_call.repro, needs=("trl", "transformers", "torch"), modules=tiny_trl.MODULES)
 
-_STEPS, _SAVED = 4, 2
+_STEPS, _SAVED = 4, 2  # steps of a run, and the step of its checkpoint
 _PROMPTS = ("a b", "c d", "e f", "g h", "i j", "k l", "m a", "b c")
 # The tiny tokenizer's end token. Without it the tiny model generates up to the limit.
 _END = 2
@@ -23,7 +23,7 @@ _WITHOUT_END = {"generation_kwargs": {"suppress_tokens": [_END]}}
 
 
 def _train_and_list_prompts(checkpoint: str | None = None, **settings: Any) -> tuple[list[str], str]:
-    """Train the tiny model with one prompt per step; return the prompts in order and the output folder."""
+    """Train the tiny model with one prompt per step, from a checkpoint if there is one; return prompts and folder."""
     seen: list[str] = []
 
     def rewards(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
@@ -181,37 +181,31 @@ def num047_bfloat16(mitigation: str | None) -> str | None:
     return None if moved == len(before) else f"{moved} of {len(before)} weights moved in {steps} steps"
 
 
-def _never_solved(completions: list[str], **_: Any) -> list[float]:
-    """Return reward 0 for each completion, because completions of letters never contain the number."""
-    return [float("42" in text) for text in completions]
-
-
-def _sometimes_solved(completions: list[str], **_: Any) -> list[float]:
-    return [float("a" in text or "b" in text) for text in completions]
-
-
 @_repro("REW004")
 def rew004_never_solved(mitigation: str | None) -> str | None:
     """Train on a task that is never solved: the rewards of each group are equal, and no weight moves."""
-    return tiny_trl.describe_unmoved_weights(_sometimes_solved if mitigation == "task" else _never_solved)
+    answer = "a" if mitigation == "task" else "42"  # the completions consist of letters
 
+    def solved(completions: list[str], **_: Any) -> list[float]:
+        return [float(answer in text) for text in completions]
 
-def _random_reward(completions: list[str], **_: Any) -> list[float]:
-    return [random.random() for _ in completions]
+    return tiny_trl.describe_unmoved_weights(solved)
 
 
 @_repro("REW005")
 def rew005_chance(mitigation: str | None) -> str | None:
-    """Train with a random reward function: calling it again gives other rewards than the recorded ones."""
-    function = tiny_trl.reward_by_letters if mitigation == "steady" else _random_reward
+    """Train with a random reward function: a second call with the same completions gives other rewards."""
     recorded: list[tuple[list[str], list[float]]] = []
 
-    def record(completions: list[str], **more: Any) -> list[float]:
-        rewards = function(completions=completions, **more)
-        recorded.append((list(completions), list(rewards)))
-        return rewards
+    def compute(completions: list[str], **_: Any) -> list[float]:
+        steady = tiny_trl.reward_by_letters(completions)
+        return steady if mitigation == "steady" else [random.random() for _text in completions]
+
+    def record(completions: list[str], **_: Any) -> list[float]:
+        recorded.append((list(completions), compute(completions)))
+        return recorded[-1][1]
 
     tiny_trl.take_step(record)
-    different = sum(function(completions=texts) != rewards for texts, rewards in recorded)
+    different = sum(compute(texts) != rewards for texts, rewards in recorded)
     message = f"{different} of {len(recorded)} batches were worth something else when asked again"
     return message if different else None

@@ -1,8 +1,8 @@
-"""NET001: send requests to a FastAPI application with the unmodified Prometheus middleware; each one ends with 500.
+"""NET001: send requests to a FastAPI application with the unmodified Prometheus middleware, which raises an error.
 
 From FastAPI 0.137 on, `include_router` leaves an object without a path among the application's routes. Up to release
-8.0.0, the Prometheus middleware that vLLM's servers use reads the path of each route at each request. So `/health`
-fails too, and the server never gets ready.
+8.0.0, the Prometheus middleware that vLLM's servers use reads the path of each route at each request. A server answers
+500 then, also at `/health`, and so it never counts as ready.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATHS = ("/health", "/v1/models", "/generate")
 
 
 def application(mitigation: str | None) -> Any:
-    """Build an application like vLLM's API server: routes in a router, then the metrics around all routes."""
+    """Build an application like vLLM's API server: routes in a router, and the middleware around all routes."""
     fastapi = import_module("fastapi")
     app = fastapi.FastAPI()
     routes = app if mitigation == "routes_on_app" else fastapi.APIRouter()
@@ -41,7 +41,7 @@ def _empty_answer() -> dict[str, str]:
 
 
 async def _get(app: Any, path: str) -> int:
-    """Call the application for a path, without a network, and return the status; exceptions pass through."""
+    """Request a path of the application without a network; return the status, and let exceptions pass through."""
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:

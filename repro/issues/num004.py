@@ -1,4 +1,4 @@
-"""NUM004: compare the gradients of unmodified TRL's trainer, whose default loss divides by too many tokens.
+"""NUM004: compare gradients of unmodified TRL's trainer, whose default loss may divide by too many tokens.
 
 TRL samples `steps_per_generation` micro-batches at once and takes an optimizer step after every
 `gradient_accumulation_steps` micro-batches. The token-level losses (dapo, the default since 0.22, and cispo) divide
@@ -26,7 +26,7 @@ Gradients = Mapping[str, list[float]]
 
 
 def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[str]]:
-    """Train through one generation of 16 samples at learning rate zero.
+    """Train on one generation of 16 samples at learning rate zero.
 
     Args:
         loss: TRL's `loss_type`.
@@ -72,7 +72,7 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
 
 
 def count_right_gradients(gradients: Gradients, right: Gradients) -> Tally:
-    """Count the parameters with the right gradient, and note the whole gradient's component along the right one."""
+    """Count the parameters whose gradient has the right length along the right one; note that of the whole gradient."""
     passed = {name: abs(_length_along(gradients[name], right[name]) - 1) <= TOLERANCE for name in right}
     ratio = _length_along(
         [value for name in right for value in gradients[name]],

@@ -1,19 +1,19 @@
 """RAY001: start unmodified verl's rollout executor in a vLLM engine process that does not see the Ray workers.
 
 In the engine process `ExternalRayDistributedExecutor` calls `ray.init(namespace=...)` without an address, lists the
-named actors, and asserts that there are as many as workers. The count is zero for five different reasons with the same
-message; each reason is a trigger here. Every attempt reports what distinguishes them: the engine process's environment,
-the Ray cluster it joined and the one its server joined, the expected prefix and names, and the names it saw.
+named actors, and asserts that there are as many as workers. The count may be zero for five reasons, with the same
+message; each reason is a trigger here. The detail of an attempt has what distinguishes them: the engine process's
+environment, its Ray cluster and its server's, the expected prefix and names, and the names it saw.
 
-It needs Linux and a separate environment: `repro/ray.txt` with verl and vLLM, both without their dependencies (vLLM's
-CUDA extension can't load on a machine without CUDA, and isn't used):
+It needs Linux and a separate environment with `repro/ray.txt`, verl and vLLM. The last two are installed without their
+dependencies; vLLM's CUDA extension, which needs CUDA, is not used:
 
     uv venv --python 3.11 ENV
     uv pip install --python ENV/bin/python -r repro/ray.txt
     uv pip install --python ENV/bin/python --no-deps vllm==0.8.5.post1 verl==0.4.1
     ENV/bin/python -m repro run RAY001 --timeout 300 --trigger no_address --mitigation explicit_address
 
-PyTorch is its CPU build there. An attempt takes half a minute of CPU time, most of it imports of verl and vLLM.
+PyTorch is the CPU build there. An attempt takes half a minute of CPU time, mostly for imports of verl and vLLM.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def make_plan(trigger: str, mitigation: str | None) -> RolloutPlan:
 
 
 def count_calls(report: Mapping[str, Any]) -> Tally:
-    """Return the calls that each worker received, compared with the expected number.
+    """Return the tally of workers that received the expected number of calls.
 
     Raises:
         UpstreamFailureError: Upstream's code raised an error in the engine process.
@@ -90,7 +90,7 @@ def count_calls(report: Mapping[str, Any]) -> Tally:
 
 
 def find_cause(report: Mapping[str, Any]) -> str:
-    """Return why workers were not found, from what the engine process saw."""
+    """Return the reason why the workers were not found, by the report of the engine process."""
     elsewhere = [name for name in report.get("everywhere", ()) if name.partition("/")[2] in NAMES]
     if "engine_address" not in report:
         return "the engine process joined no cluster"
@@ -104,7 +104,7 @@ def find_cause(report: Mapping[str, Any]) -> str:
 
 
 def describe(report: Mapping[str, Any]) -> str:
-    """Return the cause and the observations behind it, in a line."""
+    """Return a line with the cause and the observations that show it."""
     engine = ", ".join(f"{name}={value or '(unset)'}" for name, value in report["engine_environment"].items())
     names, everywhere = (", ".join(report.get(key, ())) or "none" for key in ("names", "everywhere"))
     return (
@@ -115,7 +115,7 @@ def describe(report: Mapping[str, Any]) -> str:
 
 
 def _run_job(trigger: str, mitigation: str | None) -> Tally:
-    """Run the verl job with this process as its driver, and count the calls of its report."""
+    """Run the verl job with this process as its driver; return the tally of its report."""
     for name in _CLEARED:
         os.environ.pop(name, None)
     os.environ.update(_SETTINGS)

@@ -1,8 +1,8 @@
-"""REW001: compute rewards with unmodified math-verify in a worker thread, where right answers get reward 0.
+"""REW001: compute rewards with unmodified math-verify in a worker thread, where right answers get reward 0 or an error.
 
-math-verify limits its run time with SIGALRM, which Python handles only in the main thread; rewards are often computed
-in a worker thread. math-verify 0.4 to 0.7 swallow Python's error and answer "not equal". From 0.8 on math-verify raises
-its own error; a caller that swallows it gets 0 again.
+math-verify limits its run time with SIGALRM, which Python handles only in the main thread. In another thread,
+math-verify 0.4 to 0.7 swallow Python's error and return "not equal". From 0.8 on math-verify raises its own error; if
+the caller swallows it, as verl's reward does, the reward is 0 again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[floa
 
 
 def _reward_answers(trigger: str, mitigation: str | None) -> Tally:
-    """Compute the rewards of right answers in a worker thread, or as a mitigation says, and count them."""
+    """Compute the rewards of right answers in a worker thread, or as the mitigation says; return their tally."""
     if mitigation == "upgrade":
         raise InapplicableError("it is another release: run this there")
     function = REWARDS[trigger]
@@ -83,7 +83,7 @@ def count_rewarded(rewards: list[float]) -> Tally:
 
 
 def explain_other_failure(trigger: str) -> str | None:
-    """Return the reason why a trigger cannot fail with the installed math-verify or verl; None if it can."""
+    """Return the reason why a trigger does not apply to the installed math-verify or verl; None if it does."""
     release = upstream.release(_NAMES)
     # Releases that raise an error in a thread have this message in math_verify/parser.py and grader.py.
     message = "doesn't support threaded environment"

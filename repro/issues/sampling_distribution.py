@@ -1,4 +1,4 @@
-"""Reproduce log-probs of different distributions in trainer and engine, on vLLM's whole unmodified engine on a CPU."""
+"""Reproduce different distributions in engine and trainer, on vLLM's whole unmodified engine with a tiny model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from repro.drivers.whole_engine import PROCESSED
 
 
 def temperature(mitigation: str | None) -> Tally:
-    """Sample at a temperature below 1, with log-probs as vLLM reports them by default."""
+    """Sample at a temperature below 1; vLLM reports log-probs at temperature 1 by default."""
     value = 1.0 if mitigation == "temperature_one" else 0.6
     policy = whole_engine.model(0)
     options = PROCESSED if mitigation == "processed_logprobs" else {}

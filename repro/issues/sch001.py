@@ -3,8 +3,8 @@
 `schedule()` marks a new request as running, and the request leaves the prefill stage only when the *output* of that
 step is applied. A second `schedule()` in between finds a prefill among the running requests and asserts. The
 scheduler's comment gives the assumption: "the engine assumes that a failure in model execution will crash the vLLM
-instance / will not retry". So the failure always means a scheduled step whose output was not applied: it was lost, or
-another caller stepped the same engine meanwhile. The triggers simulate the forward pass.
+instance / will not retry". So the output of a scheduled step was lost, or another caller stepped the same engine before
+it was applied. The forward pass is simulated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVALUATION = [SchedulerRequest(f"eval-{index}", prompt=8 + 5 * index, max_tokens
 
 
 class _Rollouts:
-    """An engine, and calls of generate() with a mitigation or none."""
+    """An engine whose callers apply a mitigation, or none."""
 
     def __init__(self, mitigation: str | None) -> None:
         self.mitigation = mitigation
@@ -32,7 +32,7 @@ class _Rollouts:
         self._lock = threading.Lock()
 
     def generate(self, requests: Sequence[SchedulerRequest]) -> callers.Caller:
-        """Return a caller that has not begun."""
+        """Return a caller that generates with the lock of the mitigation, if any; it has not begun."""
         if self.mitigation == "lock_around_generate":
             return callers.generate_locked(self.engine, requests, self._lock)
         if self.mitigation == "lock_around_step":
@@ -40,7 +40,7 @@ class _Rollouts:
         return callers.generate(self.engine, requests)
 
     def prepare_reuse(self) -> None:
-        """Apply the mitigation before the engine is used again."""
+        """Apply the mitigation, if it is one between two uses of the engine."""
         if self.mitigation == "abort_in_flight":
             self.engine.abort(*self.engine.in_flight())
         if self.mitigation == "fresh_engine":
@@ -104,7 +104,7 @@ def _two_owners(mitigation: str | None) -> Tally:
 
 
 def _serve_both(*, cancel_training: bool = False) -> Tally:
-    """Submit evaluation's requests to a server loop, or cancel training's, while training's step runs."""
+    """Submit evaluation's requests to a server loop, and possibly cancel training's, while training's step runs."""
     server = callers.ServingLoop(_new_engine())
     server.submit(TRAINING)
     loop = server.loop()

@@ -6,9 +6,13 @@ pending output should finish it, and the list is emptied as soon as a sequence f
 asserts that the list is empty. If another sequence finishes, the stopped sequence is forgotten: there is no error and
 no completion, and its KV cache blocks leak.
 
-There are two causes. Chunked prefill admits a prompt longer than `max_model_len`, because it compares only the chunk
-with the limit, and the stop checker does not run for a chunk for which no token is sampled. And below `min_tokens` the
-stop checker does not check the length. The triggers simulate the forward pass.
+There are two causes:
+
+- Chunked prefill admits a prompt longer than `max_model_len`, because it compares only the chunk with the limit; and
+  the stop checker does not run for a chunk for which no token is sampled.
+- Below `min_tokens` the stop checker does not check the length.
+
+The forward pass is simulated.
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ def _generate_overlong(mitigation: str | None, neighbour_tokens: int) -> Tally:
 
 
 def _overlong_poisons_next(mitigation: str | None) -> Tally:
-    """With the overlong request alone, generate() returns nothing; the next call, with a legal prompt, fails."""
+    """A call with the overlong request alone returns no completion; the next call, with a legal prompt, fails."""
     check_prompt(OVERLONG.prompt, LIMIT)
     engine = _new_engine(mitigation, chunked=True)
     first = _prepare([OVERLONG], mitigation)

@@ -1,4 +1,4 @@
-"""SYN002: pause vLLM's `AsyncLLM` with mode "wait" and load new weights; they sample the rest of a preempted request.
+"""SYN002: pause vLLM's `AsyncLLM` with mode "wait" and load weights, which then sample the rest of a preempted request.
 
 The pause waits for running requests, but not for a request that is preempted meanwhile. `repro fuzz` found this on the
 V1 scheduler (docs/search.md). This repro runs the whole unmodified engine, with its EngineCore process and CPU worker.
@@ -30,8 +30,8 @@ _PLANS: dict[str | None, dict[str, Any]] = {
 }
 
 
-def _carry_out(mitigation: str | None) -> Tally:
-    """Carry out the mitigation's plan, and count the completions whose tokens all come from the same weights."""
+def _preempted(mitigation: str | None) -> Tally:
+    """Run the mitigation's plan, and count the completions whose tokens all come from the same weights."""
     # The engine has an EngineCore process, like in a server.
     os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
     if reason := whole_engine.inapplicable_reason():
@@ -88,7 +88,7 @@ def _name_policy(engine: float, old: float, new: float) -> str:
 
 
 async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Start an engine with the old weights, and generate across a pause in which the new weights are loaded."""
+    """Start an engine with the old weights, and return the result of `_generate_across_pause`."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -103,10 +103,10 @@ async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, 
 async def _generate_across_pause(
     engine: Any, plan: dict[str, Any], new: str
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """Pause while both requests run and load weights; repeat a request that was aborted.
+    """Pause while both requests run, load the new weights, and resume; then repeat a request that was aborted.
 
     Returns:
-        Ids and log-probs of each completion, and the number of tokens of each completion at the pause.
+        Ids and log-probs of each completion, and the number of tokens of each completion when the pause was over.
     """
     started = {name: asyncio.Event() for name in PROMPTS}
     counts = dict.fromkeys(PROMPTS, 0)
@@ -134,7 +134,7 @@ async def _generate_across_pause(
 async def _complete(
     engine: Any, name: str, note_tokens: Callable[[str, int], None], *, again: bool = False
 ) -> tuple[list[int], list[float]]:
-    """Return a completion's ids, and the log-prob that the engine reported for each id."""
+    """Generate a completion, and call `note_tokens` with its number of tokens; return its ids and their log-probs."""
     import vllm
 
     params = vllm.SamplingParams(
@@ -160,6 +160,6 @@ def inapplicable_reason() -> str | None:
 repro(
     "SYN002",
     distributions=upstream.VLLM,
-    triggers=[Trigger("preempted", _carry_out, silent=True)],
+    triggers=[Trigger("preempted", _preempted, silent=True)],
     inapplicable_reason=inapplicable_reason,
 )

@@ -1,11 +1,14 @@
 """SYN003: sample with TRL's unmodified colocated engine in sleep mode, which reloads the checkpoint from disk.
 
-With sleep mode on, TRL's `VLLMGeneration.generate` wakes the engine and calls vLLM's `reload_weights`. The weights that
-`sync_weights` had pushed are gone: every rollout comes from the base model.
+With sleep mode on, TRL's `VLLMGeneration.generate` wakes the engine and calls vLLM's `reload_weights`. This replaces
+the weights that `sync_weights` had pushed, so rollouts come from the base model.
 
-Two things differ from a GPU. vLLM's CPU build refuses sleep mode when the engine starts, and ignores `sleep` and
-`wake_up` after that, so the flag of TRL's class is set after the start. And the CPU build repacks its weights, so that
-TRL cannot push single parameters; the same tensors are loaded by `reload_weights` with an iterator.
+Two things differ from a GPU:
+
+- vLLM's CPU build refuses sleep mode when the engine starts, and ignores `sleep` and `wake_up` after that, so the flag
+  of TRL's class is set after the start.
+- The CPU build repacks its weights, so that TRL cannot push single parameters; the same tensors are loaded by
+  `reload_weights` with an iterator.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ TOLERANCE = 0.2
 
 
 def _start_generation(model: Any) -> Any:
-    """Start TRL's colocated engine on a model that was loaded from a folder."""
+    """Start TRL's colocated engine on a model that was loaded from a folder, and push the model's weights."""
     # TRL does not set eager mode; without a compiler the graph runs as it is.
     os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
     from trl.generation.vllm_generation import VLLMGeneration
@@ -69,7 +72,7 @@ def _sample(generation: Any) -> list[whole_engine.Sampled]:
 
 
 def sampled_logprob(value: Any) -> float:
-    """Return the sampled token's log-prob; newer releases of TRL give a list for each token."""
+    """Return the log-prob of a sampled token from TRL's value, a number or, in newer releases, a list."""
     return float(value[0] if isinstance(value, list) else value)
 
 

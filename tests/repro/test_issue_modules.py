@@ -117,7 +117,7 @@ def test_other_reports_are_errors():
 @pytest.mark.parametrize(
     ("error", "outcome", "message"),
     [
-        (None, InapplicableError, "is imported beside"),
+        (None, InapplicableError, "is imported with"),
         (ASCEND, InapplicableError, "comes first, CMP003"),
         ("ModuleNotFoundError: No module named 'weave'", InapplicableError, "comes first, CMP003"),
         ("ModuleNotFoundError: No module named 'torch'", RuntimeError, "torch"),

@@ -14,11 +14,6 @@ UP, DOWN = {"do": "raise", "by": 1}, {"do": "lower"}
 SMALL = Ending("invariant", "small", "3 is above two")
 
 
-def rounds(make=CounterActions):
-    """Return a new search on the engine that `make` creates."""
-    return FuzzRounds(make)
-
-
 def test_story_description():
     """The description has numbered calls, the state after each, and the finding of the last one."""
     lines, done, finding = stories.play(CounterActions(high=True), [UP, UP, UP])
@@ -47,7 +42,7 @@ def test_harness_error_is_no_finding():
     with pytest.raises(ZeroDivisionError):
         stories.play(BrokenActions(), [{"do": "fault"}])
     with pytest.raises(ZeroDivisionError):
-        rounds(BrokenActions).play_round(seed=0)
+        FuzzRounds(BrokenActions).play_round(seed=0)
 
 
 def test_story_round_trips_through_its_file(tmp_path):
@@ -75,15 +70,15 @@ def test_invalid_story_file_is_refused(tmp_path, text, message):
 
 def test_search_finds_and_shrinks_each_failure_once():
     """A search returns the shortest story of each failure once, and the same seed gives the same story."""
-    searched = rounds()
-    stories_found = [searched.play_round(seed) for seed in range(3)]
-    assert stories_found[0] == rounds().play_round(0)
+    rounds = FuzzRounds(CounterActions)
+    stories_found = [rounds.play_round(seed) for seed in range(3)]
+    assert stories_found[0] == FuzzRounds(CounterActions).play_round(0)
     assert {story.finding.text: len(story.steps) for story in stories_found[:2]} == {
         "small": 1,
         "positive": 1,
     }
     assert stories_found[2] is None
-    assert searched.played > 100
+    assert rounds.played > 100
 
 
 def test_finding_identity_ignores_line_numbers():

@@ -1,7 +1,7 @@
-"""Simulate threads that call one V0 engine: each caller is a generator, and `take_turns` switches between them.
+"""Simulate threads, or the clients of a server loop, that use one V0 engine: each caller is a generator.
 
-A caller is suspended where another thread could run: in the forward pass, and while it waits for a lock. The order of
-switches is always the same.
+A caller is suspended where another thread could run: in the forward pass, and while it waits for a lock. `take_turns`
+switches between callers, always in the same order.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ Caller = Generator[None, None, list[Delivered]]
 
 
 def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Caller:
-    """Generate like `LLM.generate`: submit requests, step until the engine is empty, and return what finished."""
+    """Generate like `LLM.generate`: submit requests, step until the engine is empty, and return all completions."""
     for request in requests:
         engine.add(request)
-    return (yield from engine.run())
+    finished: list[Delivered] = []
+    while engine.unfinished:
+        finished += yield from engine.step()
+    return finished
 
 
 def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Caller:
-    """Generate like `generate`, with the lock held during the whole call."""
+    """Generate like `generate`, and hold the lock during the whole call."""
     yield from _acquire(lock)
     try:
         return (yield from generate(engine, requests))
@@ -33,7 +36,7 @@ def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock
 def generate_step_locked(
     engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock
 ) -> Caller:
-    """Generate like `generate`, with the lock held during each step only."""
+    """Generate like `generate`, and hold the lock only during each step."""
     for request in requests:
         engine.add(request)
     finished: list[Delivered] = []
@@ -85,7 +88,7 @@ def take_turns(callers: Sequence[Caller]) -> list[list[Delivered]]:
     """Run callers in turn, each to its next suspension, until all have returned; return each caller's completions.
 
     Raises:
-        RuntimeError: The callers have not returned after 10 000 turns; they wait for each other.
+        RuntimeError: A caller has not returned after 10 000 turns.
     """
     received: list[list[Delivered]] = [[] for _ in callers]
     running = dict(enumerate(callers))
@@ -98,7 +101,7 @@ def take_turns(callers: Sequence[Caller]) -> list[list[Delivered]]:
                 del running[index]
         if not running:
             return received
-    raise RuntimeError("the callers of the engine wait for each other")
+    raise RuntimeError("the callers of the engine wait for each other, or it never gets empty")
 
 
 def _acquire(lock: threading.Lock) -> Generator[None, None, None]:

@@ -1,17 +1,17 @@
 """Drive vLLM's unmodified V0 scheduler like `LLMEngine`, with a simulated forward pass.
 
-Unmodified: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the
-output processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt.
+- Unmodified: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the output
+  processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt.
+- Simulated: the forward pass; every sampled token is `TOKEN`.
+- Mirrored, so that all releases can be driven alike without a device: the control flow of `LLMEngine.step`,
+  `_process_model_outputs`, `_advance_to_next_step` and `_add_processed_request` (in 0.7.3
+  vllm/engine/llm_engine.py:1262, 983, 1218 and 550). Their effect on the scheduler is the same from 0.6.6 to 0.10.2 for
+  requests with one completion and one step per schedule. tests/repro/test_driver_against_engine.py compares this
+  driver with the whole engine on random requests.
 
-Simulated: the forward pass; every sampled token is `TOKEN`. Mirrored, so that every release can be driven alike on a
-machine without a device: the control flow of `LLMEngine.step`, `_process_model_outputs`, `_advance_to_next_step` and
-`_add_processed_request`, and of `LLM._run_engine` (in 0.7.3 vllm/engine/llm_engine.py:1262, 983, 1218 and 550,
-vllm/entrypoints/llm.py:1378). What these do to the scheduler is the same from 0.6.6 to 0.10.2 for requests with one
-completion and one step per schedule; a test compares this driver with the whole engine on random requests.
-
-A step is a generator that is suspended where the forward pass runs. While it is suspended, another thread may act on
-the engine, the device may raise an exception (`throw`), or a coroutine may be cancelled (`close`). So every race is a
-fixed order of calls.
+A step is a generator that is suspended where the forward pass runs. While it is suspended, another thread may call the
+engine, the device may raise an exception (`throw`), or a coroutine may be cancelled (`close`). So a race is a fixed
+order of calls.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SIMULATED = (
     "the loop of LLMEngine around the scheduler (mirrored)",
 )
 MODULES = ("vllm.config", "vllm.inputs", "vllm.core.scheduler", "vllm.engine.output_processor.single_step")
-# The module with the engine's check of a prompt; in 0.10.2 it needs openai_harmony, which the scheduler does not need.
+# The module has the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does not need.
 HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Engine configuration; lengths in tokens.
+    """Engine configuration; lengths are in tokens.
 
     Args:
         chunked: Whether chunked prefill is on.
@@ -83,11 +83,11 @@ class ForwardPassError(Exception):
 
 
 class RefusedRequestError(InapplicableError):
-    """Raised when the engine refuses a prompt before its scheduler sees it; the message has upstream's text."""
+    """Raised if `LLMEngine`'s own check refuses a prompt, so that it does not reach the scheduler."""
 
 
 def prompt_inputs(length: int) -> Any:
-    """Return a prompt of `length` tokens in the engine's form; `token_inputs` exists since vLLM 0.6.4."""
+    """Return a prompt of `length` tokens as vLLM's own input object; `token_inputs` exists since vLLM 0.6.4."""
     import vllm.inputs
 
     ids = [1] * length
@@ -105,7 +105,7 @@ def check_prompt(length: int, max_model_len: int) -> None:
     try:
         from vllm.engine.llm_engine import LLMEngine
     except ImportError as error:
-        _read_check(length, max_model_len, error)
+        _check_like_source(length, max_model_len, error)
         return
     model = SimpleNamespace(max_model_len=max_model_len, is_multimodal_model=False)
     # `is_encoder_decoder_model` is needed up to 0.6.3.
@@ -123,8 +123,8 @@ def check_prompt(length: int, max_model_len: int) -> None:
         ) from error
 
 
-def _read_check(length: int, max_model_len: int, why: ImportError) -> None:
-    """Apply the check as in the source if the engine's module cannot be imported (0.10.2 needs openai_harmony)."""
+def _check_like_source(length: int, max_model_len: int, why: ImportError) -> None:
+    """Apply the check of a prompt's length if the source of `LLMEngine`, which cannot be imported, contains it."""
     tree = ast.parse(upstream.source("vllm/engine/llm_engine.py") or "")
     texts = [
         node.value
@@ -173,7 +173,7 @@ class _Pending:
 
 
 class V0Engine:
-    """A V0 engine: the real scheduler, and a mirror of the loop around the scheduler."""
+    """A V0 engine: the real scheduler, and a mirror of the engine's loop around the scheduler."""
 
     def __init__(self, setup: Setup) -> None:
         from vllm.core.scheduler import Scheduler
@@ -183,7 +183,7 @@ class V0Engine:
         scheduler_config, cache_config = configs(setup)
         self.setup = setup
         self._queue: deque[_Pending] = deque()
-        # Like upstream's, one list for the engine's life, which each step clears; two callers share it.
+        # As in upstream's engine, all callers share one list, which each step clears.
         self._outputs: list[Delivered] = []
         self._count = 0
         callback = self._process if setup.async_output else None
@@ -249,19 +249,6 @@ class V0Engine:
             self._process()
         return self._outputs
 
-    def run(self, limit: int = 1000) -> Generator[None, None, list[Delivered]]:
-        """Step until the engine is empty, like `LLM._run_engine`; return all requests that finished meanwhile.
-
-        Raises:
-            RuntimeError: There is still work after `limit` steps.
-        """
-        finished: list[Delivered] = []
-        for _ in range(limit):
-            if not self.unfinished:
-                return finished
-            finished += yield from self.step()
-        raise RuntimeError(f"the engine still had work after {limit} steps")
-
     def leaked_blocks(self) -> int:
         """Return the number of KV cache blocks that are taken: 0 once all requests are drained, unless some leaked."""
         return self.setup.blocks - int(self.scheduler.block_manager.get_num_free_gpu_blocks())
@@ -303,7 +290,7 @@ class V0Engine:
         self._outputs += [_completion(group) for group in pending.scheduled.ignored_seq_groups]
 
     def _process_group(self, pending: _Pending, index: int) -> bool:
-        """Process the output of one request; return whether the request finished now."""
+        """Process the output of the request at an index; return whether the request finished now."""
         metadata, group = pending.metadata[index], pending.scheduled.scheduled_seq_groups[index].seq_group
         if group.is_finished():
             return False
@@ -320,9 +307,9 @@ class V0Engine:
 def count_answers(
     engines: Sequence[V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
 ) -> Tally:
-    """Count, for each call's requests, the completions that were returned to that call.
+    """Return the tally of calls, each given as its requests and the completions that were returned to it.
 
-    The work's note names empty answers, and sequences that grew past the limit.
+    The tally's note names empty completions, and sequences that grew past the limit of the default `Setup`.
     """
     limit, stray = Setup.max_model_len, 0
     due: dict[str, int | None] = {}

@@ -1,13 +1,13 @@
 """Drive vLLM's unmodified V1 scheduler like `EngineCore`, with a simulated model runner.
 
-Unmodified: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous scheduling, `AsyncScheduler`; the
-`KVCacheManager` with its block pool; `Request`; `VllmConfig`.
+- Unmodified: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous scheduling, `AsyncScheduler`; the
+  `KVCacheManager` with its block pool; `Request`; `VllmConfig`.
+- Simulated: the model runner and its output (`Runner`).
+- Mirrored: `step`, `step_with_batch_queue`, `add_request`, `abort_requests`, `reset_prefix_cache`, `pause_scheduler`
+  and `resume_scheduler` of `EngineCore` (vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911).
 
-Simulated: the model runner and what it returns (`Runner`). Mirrored: `EngineCore.step` and
-`step_with_batch_queue`, `add_request`, `abort_requests`, `reset_prefix_cache`, `pause_scheduler`, `resume_scheduler`
-(vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911). A step consists of two calls, `schedule` and
-`update`. Another caller may abort at any time. It may make other calls only while the engine does not
-wait for a result.
+A step consists of two calls, `schedule` and `update`. As in vLLM, an abort is possible at any time; other calls are
+possible only while the engine does not wait for a result. The caller of this module has to respect that.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ STOP = 99  # the stop token of requests that have one
 
 @dataclass(frozen=True)
 class V1Setup:
-    """Engine configuration; lengths in tokens.
+    """Engine configuration; lengths are in tokens.
 
     Args:
-        asynchronous: Whether a step is scheduled while the step before still runs (asynchronous scheduling).
-        prefix_caching: Whether prompts share the blocks of equal beginnings.
+        asynchronous: Whether a step is scheduled while the previous step still runs (asynchronous scheduling).
+        prefix_caching: Whether prompts share the KV cache blocks of equal prefixes.
         chunked: Whether chunked prefill is on.
         priority: Whether requests are scheduled by priority instead of by arrival.
         max_model_len: Maximum length of prompt and completion together.
@@ -65,11 +65,11 @@ class V1Request:
 
     Args:
         id: Name of the request.
-        prompt: Length of the prompt; all prompts of a family begin alike.
+        prompt: Length of the prompt.
         max_tokens: Maximum number of tokens to generate.
         min_tokens: Minimum number of tokens to generate.
         stop_at: Number of the sampled token that is a stop token; 0 for none.
-        family: Number of the prompt prefix that the request shares with other requests.
+        family: Number of the token of which the prompt consists; prompts of a family share a prefix.
         priority: Priority; with scheduling by priority, lower values are served first.
     """
 
@@ -118,7 +118,7 @@ def config(setup: V1Setup) -> Any:
 
 
 def _check_unchanged(built: Any, setup: V1Setup) -> None:
-    """Raise RuntimeError if vLLM changed a setting, because a search must run with the settings that it reports."""
+    """Raise RuntimeError if vLLM changed a setting, because a story must run with the settings that it reports."""
     scheduler, cache = built.scheduler_config, built.cache_config
     actual = {
         "chunked": scheduler.enable_chunked_prefill,
@@ -148,16 +148,19 @@ FIRST_TOKEN = 100  # sampled token number n is FIRST_TOKEN + n, so equal prompts
 
 
 class Runner:
-    """Simulated workers: they sample invented tokens, and record the content of each KV cache slot.
+    """Simulated model runner, which samples invented tokens, and records and checks the content of each KV cache slot.
 
     The handling of a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled tokens
     (vLLM 0.31.0, vllm/v1/worker/gpu_model_runner.py:1192): new requests come with tokens and blocks, running requests
     get blocks appended, resumed requests get new blocks. A token is sampled for a request when the step reaches the end
     of the request's known tokens.
 
-    The workers also check the cache. Like a device, they run steps in the order in which the steps are scheduled. A
-    slot holds a hash of the prefix and of the weights' version from which its keys and values were computed. A step
-    that reads a slot with other content would compute garbage without an error.
+    Like a device, it runs steps in the order in which they are scheduled. A slot contains a hash of the prefix and of
+    the weights' version from which its keys and values were computed. A step that reads a slot with other content is a
+    broken invariant; a device would compute garbage without an error.
+
+    Attributes:
+        weights: Version of the weights; the caller increments it.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -277,7 +280,7 @@ class Runner:
 
 
 class V1Engine:
-    """A V1 engine: the real scheduler, and a mirror of the loop around the scheduler."""
+    """A V1 engine: the real scheduler, a simulated runner, and a mirror of the engine's loop."""
 
     def __init__(self, setup: V1Setup) -> None:
         from vllm.v1.structured_output import StructuredOutputManager
@@ -358,7 +361,10 @@ class V1Engine:
     def reset(self, *, running: bool) -> bool:
         """Reset the prefix cache like `EngineCore.reset_prefix_cache`; return whether it was reset.
 
-        After a reset no old block may be read.
+        After a reset the weights count as new, so that a step that reads an old block breaks an invariant.
+
+        Args:
+            running: Whether running requests are preempted first.
         """
         if running:
             self.waited_for.clear()  # clearing a request's cache during a pause is a caller's fault, not upstream's
@@ -368,7 +374,7 @@ class V1Engine:
         return done
 
     def pause(self, mode: str) -> None:
-        """Pause like `EngineCore.pause_scheduler`, without clearing the cache (see `reset`)."""
+        """Pause like `EngineCore.pause_scheduler`, without its reset of the cache; `mode` is one of PAUSES."""
         from vllm.v1.core.sched.interface import PauseState
 
         self.pause_mode = mode
@@ -396,7 +402,7 @@ class V1Engine:
         return [name for name in self.requests if not self.ends[name] and name not in self.aborted]
 
     def next_half(self) -> str:
-        """Return the next half of a step in `EngineCore`'s loop, "" if there is nothing to do.
+        """Return the next call of `EngineCore`'s loop, "schedule" or "update"; "" if there is nothing to do.
 
         The loop fills its pipeline before it waits for the oldest result.
         """
