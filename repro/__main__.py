@@ -229,10 +229,6 @@ def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
     return "\n".join(imports.describe_import(module, result) for module, result in results.items()), code
 
 
-def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
-    return _replay(options) if options.replay else _search(options)
-
-
 def _replay(options: argparse.Namespace) -> tuple[str, int]:
     story = stories.load(options.replay)
     if story.engine != "v1":
@@ -245,7 +241,9 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
     return text, FINE if same else FINDINGS
 
 
-def _search(options: argparse.Namespace) -> tuple[str, int]:
+def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
+    if options.replay:
+        return _replay(options)
     if options.engine is None:
         raise UsageError("fuzz needs --engine v1, or --replay FILE")
     if options.seeds < 1:

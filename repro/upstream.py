@@ -82,7 +82,7 @@ def compare_with_wheel(distribution: metadata.Distribution) -> WheelComparison:
             continue
         checked += 1
         try:
-            digest = hashlib.sha256(Path(str(distribution.locate_file(file))).read_bytes()).digest()
+            digest = hashlib.sha256(file.read_binary()).digest()
         except OSError:
             modified.append(f"{file} (gone)")
             continue

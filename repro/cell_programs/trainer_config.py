@@ -65,16 +65,15 @@ def parse_verl(words: Sequence[str]) -> None:
     (package,) = importlib.util.find_spec("verl").submodule_search_locations  # type: ignore[union-attr, misc]
     with initialize_config_dir(str(Path(package, "trainer", "config")), version_base=None):
         config = compose("ppo_trainer", overrides=[*VERL, *words])
-    if importlib.util.find_spec("verl.utils.config") and hasattr(
-        importlib.import_module("verl.utils.config"), "validate_config"
-    ):
-        importlib.import_module("verl.utils.config").validate_config(
-            config, use_reference_policy=True, use_critic=False
-        )
+    roles = {"use_reference_policy": True, "use_critic": False}
+    found = importlib.util.find_spec("verl.utils.config")
+    module = importlib.import_module("verl.utils.config") if found else None
+    if hasattr(module, "validate_config"):
+        module.validate_config(config, **roles)
         return
     trainer = importlib.import_module("verl.trainer.ppo.ray_trainer").RayPPOTrainer
     unstarted = trainer.__new__(trainer)
-    vars(unstarted).update(config=config, use_reference_policy=True, use_critic=False)
+    vars(unstarted).update(config=config, **roles)
     unstarted._validate_config()  # noqa: SLF001 - the only check of early releases
 
 

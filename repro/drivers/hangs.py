@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -173,17 +173,16 @@ def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str
     reports: dict[str, set[str]] = {"ready": set(), "done": set(), "guilty": set()}
     limit = time.monotonic() + READY_S
     text = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(reading, selectors.EVENT_READ)
-        while not set(names) <= reports["done"] and selector.select(max(0.0, limit - time.monotonic())):
-            piece = os.read(reading, 4096)
-            if not piece:
-                break
-            *lines, text = (text + piece).split(b"\n")
-            for word, _, name in (line.decode().split(" ", 2) for line in lines):
-                reports[word].add(name)
-            if set(names) <= reports["ready"]:
-                limit = time.monotonic() + STUCK_S
+    while not set(names) <= reports["done"]:
+        readable, _, _ = select.select([reading], [], [], max(0.0, limit - time.monotonic()))
+        piece = os.read(reading, 4096) if readable else b""
+        if not piece:
+            break
+        *lines, text = (text + piece).split(b"\n")
+        for word, _, name in (line.decode().split(" ", 2) for line in lines):
+            reports[word].add(name)
+        if set(names) <= reports["ready"]:
+            limit = time.monotonic() + STUCK_S
     return reports["ready"], reports["done"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -65,23 +65,13 @@ class EngineActions:
         self.progress = ""
         self.count = 0
 
-    def queues(self) -> Mapping[str, Iterable[Any]]:
-        """Return the contents of the scheduler's queues, by their names."""
-        raise NotImplementedError
-
     def can(self, name: str) -> bool:
         """Return whether a step is possible now."""
         return name in self.steps and bool(self.steps[name].when(self))
 
     def state(self) -> str:
         """Return a line that says in which queues the requests are."""
-        names = {
-            name: " ".join(str(getattr(item, "request_id", item)) for item in queue)
-            for name, queue in self.queues().items()
-        }
-        return (
-            "; ".join(f"{name}: {listed}" for name, listed in names.items() if listed) or "nothing in flight"
-        )
+        raise NotImplementedError
 
     def describe(self, step: Step) -> str:
         """Return a line with a step as a call, and the description of its kind."""

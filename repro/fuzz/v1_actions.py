@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v1 import PAUSES, V1Engine, V1Request, V1Setup
@@ -75,15 +75,14 @@ class V1Actions(EngineActions):
         """Whether the engine has work, or waits for a result."""
         return bool(self.engine.unfinished() or self.engine.in_flight)
 
-    def queues(self) -> Mapping[str, Iterable[Any]]:
-        """Return which requests run and wait, and how many steps are in flight."""
-        scheduler = self.engine.scheduler
-        return {
-            "running": scheduler.running,
-            "waiting": scheduler.waiting,
-            "waiting with blocks": scheduler.kv_holding_waiting,
-            "steps in flight": [len(self.engine.in_flight)] if self.engine.in_flight else [],
-        }
+    def state(self) -> str:
+        """Return a line with the requests that run and wait, and the number of steps in flight."""
+        scheduler, flying = self.engine.scheduler, len(self.engine.in_flight)
+        queues = {"running": scheduler.running, "waiting": scheduler.waiting}
+        queues["waiting with blocks"] = scheduler.kv_holding_waiting
+        names = {name: " ".join(request.request_id for request in queue) for name, queue in queues.items()}
+        parts = [f"{name}: {listed}" for name, listed in names.items() if listed]
+        return "; ".join([*parts, *([f"steps in flight: {flying}"] if flying else [])]) or "nothing in flight"
 
     def do(self, step: Step) -> None:
         """Do a step, then check the invariants that hold between two calls."""

@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import queue
-import selectors
+import select
 import signal
 import subprocess
 import sys
@@ -213,9 +213,8 @@ def answer_before_weights(mitigation: str) -> None:
 
 def _wait_for_byte(descriptor: int, limit: float | None) -> bool:
     """Wait for a byte; return False if the limit passed first."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        return bool(selector.select(limit)) and bool(os.read(descriptor, 1))
+    readable, _, _ = select.select([descriptor], [], [], limit)
+    return bool(readable) and bool(os.read(descriptor, 1))
 
 
 @hangs.trigger(

@@ -1,4 +1,4 @@
-"""The scheduler driver has the same outcomes as vLLM's whole unmodified `LLM` and `LLMEngine` on the same work."""
+"""The driver of vLLM's V0 scheduler has the same outcomes as vLLM's whole unmodified `LLM` on random requests."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.cells import run_in_cell
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
-PROGRAM = Path(__file__).parent / "cell_programs" / "whole_engine.py"
+PROGRAM = Path(__file__).parent / "cell_programs" / "driver_against_engine.py"
 CELLS = [
     "vllm-0.6.6.post1+trl-0.14.0",
     "vllm-0.7.2+trl-0.15.2",
@@ -21,7 +21,7 @@ CELLS = [
 
 @pytest.fixture(scope="module", params=CELLS)
 def cell_results(request):
-    """Return the results of each piece of work in the driver and in the engine of one cell."""
+    """Return the results of each workload in the driver and in the engine of one cell."""
     done = run_in_cell(request.param, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
@@ -36,7 +36,7 @@ def test_driver_outcomes_match_the_engine(cell_results):
     assert different == []
 
 
-def test_work_covers_assertions_failures_and_success(cell_results):
+def test_workloads_cover_assertions_failures_and_success(cell_results):
     expected = [result["whole"] for result in cell_results]
     assert any(result["asserted"] for result in expected)
     assert any("failed" in result["completions"] for result in expected)

@@ -1,4 +1,4 @@
-"""An attempt is judged by an exception from an installed package, or by counts of finished work."""
+"""An attempt is judged by an exception of an installed package or by its tally, and a code by its attempts."""
 
 import importlib.util
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from repro import judge
-from repro.base import Attempt, AttemptOutcome, Trigger, UpstreamFailureError
+from repro.base import Attempt, AttemptOutcome, Tally, Trigger, UpstreamFailureError, overall
 
 UPSTREAM = """
 def fails(kind):
@@ -149,3 +149,47 @@ def test_finished_work_is_not_reproduced(repro):
     """A repro that expects an exception is not reproduced by finished work."""
     observed = judge.run_attempt(repro, "chatter", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
+
+
+def test_tally_is_complete_when_each_request_was_served_once_in_full():
+    """A tally is complete if each request finished once with all its tokens."""
+    tally = Tally({"a": 3, "b": None}, [("a", 3), ("b", 0)])
+    assert tally.complete
+    assert (tally.finished, tally.tokens) == (2, 3)
+    assert tally.describe() == "2 of 2 requests finished, 3 tokens"
+
+
+@pytest.mark.parametrize(
+    ("tally", "description"),
+    [
+        (Tally({"a": 3}, [("a", 2)]), "0 of 1 requests finished, 2 tokens; not served: a"),
+        (Tally({"a": 3}, []), "not served: a"),
+        (Tally({"a": 3}, [("a", 3), ("a", 3)]), "not served: a"),
+        (Tally({"a": None}, []), "not served: a"),
+        (Tally({"a": 3}, [("a", 3)], stray=2), "2 completions went to a caller that had not asked for them"),
+        (Tally({"a": 3}, [("a", 3)], leaked_blocks=5), "5 KV cache blocks leaked"),
+        (Tally({"a": 3}, [("a", 3)], parked=1), "1 sequences left parked as stopped"),
+        (Tally.of_checks({"a": True, "b": False}, "checks passed", "so far"), "1 of 2 checks passed; so far"),
+    ],
+)
+def test_incomplete_tally_has_a_reason(tally, description):
+    """Missing tokens, duplicate, misdelivered or missing completions, and leaked blocks or sequences are described."""
+    assert not tally.complete
+    assert description in tally.describe()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ([AttemptOutcome.NOT_REPRODUCED, AttemptOutcome.REPRODUCED], AttemptOutcome.REPRODUCED),
+        ([AttemptOutcome.TIMEOUT, AttemptOutcome.REPRODUCED], AttemptOutcome.REPRODUCED),
+        ([AttemptOutcome.NOT_REPRODUCED, AttemptOutcome.ERROR], AttemptOutcome.ERROR),
+        ([AttemptOutcome.NOT_REPRODUCED, AttemptOutcome.TIMEOUT], AttemptOutcome.TIMEOUT),
+        ([AttemptOutcome.INAPPLICABLE, AttemptOutcome.NOT_REPRODUCED], AttemptOutcome.NOT_REPRODUCED),
+        ([AttemptOutcome.INAPPLICABLE], AttemptOutcome.INAPPLICABLE),
+    ],
+)
+def test_outcome_of_a_code_comes_from_unmitigated_attempts(outcomes, expected):
+    """An attempt without a result never counts as not reproduced, and mitigated attempts do not count."""
+    attempts = [Attempt("t", None, outcome) for outcome in outcomes]
+    assert overall([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected

@@ -1,10 +1,10 @@
-"""Provide a vLLM platform plugin without a device; `whole_engine.py` configures the engine with it without a GPU."""
+"""Provide a vLLM platform without a device, with which `driver_against_engine.py` runs the engine without a GPU."""
 
 from vllm.platforms import interface
 
 
 class Platform(interface.Platform):
-    """A platform that answers like CUDA's platform where the engine's control flow depends on the answer."""
+    """A platform that answers as CUDA's platform does where the engine's control flow depends on the answer."""
 
     _enum = interface.PlatformEnum.OOT
     device_name = "harness"

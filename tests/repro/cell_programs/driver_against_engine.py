@@ -1,8 +1,8 @@
-"""In a cell, run the same work on vLLM's whole `LLM` and on the scheduler driver, for comparison.
+"""In a cell, run the same requests on vLLM's whole `LLM` and on the driver of its V0 scheduler, for comparison.
 
 The whole engine runs through three interfaces of vLLM: a platform plugin, an executor class, and the model registry.
-Only the forward pass is simulated. The program prints one JSON document with the results of both sides for each piece
-of work. The assertions are in tests/repro/test_driver_against_engine.py, which runs outside of the cell.
+Only the forward pass is simulated. The program prints one JSON document with the results of both sides for each
+workload. The assertions are in tests/repro/test_driver_against_engine.py, which runs outside of the cell.
 """
 
 # ruff: noqa: E402 - standard output is kept before vLLM is imported
@@ -38,6 +38,7 @@ from repro.drivers import stub_model
 from repro.drivers.schedulers import callers
 from repro.drivers.schedulers.v0 import (
     TOKEN,
+    ForwardPassError,
     RefusedRequestError,
     SchedulerRequest,
     Setup,
@@ -48,10 +49,6 @@ from repro.drivers.schedulers.v0 import (
 WORKLOADS = 80
 # 0.6 has no platform plugins. With device="cpu" it needs none, and has no async output.
 PLUGIN = type(current_platform).__module__ == "harness_platform"
-
-
-class ForwardPassError(Exception):
-    """The forward pass failed."""
 
 
 class Executor(ExecutorBase):
@@ -106,7 +103,7 @@ Executor.__abstractmethods__ = frozenset()  # other methods of the interface are
 def run_whole_engine(
     folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool
 ) -> dict:
-    """Run `LLM` on the work; return completions by call, forward passes, leaked blocks, and a failed assertion."""
+    """Run `LLM` on a workload; return completions by call, forward passes, leaked blocks, and a failed assertion."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
     llm = LLM(
         model=folder,
@@ -142,7 +139,7 @@ def run_whole_engine(
 
 
 def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
-    """Run the scheduler driver on the same work; return the same values as `run_whole_engine`."""
+    """Run the scheduler driver on a workload; return the same values as `run_whole_engine`."""
     engine = V0Engine(setup)
     passes, fails = 0, failing
 
@@ -164,7 +161,7 @@ def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bo
 
 
 def run_calls(calls, generate) -> dict:
-    """Call generate() for each call in turn, up to the first failed assertion; return completions and its location."""
+    """Generate for each call, up to the first failed assertion; return the numbers of tokens and its location."""
     completions = []
     try:
         for requests in calls:
@@ -213,7 +210,7 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerReque
 
 
 def main() -> None:
-    """Run each piece of work on both sides, and print the results."""
+    """Run each workload on both sides, and print the results."""
     longest = 90
     try:
         check_prompt(longest, Setup.max_model_len)
