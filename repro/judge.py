@@ -21,12 +21,10 @@ def run_attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
     events = repro.trigger(trigger)
     started = time.perf_counter()
     try:
-        tally, seconds = events.run(mitigation), time.perf_counter() - started
-        done = judge_tally(empty, tally, silent=events.silent)
+        done = judge_tally(empty, events.run(mitigation), silent=events.silent)
     except Exception as error:  # noqa: BLE001 - the class of the exception decides the outcome
-        seconds = time.perf_counter() - started
         done = judge_exception(empty, repro, error)
-    return compare_with_record(repro, replace(done, seconds=round(seconds, 4)))
+    return compare_with_record(repro, replace(done, seconds=round(time.perf_counter() - started, 4)))
 
 
 def judge_tally(empty: Attempt, tally: Tally, *, silent: bool) -> Attempt:

@@ -39,7 +39,10 @@ def named_device(mitigation: str | None) -> Tally:
         options = {"device": "cpu"}  # a detected platform accepts only its own device
         _claim_cpu_build(folder / "metadata")
     try:
-        config = _configure(folder, options)
+        from vllm.engine.arg_utils import EngineArgs
+
+        stub_model.write_and_register(folder)
+        config = EngineArgs(model=str(folder), skip_tokenizer_init=True, **options).create_engine_config()
     except Exception as error:
         raise UpstreamFailureError.from_exception(error, _platform()) from error
     asynchronous = bool(config.model_config.use_async_output_proc)
@@ -60,13 +63,6 @@ def _claim_cpu_build(folder: Path) -> None:
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
     sys.path.insert(0, str(folder))
-
-
-def _configure(folder: Path, options: dict[str, Any]) -> Any:
-    from vllm.engine.arg_utils import EngineArgs
-
-    stub_model.write_and_register(folder)
-    return EngineArgs(model=str(folder), skip_tokenizer_init=True, **options).create_engine_config()
 
 
 def inapplicable_reason() -> str | None:

@@ -22,11 +22,6 @@ _CHECKS = ("vllm/engine/llm_engine.py", "vllm/v1/engine/processor.py", "vllm/v1/
 _REFUSES = "max_input_id > tokenizer.max_token_id"
 
 
-def tokenizer() -> Any:
-    """Return a tokenizer of words that has fewer tokens than the model has rows."""
-    return tiny_trl.tokenizer([f"w{number}" for number in range(TOKENS - 3)], "WhitespaceSplit")
-
-
 def mitigation_params(mitigation: str | None) -> dict[str, Any]:
     """Return the sampling parameters that a mitigation adds."""
     if mitigation == "allowed_ids":
@@ -38,7 +33,8 @@ def mitigation_params(mitigation: str | None) -> dict[str, Any]:
 
 def _start_engine(mitigation: str | None) -> tuple[Any, Any]:
     """Start the engine on a padded model, or with the mitigation on a trimmed one; return tokenizer and engine."""
-    policy, words = whole_engine.model(0), tokenizer()
+    policy = whole_engine.model(0)
+    words = tiny_trl.tokenizer([f"w{number}" for number in range(TOKENS - 3)], "WhitespaceSplit")
     if mitigation == "trimmed_model":
         policy.resize_token_embeddings(TOKENS)
     folder = whole_engine.save(policy)

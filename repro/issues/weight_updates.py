@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from repro.base import InapplicableError, Tally
@@ -92,18 +93,6 @@ def _write_adapter(model: Any) -> tuple[str, dict[str, Any]]:
     return folder, differences
 
 
-@dataclass(frozen=True)
-class _EngineWithAdapter:
-    """An engine that requests an adapter with every prompt."""
-
-    llm: Any
-    adapter: Any
-
-    def generate(self, *arguments: Any, **options: Any) -> Any:
-        """Generate with the adapter."""
-        return self.llm.generate(*arguments, lora_request=self.adapter, **options)
-
-
 def merged(mitigation: str | None) -> Tally:
     """Apply an adapter twice: its change is merged into the weights, and the requests name it, too."""
     import torch
@@ -120,7 +109,8 @@ def merged(mitigation: str | None) -> Tally:
     options = {"enable_lora": True, "max_loras": 1, "max_lora_rank": _RANK}
     llm = whole_engine.start(folder, **PROCESSED, **options)
     request = None if mitigation == "no_adapter" else LoRARequest("policy", 1, adapter)
-    return whole_engine.compare_samples(_EngineWithAdapter(llm, request), policy)
+    engine = SimpleNamespace(generate=partial(llm.generate, lora_request=request))
+    return whole_engine.compare_samples(engine, policy)
 
 
 whole_engine.repro("SYN026", merged)

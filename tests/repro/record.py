@@ -1,7 +1,8 @@
-"""Record outputs of `python -m repro run CODE --json` in diagnostics/data/attempts.json, the evidence of an entry.
+"""Record outputs of `python -m repro run CODE --json` in diagnostics/data/attempts.json, as evidence of entries.
 
-Usage: `python -m tests.repro.record ENVIRONMENT FILE...`. The documents replace earlier records of the same codes in
-the same environment. ENVIRONMENT is a command that builds the environment.
+Usage: `python -m tests.repro.record ENVIRONMENT FILE...`. The files contain the outputs; they replace earlier records
+of the same codes in the same environment. ENVIRONMENT is a command that builds the environment. An outcome that is not
+as recorded in the catalog, or missing, ends the program.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ SCHEMA = "grpo-doctor.attempts.v1"
 
 
 def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[str, dict[str, Any]]:
-    """Return recorded runs by code: location, date, and the outcome of each trigger and mitigation."""
+    """Return for each code the entry for the record: command, environment, date, versions, and outcomes.
+
+    Raises:
+        SystemExit: An attempt has no outcome, or another one than the catalog's.
+    """
     result: dict[str, dict[str, Any]] = {}
     for code, reported in document["codes"].items():
         outcomes: dict[str, dict[str, str]] = {}
@@ -28,10 +33,8 @@ def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[
                 raise SystemExit(
                     f"{code} {sample['trigger']} {sample['mitigation']}: {sample['outcome']}: {sample['detail']}"
                 )
-            words = [sample["outcome"], sample["where"] or ""]
-            outcomes.setdefault(sample["trigger"], {})[sample["mitigation"] or "unmitigated"] = " ".join(
-                words
-            ).strip()
+            observed = f"{sample['outcome']} {sample['where'] or ''}".strip()
+            outcomes.setdefault(sample["trigger"], {})[sample["mitigation"] or "unmitigated"] = observed
         if outcomes:
             common = {"day": day, "python": document["python"], "versions": document["versions"]}
             command = f"python -m repro run {code}"

@@ -15,6 +15,15 @@ from repro.base import AttemptOutcome
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
 
 
+@pytest.fixture
+def fifo(tmp_path, monkeypatch):
+    """Return a FIFO that the toys keep open for writing until their processes end."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    monkeypatch.setenv("TOY_FIFO", str(path))
+    return path
+
+
 def run(toys, code, *plan, limit_s=500, **options):
     """Run the planned attempts of one code; return them and the progress lines."""
     lines = []
@@ -83,14 +92,11 @@ def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_run_leaves_no_process(toys, tmp_path, monkeypatch, number):
+def test_interrupted_run_leaves_no_process(toys, fifo, number):
     """Ctrl-C, SIGTERM and SIGKILL end the hanging attempt and the process it started.
 
     Both processes keep the FIFO open for writing, so reading it ends when both have ended.
     """
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    monkeypatch.setenv("TOY_FIFO", str(fifo))
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         with fifo.open() as policy:
@@ -108,11 +114,8 @@ def test_interrupted_run_leaves_no_process(toys, tmp_path, monkeypatch, number):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
 @pytest.mark.parametrize("interrupted", [True, False])
-def test_process_in_another_session_is_ended(toys, tmp_path, monkeypatch, interrupted):
+def test_process_in_another_session_is_ended(toys, fifo, monkeypatch, interrupted):
     """After Ctrl-C and after a normal end, a process in another session is ended and the temporary folder removed."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    monkeypatch.setenv("TOY_FIFO", str(fifo))
     monkeypatch.setenv("TOY_RETURNS", "" if interrupted else "1")
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "escape", "--mitigation", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -127,10 +130,7 @@ def test_process_in_another_session_is_ended(toys, tmp_path, monkeypatch, interr
     assert not folder.exists()
 
 
-def test_timeout_ends_the_process_group(toys, tmp_path, monkeypatch):
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    monkeypatch.setenv("TOY_FIFO", str(fifo))
+def test_timeout_ends_the_process_group(toys, fifo):
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
     for limit_s in ("2", "20", "200"):  # on busy cores a short limit may end the attempt before it hangs
         with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as policy:

@@ -35,16 +35,8 @@ from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 
 from repro import judge
 from repro.drivers import stub_model
-from repro.drivers.schedulers import callers
-from repro.drivers.schedulers.v0 import (
-    TOKEN,
-    ForwardPassError,
-    RefusedRequestError,
-    SchedulerRequest,
-    Setup,
-    V0Engine,
-    check_prompt,
-)
+from repro.drivers.schedulers import callers, v0
+from repro.drivers.schedulers.v0 import TOKEN, ForwardPassError, SchedulerRequest, Setup
 
 WORKLOADS = 80
 # 0.6 has no platform plugins. With device="cpu" it needs none, and has no async output.
@@ -121,13 +113,9 @@ def run_whole_engine(
 
     def generate(requests: list[SchedulerRequest]) -> list[int]:
         prompts = [{"prompt_token_ids": [1] * request.prompt} for request in requests]
+        options = {"ignore_eos": True, "detokenize": False}
         params = [
-            SamplingParams(
-                max_tokens=request.max_tokens,
-                min_tokens=request.min_tokens,
-                ignore_eos=True,
-                detokenize=False,
-            )
+            SamplingParams(max_tokens=request.max_tokens, min_tokens=request.min_tokens, **options)
             for request in requests
         ]
         outputs = llm.generate(prompts, params, use_tqdm=False)
@@ -140,7 +128,7 @@ def run_whole_engine(
 
 def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
     """Run the scheduler driver on a workload; return the same values as `run_whole_engine`."""
-    engine = V0Engine(setup)
+    engine = v0.V0Engine(setup)
     passes, fails = 0, failing
 
     def generate(requests: list[SchedulerRequest]) -> list[int]:
@@ -213,22 +201,17 @@ def main() -> None:
     """Run each workload on both sides, and print the results."""
     longest = 90
     try:
-        check_prompt(longest, Setup.max_model_len)
-    except RefusedRequestError:
+        v0.check_prompt(longest, Setup.max_model_len)
+    except v0.RefusedRequestError:
         longest = Setup.max_model_len
     observed = []
     with tempfile.TemporaryDirectory() as folder:
         stub_model.write_and_register(folder)
         for number in range(WORKLOADS):
             setup, calls, failing = workload(number, longest)
-            real = run_whole_engine(folder, setup, calls, failing=failing)
-            observed.append(
-                {
-                    "work": str((setup, calls, failing)),
-                    "whole": real,
-                    "driven": run_driver(setup, calls, failing=failing),
-                }
-            )
+            whole = run_whole_engine(folder, setup, calls, failing=failing)
+            driven = run_driver(setup, calls, failing=failing)
+            observed.append({"work": str((setup, calls, failing)), "whole": whole, "driven": driven})
     json.dump(observed, ANSWERS)
     ANSWERS.close()
 
