@@ -1,7 +1,7 @@
-"""Random hostile text in every input of every command and format: output must be inert and leak no secret.
+"""Put random hostile text into inputs of commands: output in each format must be inert and leak no secret.
 
 A scene is a function that writes the inputs of one command into a folder, each with its own hostile text, and returns
-the arguments of the command. The format is added to them. Run by pytest.
+the arguments of the command. The format is added to them. pytest runs this file only if it is named.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from diagnostics.matrix import command as matrix
 from diagnostics.matrix.identity import question_identity
 from diagnostics.output.report_output import FORMATS as REPORT
 from evaluation.hostile.fuzz_readers import store_event
-from evaluation.hostile.words import PlainWords, Words, problems_in
+from evaluation.hostile.hostile_text import HostileTexts, PlainTexts, problems_in
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.diagnostics.hang.test_dump_parsers import recorder
 from tests.diagnostics.test_report_options import LOG, SCRIPT
@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 BRIEF = ("terminal", "json")
 # Characters that JSON writes as two escapes, which YAML and TOML read as two surrogates.
 ASTRAL = "\U000e0041\U0001f600\udc80"
-Make = Callable[[Path, Words], list[str]]
+Make = Callable[[Path, HostileTexts], list[str]]
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,17 @@ def encode(text: str) -> bytes:
 
 
 @register_scene(("terminal", "json", "markdown"))
-def triage_known(place, words):
+def triage_known(place, texts):
     """Triage a log with a hostile name and a line that matches a known issue."""
-    log = place / f"{words.file('file name')}.log"
-    log.write_bytes(encode(LOG.replace("already in use", f"already in use {words.text_line('line')}")))
+    log = place / f"{texts.file_name('file name')}.log"
+    log.write_bytes(encode(LOG.replace("already in use", f"already in use {texts.text_line('line')}")))
     return ["triage", str(log)]
 
 
 @register_scene(REPORT)
-def triage_unknown(place, words):
+def triage_unknown(place, texts):
     """Triage a failure that no issue matches, with hostile rank, path, function, error, thread name and release."""
-    put = words.text_line
+    put = texts.text_line
     text = (
         f"INFO 11-22 10:00:00 llm_engine.py:1] Initializing a V0 LLM engine (v{put('release')})\n"
         f"Thread {put('thread')} died\n"
@@ -105,22 +105,22 @@ def triage_unknown(place, words):
 
 
 @register_scene(BRIEF)
-def triage_packed(place, words):
+def triage_packed(place, texts):
     """Triage an archive with hostile member names, and a broken archive."""
     with zipfile.ZipFile(place / "a.zip", "w") as archive:
-        archive.writestr(words("name within", without="\0\udc80\ud800", most=200) + ".log", LOG)
+        archive.writestr(texts("name within", without="\0\udc80\ud800", most=200) + ".log", LOG)
         archive.writestr(
-            words("packed within", without="\0\udc80\ud800", most=200) + ".gz", b"\x1f\x8b\x08broken"
+            texts("packed within", without="\0\udc80\ud800", most=200) + ".gz", b"\x1f\x8b\x08broken"
         )
-    (place / f"{words.file('file name')}.gz").write_bytes(gzip.compress(LOG.encode())[:-9])
+    (place / f"{texts.file_name('file name')}.gz").write_bytes(gzip.compress(LOG.encode())[:-9])
     return ["triage", "."]
 
 
 @register_scene(REPORT)
-def lint_script(place, words):
+def lint_script(place, texts):
     """Lint a shell script with a hostile name, options, values and variables, and hostile files next to it."""
-    put = words.text_line
-    script = place / f"{words.file('file name')}.sh"
+    put = texts.text_line
+    script = place / f"{texts.file_name('file name')}.sh"
     values = " ".join(
         f"--{name} {shlex.quote(put(name))}" for name in ("output_dir", "beta", "model", "top_p")
     )
@@ -132,18 +132,18 @@ def lint_script(place, words):
 
 
 @register_scene(REPORT)
-def lint_yaml(place, words):
+def lint_yaml(place, texts):
     """Lint a YAML config with hostile keys and values."""
-    put = functools.partial(words, without=ASTRAL)
+    put = functools.partial(texts, without=ASTRAL)
     keys = {put("key"): 1, "top_p": put("value"), "num_generations": 7, "use_vllm": put("switch")}
     (place / "a.yaml").write_text(json.dumps({**keys, "vllm_mode": "colocate", "beta": [put("list")]}))
     return ["lint", "a.yaml"]
 
 
 @register_scene(BRIEF)
-def lint_nested(place, words):
+def lint_nested(place, texts):
     """Lint a nested verl config in YAML."""
-    put = functools.partial(words, without=ASTRAL)
+    put = functools.partial(texts, without=ASTRAL)
     rollout = {
         "n": put("value"),
         "name": "vllm",
@@ -157,9 +157,9 @@ def lint_nested(place, words):
 
 
 @register_scene(BRIEF)
-def lint_toml(place, words):
+def lint_toml(place, texts):
     """Lint a TOML config of grpo_core."""
-    quoted = {name: json.dumps(words(name, without="\x7f" + ASTRAL)) for name in ("key", "value")}
+    quoted = {name: json.dumps(texts(name, without="\x7f" + ASTRAL)) for name in ("key", "value")}
     (place / "a.toml").write_text(
         f"[sampling]\ngroup_size = {quoted['value']}\n[rollout]\nmode = 'async'\n{quoted['key']} = 1\n"
     )
@@ -167,27 +167,27 @@ def lint_toml(place, words):
 
 
 @register_scene(BRIEF)
-def lint_python(place, words):
+def lint_python(place, texts):
     """Lint a Python script."""
-    keywords = f"vllm_mode={words('value')!a}, **{{{words('key')!a}: 1}}"
+    keywords = f"vllm_mode={texts('value')!a}, **{{{texts('key')!a}: 1}}"
     text = f"from trl import GRPOConfig\nGRPOConfig(use_vllm=True, num_generations=7, {keywords})\n"
     (place / "a.py").write_text(text)
     return ["lint", "a.py"]
 
 
 @register_scene(BRIEF)
-def lint_words(_place, words):
+def lint_words(_place, texts):
     """Lint a command line with hostile options."""
-    return ["lint", "--", *shlex.split(SCRIPT)[3:], f"--{words('option')}", words("value")]
+    return ["lint", "--", *shlex.split(SCRIPT)[3:], f"--{texts('option')}", texts("value")]
 
 
-def _environment(place, words):
-    environment = EnvironmentBuilder(place / words.file("prefix"))
-    put = words.text_line
+def _environment(place, texts):
+    environment = EnvironmentBuilder(place / texts.file_name("prefix"))
+    put = texts.text_line
     environment.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
         "vllm", "0.7.3", requires=[f"torch=={put('requirement')}"]
     )
-    environment.add(f"odd{put('name')}", "1.0", folder=f"odd-{words.file('folder')}.dist-info")
+    environment.add(f"odd{put('name')}", "1.0", folder=f"odd-{texts.file_name('folder')}.dist-info")
     environment.add("ray", "2.40", installer=put("installer"))
     (environment.prefix / "pyvenv.cfg").write_bytes(
         encode(f"home = {put('base')}\nversion = 3.11.{put('python')}\n")
@@ -207,21 +207,21 @@ VARIABLES = (
 
 
 @register_scene(REPORT)
-def doctor_environment(place, words):
+def doctor_environment(place, texts):
     """Check an environment with hostile metadata, folders, configs and variables."""
-    return ["doctor", "--prefix", str(_environment(place, words).prefix)]
+    return ["doctor", "--prefix", str(_environment(place, texts).prefix)]
 
 
 @register_scene(PLAN)
-def doctor_plan(place, words):
+def doctor_plan(place, texts):
     """Print the fix plan of a hostile environment."""
-    return ["doctor", "--fix-plan", "--prefix", str(_environment(place, words).prefix)]
+    return ["doctor", "--fix-plan", "--prefix", str(_environment(place, texts).prefix)]
 
 
 @register_scene(("",))
-def doctor_facts(place, words):
+def doctor_facts(place, texts):
     """Print the facts of a hostile environment."""
-    return ["doctor", "--facts-json", "--prefix", str(_environment(place, words).prefix)]
+    return ["doctor", "--facts-json", "--prefix", str(_environment(place, texts).prefix)]
 
 
 @functools.cache
@@ -230,7 +230,7 @@ def _facts():
 
 
 @register_scene(REPORT)
-def doctor_hosts(place, words):
+def doctor_hosts(place, texts):
     """Check nodes with hostile names, packages, variables, GPUs and models; one node runs another program."""
     for number in range(3):
         facts = _facts()
@@ -240,25 +240,25 @@ def doctor_hosts(place, words):
             version=f"2.{number}",
             requires=(),
         )
-        odd = replace(package, name=words("package"), version=words("version"))
-        variables = {"NCCL_DEBUG": words("variable"), words("variable's name"): "1"}
+        odd = replace(package, name=texts("package"), version=texts("version"))
+        variables = {"NCCL_DEBUG": texts("variable"), texts("variable's name"): "1"}
         environment = replace(
             facts.environment,
             packages={"nvidia-nccl-cu12": package, odd.name: odd},
             variables=variables,
-            prefix=words("prefix"),
+            prefix=texts("prefix"),
             python=f"3.1{number}",
         )
-        gpus = Gpus("ok", words("problem"), words("driver"), "12.8", (Gpu(0, words("gpu"), words("uuid")),))
-        machine = replace(facts.machine, host=words("host"), gpus=gpus)
+        gpus = Gpus("ok", texts("problem"), texts("driver"), "12.8", (Gpu(0, texts("gpu"), texts("uuid")),))
+        machine = replace(facts.machine, host=texts("host"), gpus=gpus)
         document = {
             "facts": replace(facts, environment=environment, machine=machine).to_json(),
-            "nccl": [words("nccl")],
-            "models": [words("model")],
+            "nccl": [texts("nccl")],
+            "models": [texts("model")],
         }
-        reply = f"{MARK} {json.dumps(document)}\n" if number < 2 else words("answer")
+        reply = f"{MARK} {json.dumps(document)}\n" if number < 2 else texts("answer")
         (place / f"gpu-{number}").write_bytes(encode(reply))
-    (place / "gpu-3").write_text(f"{MARK} {json.dumps({'error': words('error')})}\n")
+    (place / "gpu-3").write_text(f"{MARK} {json.dumps({'error': texts('error')})}\n")
     (place / "hosts").write_text("".join(f"gpu-{number}\n" for number in range(4)))
     (place / "go").write_text(f"#!/bin/sh\ncat > {place}/in.$$\ncat {place}/$1\n")
     (place / "go").chmod(0o755)
@@ -266,38 +266,40 @@ def doctor_hosts(place, words):
 
 
 @register_scene(HANG)
-def hang_bundle(place, words):
+def hang_bundle(place, texts):
     """Diagnose a snapshot with hostile titles, threads, frames, sockets and groups."""
     bundle = json.loads((ROOT / "examples" / "hangs" / "paused_engine.json").read_text())
     for process in bundle["processes"]:
-        process |= {"title": words("title"), "shared": [words("shared")]}
+        process |= {"title": texts("title"), "shared": [texts("shared")]}
         for thread in process["threads"]:
-            thread |= {"name": words("thread"), "wchan": words("wchan"), "syscall": words("syscall")}
+            thread |= {"name": texts("thread"), "wchan": texts("wchan"), "syscall": texts("syscall")}
             for frame in thread["frames"]:
-                frame |= {"path": words("path"), "function": words("function"), "calls": words("calls")}
-    name = words.file("file name")
+                frame |= {"path": texts("path"), "function": texts("function"), "calls": texts("calls")}
+    name = texts.file_name("file name")
     (place / name).write_text(json.dumps(bundle))
     return ["hang", "--verbose", "--from", name]
 
 
 @register_scene(HANG)
-def hang_titles(place, words):
+def hang_titles(place, texts):
     """Diagnose a snapshot with hostile process titles and the usual frames."""
     bundle = json.loads((ROOT / "examples" / "hangs" / "ranks_apart.json").read_text())
     for process in bundle["processes"]:
-        process["title"] = f"python {words('title')}"
+        process["title"] = f"python {texts('title')}"
         for thread in process["threads"]:
-            thread["name"] = words("thread")
+            thread["name"] = texts("thread")
     (place / "a.json").write_text(json.dumps(bundle))
     return ["hang", "--verbose", "--from", "a.json"]
 
 
 @register_scene(HANG)
-def hang_texts(place, words):
+def hang_texts(place, texts):
     """Diagnose hostile texts of py-spy, faulthandler and gdb."""
-    put = words.text_line
+    put = texts.text_line
     texts = {
-        words.file("file name"): f"Process 12: python {put('title')}\nPython v3.11.2 ({put('python')})\n\n"
+        texts.file_name(
+            "file name"
+        ): f"Process 12: python {put('title')}\nPython v3.11.2 ({put('python')})\n\n"
         f'Thread 12 (idle): "{put("thread")}"\n    wait (threading.py:1)\n    {put("function")} ({put("path")}.py:3)\n',
         "b": f'Thread 0x00007f (most recent call first):\n  File "{put("file")}", line 3 in {put("name")}\n',
         "c": f'Thread 1 (Thread 0x7f (LWP 14) "{put("native")}"):\n'
@@ -309,120 +311,120 @@ def hang_texts(place, words):
 
 
 @register_scene(HANG)
-def hang_recorder(place, words):
+def hang_recorder(place, texts):
     """Diagnose hostile pickles of the flight recorder."""
     names = []
     for rank in range(3):
-        frames = [{"name": words("function"), "filename": words("file"), "line": 3}]
-        document = recorder(3 if rank == 1 else 4, f"gloo:{words('operation')}", frames)
-        document["entries"][0]["process_group"] = ("0", words("group"))
-        document["entries"][0]["state"] = words("state")
+        frames = [{"name": texts("function"), "filename": texts("file"), "line": 3}]
+        document = recorder(3 if rank == 1 else 4, f"gloo:{texts('operation')}", frames)
+        document["entries"][0]["process_group"] = ("0", texts("group"))
+        document["entries"][0]["state"] = texts("state")
         (place / f"trace_rank_{rank}").write_bytes(pickle.dumps(document))
         names.append(f"trace_rank_{rank}")
     return ["hang", "--verbose", "--from", *names]
 
 
 @register_scene(HANG)
-def hang_ras(place, words):
+def hang_ras(place, texts):
     """Diagnose a hostile report of NCCL RAS."""
     ranks = [
         {
             "rank": n,
-            "host": words("host"),
+            "host": texts("host"),
             "pid": 10 + n,
-            "collective_counts": {words("operation"): 5 - (n == 2)},
+            "collective_counts": {texts("operation"): 5 - (n == 2)},
         }
         for n in range(4)
     ]
-    (place / "ras.json").write_text(json.dumps({"communicators": [{"hash": words("hash"), "ranks": ranks}]}))
+    (place / "ras.json").write_text(json.dumps({"communicators": [{"hash": texts("hash"), "ranks": ranks}]}))
     return ["hang", "--verbose", "--from", "ras.json"]
 
 
 @register_scene(AUDIT)
-def audit_run(place, words):
+def audit_run(place, texts):
     """Audit a run with a hostile name, samples, columns, trainer state, tensors and tracker series."""
-    run_scene = place / words.file("run")
-    run_scene.mkdir()
+    run_folder = place / texts.file_name("run")
+    run_folder.mkdir()
     rows = [
         {
-            "input": words("prompt"),
-            "output": words("completion"),
-            "gts": words("answer"),
+            "input": texts("prompt"),
+            "output": texts("completion"),
+            "gts": texts("answer"),
             "score": float(n % 2),
             "step": step,
-            words("column"): n,
+            texts("column"): n,
         }
         for step in (1, 2)
         for n in range(4)
     ]
     for step in (1, 2):
-        (run_scene / f"{step}.jsonl").write_text(
+        (run_folder / f"{step}.jsonl").write_text(
             "".join(json.dumps(row) + "\n" for row in rows if row["step"] == step)
         )
-        folder = run_scene / f"checkpoint-{step}"
+        folder = run_folder / f"checkpoint-{step}"
         folder.mkdir()
         header = {
-            words("tensor"): {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
-            "b": {"dtype": words("dtype"), "shape": [0], "data_offsets": [16, 16]},
+            texts("tensor"): {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+            "b": {"dtype": texts("dtype"), "shape": [0], "data_offsets": [16, 16]},
         }
         data = json.dumps(header).encode()
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(data)) + data + bytes(16))
         state = {
             "log_history": [
-                {"step": 1, "loss": float("nan"), words("metric"): 1e9},
+                {"step": 1, "loss": float("nan"), texts("metric"): 1e9},
                 {"step": 2, "reward": 1.0},
             ],
-            "global_step": words("step"),
+            "global_step": texts("step"),
         }
         (folder / "trainer_state.json").write_text(json.dumps(state))
-    (run_scene / "completions_00001.parquet").write_bytes(encode(words("parquet")))
-    (run_scene / f"{words.file('file name')}.jsonl").write_text(json.dumps(rows[0]) + "\n{")
-    (run_scene / "metrics.jsonl").write_text(
+    (run_folder / "completions_00001.parquet").write_bytes(encode(texts("parquet")))
+    (run_folder / f"{texts.file_name('file name')}.jsonl").write_text(json.dumps(rows[0]) + "\n{")
+    (run_folder / "metrics.jsonl").write_text(
         "".join(
-            json.dumps({"step": n, words("series"): n, "kl": 1e9 * n, "reward/mean": 0.0}) + "\n"
+            json.dumps({"step": n, texts("series"): n, "kl": 1e9 * n, "reward/mean": 0.0}) + "\n"
             for n in range(9)
         )
     )
-    return ["audit", str(run_scene)]
+    return ["audit", str(run_folder)]
 
 
 @register_scene(("json",))
-def audit_model(place, words):
+def audit_model(place, texts):
     """Audit a run together with hostile model settings, tokenizer and chat template."""
-    command = audit_run(place, words)
+    command = audit_run(place, texts)
     for folder in place.glob("*/checkpoint-*"):
         (folder / "config.json").write_text(
-            json.dumps({"model_type": words("kind"), words("key"): words("value")})
+            json.dumps({"model_type": texts("kind"), texts("key"): texts("value")})
         )
         (folder / "tokenizer_config.json").write_text(
-            json.dumps({"chat_template": words("template"), "eos_token": words("token")})
+            json.dumps({"chat_template": texts("template"), "eos_token": texts("token")})
         )
     return command
 
 
 @register_scene(AUDIT)
-def audit_silent(place, words):
+def audit_silent(place, texts):
     """Audit faulty samples with hostile texts."""
     rows = [json.loads(line) for line in (ROOT / "examples" / "silent_run.jsonl").read_text().splitlines()]
     changed = [
-        {key: (f"{value}{words(key)}" if isinstance(value, str) else value) for key, value in row.items()}
+        {key: (f"{value}{texts(key)}" if isinstance(value, str) else value) for key, value in row.items()}
         for row in rows
     ]
-    name = words.file("file name")
+    name = texts.file_name("file name")
     (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in changed))
     return ["audit", "--verbose", f"{name}.jsonl"]
 
 
 @register_scene(("terminal", "jsonl"))
-def audit_watched(place, words):
+def audit_watched(place, texts):
     """Watch growing metrics and a log with hostile text."""
-    lines = [{"step": n, "kl": 10.0**n, "loss": 1.0, words("metric"): words("value")} for n in range(12)]
+    lines = [{"step": n, "kl": 10.0**n, "loss": 1.0, texts("metric"): texts("value")} for n in range(12)]
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    log = place / f"{words.file('file name')}.log"
+    log = place / f"{texts.file_name('file name')}.log"
     log.write_bytes(
         encode(
             "".join(
-                f"{{'loss': 0.1, '{words.text_line('key')}': 3.0}}\n{words.text_line('line')}\n"
+                f"{{'loss': 0.1, '{texts.text_line('key')}': 3.0}}\n{texts.text_line('line')}\n"
                 for _ in range(3)
             )
             + LOG
@@ -432,38 +434,40 @@ def audit_watched(place, words):
 
 
 @register_scene(BRIEF)
-def versions(_place, words):
+def versions(_place, texts):
     """Ask for the verdict of hostile versions."""
-    return ["versions", words("vllm"), words("trl")]
+    return ["versions", texts("vllm"), texts("trl")]
 
 
 @register_scene(BRIEF)
-def explain(_place, words):
+def explain(_place, texts):
     """Explain a hostile phrase and a hostile log line."""
-    return ["explain", words("words"), f"AssertionError: {words('line')}"]
+    return ["explain", texts("words"), f"AssertionError: {texts('line')}"]
 
 
 @register_scene(BRIEF)
-def catalogue(_place, words):
+def catalogue(_place, texts):
     """Check a hostile code."""
-    return ["catalogue", "--check", f"{words('code')}x"]
+    return ["catalogue", "--check", f"{texts('code')}x"]
 
 
 @register_scene(BRIEF)
-def baseline(place, words):
+def baseline(place, texts):
     """Compare with a hostile baseline report."""
     (place / "a.log").write_text(LOG)
-    finding = {"code": words("code"), "evidence": [{"text": words("text"), "place": words("place")}]}
-    (place / words.file("file name")).write_text(json.dumps({"tool": words("tool"), "findings": [finding]}))
+    finding = {"code": texts("code"), "evidence": [{"text": texts("text"), "place": texts("place")}]}
+    (place / texts.file_name("file name")).write_text(
+        json.dumps({"tool": texts("tool"), "findings": [finding]})
+    )
     return ["triage", "a.log", "--baseline", *[path.name for path in place.iterdir() if path.name != "a.log"]]
 
 
 def register_wrong_usage(*command):
     """Add a wrong use of a command to SCENES, with hostile text in place of each `?`."""
 
-    def build_arguments(_place, words):
+    def build_arguments(_place, texts):
         return [
-            words(f"argument {n}", without="\0\udc80\ud800") if word == "?" else word
+            texts(f"argument {n}", without="\0\udc80\ud800") if word == "?" else word
             for n, word in enumerate(command)
         ]
 
@@ -491,43 +495,43 @@ grpo_core replay . ?|grpo_core --help-settings ?""",
 
 
 @register_scene(("", "--json"))
-def core_check(place, words):
+def core_check(place, texts):
     """Check a dump of verl whose advantages do not follow from its rewards."""
     rows = [
         {
-            "input": words("prompt"),
-            "output": words("completion"),
+            "input": texts("prompt"),
+            "output": texts("completion"),
             "score": float(n % 2),
             "step": 1,
-            "uid": words("uid"),
+            "uid": texts("uid"),
             "advantage": 9.0,
-            words("column"): 1,
+            texts("column"): 1,
         }
         for n in range(4)
     ]
-    folder = place / words.file("folder")
+    folder = place / texts.file_name("folder")
     folder.mkdir()
     (folder / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return ["grpo_core", "check", str(folder), "--sampling.group_size", "4"]
 
 
 @register_scene(("", "--json"))
-def core_replay(place, words):
+def core_replay(place, texts):
     """Replay a record that names a hostile file."""
-    run_scene = place / words.file("run")
-    run_scene.mkdir()
-    (run_scene / "rollouts.jsonl").write_text(
-        json.dumps({"schema": words("schema"), "step": 1, "file": words("file"), "sha256": words("sha")})
+    run_folder = place / texts.file_name("run")
+    run_folder.mkdir()
+    (run_folder / "rollouts.jsonl").write_text(
+        json.dumps({"schema": texts("schema"), "step": 1, "file": texts("file"), "sha256": texts("sha")})
         + "\n"
     )
-    return ["grpo_core", "replay", str(run_scene), "1"]
+    return ["grpo_core", "replay", str(run_folder), "1"]
 
 
 @register_scene(("", "--json"))
-def core_settings(place, words):
+def core_settings(place, texts):
     """Train with a config that has hostile keys and values."""
-    quoted = {name: json.dumps(words(name, without="\x7f" + ASTRAL)) for name in ("table", "key", "value")}
-    name = words.file("file name")
+    quoted = {name: json.dumps(texts(name, without="\x7f" + ASTRAL)) for name in ("table", "key", "value")}
+    name = texts.file_name("file name")
     (place / f"{name}.toml").write_text(
         f"[loss]\nkind = {quoted['value']}\n{quoted['key']} = 1\n[{quoted['table']}]\n"
     )
@@ -535,44 +539,44 @@ def core_settings(place, words):
 
 
 @register_scene(("", "--json"))
-def repro_story(place, words):
+def repro_story(place, texts):
     """Replay a hostile story."""
-    name = words.file("file name")
-    (place / name).write_text(json.dumps({"schema": words("schema"), "engine": words("engine")}))
+    name = texts.file_name("file name")
+    (place / name).write_text(json.dumps({"schema": texts("schema"), "engine": texts("engine")}))
     return ["repro", "fuzz", "--replay", name]
 
 
 @register_scene(("",), files="mine/report/*")
-def matrix_merge(place, words):
+def matrix_merge(place, texts):
     """Merge a matrix store with hostile events, name and log names."""
     (place / "matrix.toml").write_bytes((ROOT / "matrix.toml").read_bytes())
-    theirs = place / words.file("store")
+    theirs = place / texts.file_name("store")
     theirs.mkdir()
     damaged = store_event()
-    damaged["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
+    damaged["inputs"] = [["layer", "import"], [texts("input"), texts("input's value")]]
     damaged["identity"] = question_identity(dict(map(tuple, damaged["inputs"])))
-    damaged["command"], damaged["run"] = words("command"), words("run")
+    damaged["command"], damaged["run"] = texts("command"), texts("run")
     damaged["answer"] |= {
-        "summary": words("summary"),
-        "signs": [words("sign")],
-        "details": [words("detail")],
-        "excerpt": words("excerpt"),
+        "summary": texts("summary"),
+        "signs": [texts("sign")],
+        "details": [texts("detail")],
+        "excerpt": texts("excerpt"),
         "facts": [],
         "codes": [],
-        "ran_with": [[words("package"), words("release")]],
+        "ran_with": [[texts("package"), texts("release")]],
     }
     (theirs / "store.jsonl").write_text(json.dumps(damaged) + "\n")
     return ["matrix", "report", "--merge", str(theirs), "--file", "matrix.toml", "--store", "mine"]
 
 
-def run_scene(name, form, words, place, capfd, monkeypatch):
+def run_scene(name, form, texts, place, capfd, monkeypatch):
     """Run a scene in a format; return stdout, stderr, and the shareable files that it wrote."""
     place.mkdir()
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(place))
     for variable in VARIABLES if name.startswith("doctor") else ():
-        monkeypatch.setenv(variable, words(f"variable {variable}", without="\0\udc80\ud800"))
-    program, *rest = SCENES[name].make(place, words)
+        monkeypatch.setenv(variable, texts(f"variable {variable}", without="\0\udc80\ud800"))
+    program, *rest = SCENES[name].make(place, texts)
     rest += [form] if form.startswith("--") else ["--format", form] if form not in {"", "text"} else []
     capfd.readouterr()
     with suppress(SystemExit):
@@ -610,23 +614,23 @@ def find_problems(name, form, rounds, place, capfd, monkeypatch):
     """Run a scene once for each round with new hostile text; yield the round and its problems."""
     plain = ""
     if form == "html":
-        plain, *_ = run_scene(name, form, PlainWords(random.Random(0)), place / "plain", capfd, monkeypatch)
+        plain, *_ = run_scene(name, form, PlainTexts(random.Random(0)), place / "plain", capfd, monkeypatch)
     kind = "json" if name == "doctor_facts" else KIND.get(form, form)
     for number in rounds:
-        words = Words(random.Random(f"{name} {form} {number}"), halves=number % 3 == 2)
-        out, err, written = run_scene(name, form, words, place / str(number), capfd, monkeypatch)
+        texts = HostileTexts(random.Random(f"{name} {form} {number}"), lone_surrogates=number % 3 == 2)
+        out, err, written = run_scene(name, form, texts, place / str(number), capfd, monkeypatch)
         if name.startswith(UNREDACTED):
-            words.secrets.clear()
-            words.persons.clear()
+            texts.secrets.clear()
+            texts.persons.clear()
         assert out or err
         yield (
             number,
             [
-                *problems_in(out, err, kind, words, plain),
+                *problems_in(out, err, kind, texts, plain),
                 *(
                     f"in a file: {problem}"
                     for page in written
-                    for problem in problems_in(page, "", "", words)
+                    for problem in problems_in(page, "", "", texts)
                 ),
             ],
         )

@@ -190,7 +190,7 @@ def upload_many_tensors(server: Server) -> str:
 
 
 def upload(server: Server, head: bytes) -> str:
-
+    """Upload a weight header without data; return the status and the time."""
     body = len(head).to_bytes(8, "little") + head
     began = time.perf_counter()
     headers = {"X-Policy-Version": "1", CHECKSUM: checksum(body)}
@@ -233,18 +233,16 @@ def main() -> int:
     parser.add_argument("--options", nargs="*", default=[])
     options = parser.parse_args()
     server_arguments = [f"--{option.lstrip('-')}" for option in options.options]
-    print(
-        f"{'attack':22} {'health at worst':>16} {'asked':>6} {'failed':>6} {'memory, MiB':>14}  what came of it"
-    )
+    print(f"{'attack':22} {'slowest /health':>16} {'probes':>6} {'failed':>6} {'memory, MiB':>14}  result")
     with tempfile.TemporaryDirectory() as folder:
         server = Server(options.python, options.tree, server_arguments, folder)
         server.call("POST", "/generate", PARAMS + b"1]}]}")
         for attack in ATTACKS:
             if options.only in attack.__name__:
-                with HealthProbe(server) as clock:
+                with HealthProbe(server) as probe:
                     answer = attack(server)
-                memory = f"{clock.before:.0f} -> {server.peak_mib:.0f}"
-                row = f"{attack.__name__:22} {clock.worst:14.3f} s {clock.count:6} {clock.failed:6} {memory:>14}"
+                memory = f"{probe.before:.0f} -> {server.peak_mib:.0f}"
+                row = f"{attack.__name__:22} {probe.worst:14.3f} s {probe.count:6} {probe.failed:6} {memory:>14}"
                 print(f"{row}  {answer}", flush=True)
         server.process.stdin.close()
         return server.process.wait(timeout=300)

@@ -52,21 +52,23 @@ class Outcome:
     """Triage's answer for one log.
 
     Attributes:
-        said: Code of the first candidate, or the state of the verdict if there is none.
+        log: Path of the log.
+        label: The correct answer: a code, `clean` or `unknown`.
+        answer: Code of the first candidate, or the state of the verdict if there is none.
         others: Codes of the other candidates.
-        near: Codes of the most similar known issues, found without the rules.
+        similar: Codes of the most similar known issues, found without the rules.
     """
 
     log: str
     label: str
-    said: str
+    answer: str
     others: tuple[str, ...]
-    near: tuple[str, ...] = ()
+    similar: tuple[str, ...] = ()
 
     @property
     def right(self) -> bool:
         """Return whether the answer is the label; for a clean or unknown log `not_judged` is right, too."""
-        return self.said == self.label or (self.label in NEGATIVE and self.said == "not_judged")
+        return self.answer == self.label or (self.label in NEGATIVE and self.answer == "not_judged")
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     for outcome in outcomes:
         by_code[outcome.label].append(outcome)
     codes = {code: outcomes_of_code for code, outcomes_of_code in by_code.items() if code not in NEGATIVE}
-    alarms = [outcome for outcome in outcomes if outcome.said not in NEGATIVE]
+    alarms = [outcome for outcome in outcomes if outcome.answer not in NEGATIVE]
     return {
         "logs": len(outcomes),
         "positive": sum(map(len, codes.values())),
@@ -187,7 +189,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
         ),
         "precision": asdict(wilson(_right(alarms), len(alarms))),
         "false_alarms_on_clean": sum(not outcome.right for outcome in by_code.get("clean", ())),
-        "said_to_have_ended": sum(outcome.said == "clean" for outcome in by_code.get("clean", ())),
+        "said_to_have_ended": sum(outcome.answer == "clean" for outcome in by_code.get("clean", ())),
         "families": {family: _family(family, outcomes) for family in FAMILIES},
         "wrong": [asdict(outcome) for outcome in outcomes if not outcome.right],
     }
@@ -199,7 +201,7 @@ def _right(outcomes: Iterable[Outcome]) -> int:
 
 def _family(family: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
     labelled = [outcome for outcome in outcomes if outcome.label.startswith(family)]
-    answered = [outcome for outcome in outcomes if outcome.said.startswith(family)]
+    answered = [outcome for outcome in outcomes if outcome.answer.startswith(family)]
     return {
         "codes": len({outcome.label for outcome in labelled}),
         "recall": asdict(wilson(_right(labelled), len(labelled))),
@@ -281,20 +283,20 @@ def _page(
         )
     for outcome in outcomes:
         if not outcome.right:
-            yield f"wrong: {outcome.log}: said {outcome.said}, then {', '.join(outcome.others) or 'nothing'}"
+            yield f"wrong: {outcome.log}: said {outcome.answer}, then {', '.join(outcome.others) or 'nothing'}"
     if first:
         yield f"\nAt first sight. {about}\n\n{render_table(figures(first))}"
     for outcome in first:
         if not outcome.right:
-            yield f"wrong at first sight: {outcome.log}: said {outcome.said}"
+            yield f"wrong at first sight: {outcome.log}: said {outcome.answer}"
 
 
 def count_similar_hits(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
     """Count labelled logs whose code is the nearest, among the nearest three, and all; rules are not used."""
     labelled = [outcome for outcome in outcomes if outcome.label not in NEGATIVE]
     return (
-        sum(outcome.label in outcome.near[:1] for outcome in labelled),
-        sum(outcome.label in outcome.near for outcome in labelled),
+        sum(outcome.label in outcome.similar[:1] for outcome in labelled),
+        sum(outcome.label in outcome.similar for outcome in labelled),
         len(labelled),
     )
 

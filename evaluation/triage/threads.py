@@ -39,15 +39,17 @@ AFTER_THE_LABELS = (
 
 @dataclass(frozen=True)
 class Thread:
-    """Triage's answer for one thread.
+    """Label and triage's answer for the log of one thread.
 
     Attributes:
+        log: Name of the log's file.
+        kind: Kind of the log, as labelled.
         label: The code of the cause, or an empty string.
         accepted: All correct codes.
         failure: Whether the log shows a failure; None if it just stops, so that this is unknown.
         decidable: Whether the log itself shows the cause, and not only the rest of the thread.
-        named: Codes of triage's answer, the likeliest first.
-        near: Codes of similar known issues, which are not an answer.
+        answers: Codes of triage's answer, the likeliest first.
+        similar: Codes of similar known issues, which are not an answer.
         sure: Whether the first answer is more than a hypothesis.
         shown: Whether triage showed lines to look at first.
         symptom: Whether triage found a symptom in the metrics.
@@ -60,8 +62,8 @@ class Thread:
     failure: bool | None
     decidable: bool
     state: str
-    named: tuple[str, ...]
-    near: tuple[str, ...]
+    answers: tuple[str, ...]
+    similar: tuple[str, ...]
     sure: bool
     shown: bool
     symptom: bool
@@ -69,18 +71,18 @@ class Thread:
     @property
     def is_first_right(self) -> bool:
         """Return whether the first answer is correct."""
-        return bool(self.named) and self.named[0] in self.accepted
+        return bool(self.answers) and self.answers[0] in self.accepted
 
     @property
     def is_in_first_three(self) -> bool:
         """Return whether a correct code is in the first three codes shown: answers, then similar issues."""
-        listed = [*self.named, *(code for code in self.near if code not in self.named)]
+        listed = [*self.answers, *(code for code in self.similar if code not in self.answers)]
         return any(code in self.accepted for code in listed[:_MAX_SHOWN])
 
     @property
     def is_alarmed(self) -> bool:
         """Return whether triage reported a failure, with or without an answer."""
-        return bool(self.named) or self.state == "unknown"
+        return bool(self.answers) or self.state == "unknown"
 
     @property
     def is_reported(self) -> bool:
@@ -90,7 +92,7 @@ class Thread:
     @property
     def judged_by_hand(self) -> bool:
         """Return whether the answer is an issue that is newer than the labels, so that a person must judge it."""
-        return bool(self.failure and self.named and not self.label and self.named[0] in AFTER_THE_LABELS)
+        return bool(self.failure and self.answers and not self.label and self.answers[0] in AFTER_THE_LABELS)
 
 
 def judge_threads(folder: Path) -> list[Thread]:
@@ -110,10 +112,10 @@ def judge_threads(folder: Path) -> list[Thread]:
                 failure=label["failure"],
                 decidable="undecidable" not in str(label.get("sure", "")),
                 state=verdict.state,
-                named=tuple(
+                answers=tuple(
                     candidate.issue.code for candidate in verdict.candidates or getattr(verdict, "leads", ())
                 ),
-                near=tuple(issue.code for issue in verdict.similar),
+                similar=tuple(issue.code for issue in verdict.similar),
                 sure=bool(verdict.candidates) and verdict.candidates[0].certainty != "hypothesis",
                 shown=bool(verdict.anchors),
                 symptom=bool(verdict.fallback.symptoms),
@@ -146,14 +148,14 @@ def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
         )
     fine = rows["no failure"]
     answered = [
-        thread for thread in threads if thread.named and not thread.judged_by_hand and thread.decidable
+        thread for thread in threads if thread.answers and not thread.judged_by_hand and thread.decidable
     ]
     figures["precision of answers"] = _share(thread.is_first_right for thread in answered)
     figures["precision of answers that are more than a hypothesis"] = _share(
         thread.is_first_right for thread in answered if thread.sure
     )
     figures["answers of entries that came after the labels"] = _share(
-        thread.judged_by_hand for thread in threads if thread.named
+        thread.judged_by_hand for thread in threads if thread.answers
     )
     figures["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
     figures["failures called clean"] = _share(
@@ -185,11 +187,11 @@ def misses(threads: Sequence[Thread]) -> str:
     return "\n".join(
         f"{thread.log} {thread.kind}: {thread.label or '-'} {list(thread.accepted)}"
         + ("" if thread.failure else " no failure")
-        + f": said {thread.state} {list(thread.named)} near {list(thread.near)}"
+        + f": said {thread.state} {list(thread.answers)} near {list(thread.similar)}"
         + (" BY HAND" if thread.judged_by_hand else "")
         for thread in threads
         if (thread.label and not thread.is_first_right)
-        or (thread.named and not thread.is_first_right)
+        or (thread.answers and not thread.is_first_right)
         or (thread.failure and not thread.is_reported)
         or (not thread.failure and thread.is_alarmed)
     )

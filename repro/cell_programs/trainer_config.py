@@ -68,8 +68,8 @@ def parse_verl(words: Sequence[str]) -> None:
     roles = {"use_reference_policy": True, "use_critic": False}
     found = importlib.util.find_spec("verl.utils.config")
     module = importlib.import_module("verl.utils.config") if found else None
-    if hasattr(module, "validate_config"):
-        module.validate_config(config, **roles)
+    if validate := getattr(module, "validate_config", None):
+        validate(config, **roles)
         return
     trainer = importlib.import_module("verl.trainer.ppo.ray_trainer").RayPPOTrainer
     unstarted = trainer.__new__(trainer)

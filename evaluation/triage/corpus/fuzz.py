@@ -118,7 +118,7 @@ def fuzz_lines(rules: Rules, count: int, numbers: random.Random) -> float:
 def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
     """Triage logs of the corpus with parts removed or replaced, and sometimes transformed; return CPU seconds."""
     paths = sorted(LOGS.glob("*/*.log"))
-    names = list(transforms.PLAIN)
+    names = list(transforms.VERDICT_PRESERVING)
     spent = 0.0
     for _ in range(count):
         data = bytearray(numbers.choice(paths).read_bytes())
@@ -130,7 +130,7 @@ def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
         lines = bytes(data).decode("utf-8", "surrogateescape").split("\n")
         if numbers.random() < 0.5:
             name = numbers.choice(names)
-            lines = transforms.PLAIN[name](
+            lines = transforms.VERDICT_PRESERVING[name](
                 [line.encode("utf-8", "replace").decode() for line in lines], numbers
             )
         spent += triage_cpu_s(rules, Memory(transforms.join_lines(lines)))

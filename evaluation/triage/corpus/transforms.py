@@ -1,7 +1,7 @@
 """Transform logs as launchers, log collectors, terminals and web pages do.
 
 A transformation takes lines and a random generator, and returns lines with the same meaning. Triage must give the
-same verdict before and after those in PLAIN. After those in BROKEN it may miss the cause.
+same verdict before and after those in VERDICT_PRESERVING. After those in LINE_BREAKING it may miss the cause.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def join_lines(lines: list[str]) -> bytes:
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
 
 
-PLAIN: dict[str, Transform] = {
+VERDICT_PRESERVING: dict[str, Transform] = {
     **{f"prefix {prefix.encode('unicode_escape').decode()}": add_prefix(prefix) for prefix in PREFIXES},
     "coloured": add_colours,
     "escape_lost": lose_escapes,
@@ -250,7 +250,7 @@ PLAIN: dict[str, Transform] = {
     "escaped_twice": escape_line_ends,
 }
 # If the line with the cause is broken in two, triage does not always find it.
-BROKEN: dict[str, Transform] = {
+LINE_BREAKING: dict[str, Transform] = {
     f"broken {width} {'words' if words else 'anywhere'}": break_lines(width, words=words)
     for width in (80, 100, 120)
     for words in (True, False)

@@ -1,7 +1,7 @@
 """In a cell, break one part of the V1 scheduler driver at a time, and record which check detects it.
 
 vLLM is unmodified; only the simulated parts of the driver are broken. The program prints one JSON document with the
-finding for each broken engine. The assertions are in tests/repro/test_search_in_cells.py, which runs outside of the
+finding for each broken engine. The assertions are in tests/repro/test_fuzzer_in_cells.py, which runs outside of the
 cell.
 """
 

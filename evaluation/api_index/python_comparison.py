@@ -1,6 +1,6 @@
 """Compare the API index with Python: import random modules of an environment, and look up random names in them.
 
-    python -m evaluation.api_index.against_python ENV/bin/python transformers peft [--samples 300] [--seed 1]
+    python -m evaluation.api_index.python_comparison ENV/bin/python transformers peft [--samples 300] [--seed 1]
 
 About half of the names are from the installed release, and half are from other releases of the same module only. The
 index answers present, absent or unknown; disagreements with Python are printed. Modules whose import fails for another

@@ -1,9 +1,9 @@
 """Compare what frameworks' own parsers accept and refuse with lint's errors about single options.
 
-    python -m evaluation.lint.against_parsers CASES.json... [--show 5]
+    python -m evaluation.lint.parser_comparison CASES.json... [--show 5]
 
 CASES come from `parser_cases.py`, which needs the framework. A case counts as refused by lint if lint reports
-CFG113 or CFG121 as an error. `against_frameworks.py` measures the rules about relations between options.
+CFG113 or CFG121 as an error. `framework_comparison.py` measures the rules about relations between options.
 """
 
 from __future__ import annotations

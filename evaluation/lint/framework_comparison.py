@@ -1,7 +1,7 @@
 """Compare lint's rules with the checks of the frameworks: lint must report exactly what a framework refuses.
 
-    python evaluation/lint/against_frameworks.py trl|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
-    python evaluation/lint/against_frameworks.py easyr1 PYTHON --source DIR
+    python evaluation/lint/framework_comparison.py trl|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
+    python evaluation/lint/framework_comparison.py easyr1 PYTHON --source DIR
 
 PYTHON is the interpreter of an environment with the framework. These checks of the frameworks run:
 

@@ -1,4 +1,4 @@
-"""Draw random hostile text, and find the parts of it that must not appear in output."""
+"""Draw random hostile texts for the inputs of a command, and find parts that must not appear in its output."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _MENTION = re.compile(r"(?<![\w`@])@[A-Za-z\d]")
 
 
 @dataclass
-class Words:
-    """Draw a hostile text for each input of one run, each with a unique mark.
+class HostileTexts:
+    """Draw a hostile text for each input of one run of a command, each with a unique mark.
 
     Attributes:
         numbers: Random numbers by which the texts are drawn.
-        halves: Whether the texts may have lone surrogates; documents with one are refused as a whole.
+        lone_surrogates: Whether the texts may have lone surrogates; documents with one are refused as a whole.
         marks: The mark in the text of each input.
         secrets: Texts that no format may contain.
         persons: Personal data of each draw, used or not; only the terminal format may contain it.
     """
 
     numbers: random.Random
-    halves: bool = False
+    lone_surrogates: bool = False
     marks: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     persons: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Words:
             most: Maximum size in bytes; longer texts are drawn again.
         """
         mark = self.marks.setdefault(name, f"qz{len(self.marks)}x")
-        without += "" if self.halves else "\udc80"
+        without += "" if self.lone_surrogates else "\udc80"
         while True:
             parts, secret, person = self._draw_parts(without)
             parts.insert(self.numbers.randrange(len(parts) + 1), mark)
@@ -64,7 +64,7 @@ class Words:
         """Return the hostile text of an input that is one line of UTF-8."""
         return self(name, without="\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0\udc80\ud800", **limits)
 
-    def file(self, name: str) -> str:
+    def file_name(self, name: str) -> str:
         """Return a hostile file name."""
         return self(name, without="/\0\udc80\ud800", most=200)
 
@@ -84,7 +84,7 @@ class Words:
         return parts, secret, person
 
 
-class PlainWords(Words):
+class PlainTexts(HostileTexts):
     """Draw the word `letters` for each input; its HTML page shows which elements are normal."""
 
     def __call__(self, name: str, **_limits: Any) -> str:
@@ -93,23 +93,24 @@ class PlainWords(Words):
         return "letters"
 
 
-def problems_in(out: str, err: str, form: str, words: Words, plain: str = "") -> list[str]:
-    """List active text, secrets and people in a command's output, and reasons why a document is invalid.
+def problems_in(out: str, err: str, form: str, texts: HostileTexts, plain: str = "") -> list[str]:
+    """List active text, secrets and personal data in a command's output, and reasons why a document is invalid.
 
     Args:
         out: Standard output of the command, or a file that it wrote.
         err: Standard error of the command.
         form: Output format.
-        words: Hostile texts of the inputs.
-        plain: Page of the run with PlainWords, for `html`.
+        texts: Hostile texts of the inputs.
+        plain: HTML page of the same command with PlainTexts, for the format `html`.
     """
     output = re.sub(r"\s+", " ", out + err)
     problems = [
-        f"acts: {action!r}" for action in active_parts(out, commands=form == "github") + active_parts(err)
+        f"active text: {action!r}"
+        for action in active_parts(out, commands=form == "github") + active_parts(err)
     ]
-    problems += [f"a secret: {secret}" for secret in words.secrets if _leaks(secret, output)]
+    problems += [f"a secret: {secret}" for secret in texts.secrets if _leaks(secret, output)]
     if form != "terminal":
-        problems += [f"somebody: {person}" for person in words.persons if _leaks(person, out)]
+        problems += [f"personal data: {person}" for person in texts.persons if _leaks(person, out)]
     if "Traceback (most" in err or "fault of its own" in err:
         problems.append("a fault of its own")
     check = _DOCUMENTS.get(form)
