@@ -1,10 +1,9 @@
 """Measure the CPU time of a training step of grpo_core relative to TRL's GRPOTrainer, on the same model and work.
 
-`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` uses a tiny size and only checks that the benchmark runs. PYTHON
-is an interpreter with TRL installed; the default is that of the matrix cell vllm-0.31.0+trl-1.16.0 in
-`.matrix/environments`. Both trainers run in that environment, take steps alternately, and use neither vLLM
-nor checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one update.
-Results are medians with 95 % bootstrap intervals.
+`python benchmarks/step.py [PYTHON]`. PYTHON is an interpreter with TRL installed; the default is that of the matrix
+cell vllm-0.31.0+trl-1.16.0 in `.matrix/environments`. Both trainers run in that environment, take steps alternately,
+and use neither vLLM nor checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial
+reward and one update. Results are medians with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval, run_to_end, step_in_turns  # noqa: E402
 
-TOY = "--toy" in sys.argv
-PAIRS = 1 if TOY else 15
+PAIRS = 15
 # Prompt lengths in tokens, group size, and the goal for the ratio of CPU times on a quiet machine; each step has 16
 # completions.
 CASES: list[tuple[tuple[int, ...], int, float]] = [
@@ -33,7 +31,7 @@ CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "p
 
 def main(python: str) -> None:
     """Print one line of results for each case of prompt lengths and group size."""
-    for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
+    for lengths, group, goal in CASES:
         with tempfile.TemporaryDirectory() as folder:
             script = "import sys; from pathlib import Path\n"
             script += "from benchmarks.programs.benchmark_inputs import write_small_model\n"

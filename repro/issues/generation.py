@@ -77,20 +77,13 @@ def num044_not_shifted(mitigation: str | None) -> str | None:
     model.lm_head.weight.data *= 40
     prompts = torch.randint(3, tiny_trl.VOCABULARY, (_ROWS, 4), generator=torch.Generator().manual_seed(0))
     options = {"max_new_tokens": _LENGTH, "do_sample": True, "suppress_tokens": [2], "top_k": 0}
+    options |= {"return_dict_in_generate": True, "output_logits": True}
     with torch.no_grad():
         torch.manual_seed(0)
-        generated = model.generate(
-            prompts,
-            attention_mask=torch.ones_like(prompts),
-            return_dict_in_generate=True,
-            output_logits=True,
-            **options,
-        )
-        ids = generated.sequences[:, -_LENGTH:]
-        reported = model.compute_transition_scores(
-            generated.sequences, generated.logits, normalize_logits=True
-        )
-        logits = model(generated.sequences).logits
+        generated = model.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
+        sequences, ids = generated.sequences, generated.sequences[:, -_LENGTH:]
+        reported = model.compute_transition_scores(sequences, generated.logits, normalize_logits=True)
+        logits = model(sequences).logits
     # The logits at a position predict the next id.
     positions = slice(-_LENGTH - 1, -1) if mitigation == "align" else slice(-_LENGTH, None)
     local = logits[:, positions].log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
@@ -117,12 +110,9 @@ def tok018_through_text(mitigation: str | None) -> str | None:
     tokenizer, model = tiny_trl.tokenizer(), tiny_trl.model()
     prompt = tokenizer("a b", return_tensors="pt").input_ids
     torch.manual_seed(0)
-    rows = model.generate(
-        prompt.repeat(64, 1),
-        attention_mask=torch.ones(64, prompt.shape[1]),
-        do_sample=True,
-        max_new_tokens=32,
-    )[:, prompt.shape[1] :].tolist()
+    prompts, mask = prompt.repeat(64, 1), torch.ones(64, prompt.shape[1])
+    generated = model.generate(prompts, attention_mask=mask, do_sample=True, max_new_tokens=32)
+    rows = generated[:, prompt.shape[1] :].tolist()
     end = tokenizer.eos_token_id
     # Tokens after the first end token are padding.
     ended = [row[: row.index(end) + 1] for row in rows if end in row]

@@ -20,13 +20,13 @@ from repro.drivers import whole_engine
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs a second block half-way.
 TOKENS = 200
-BLOCKS = {"one sequence": 3, "all sequences": 9}  # one of the blocks is vLLM's own placeholder
-_PLAN: dict[str, Any] = {"mode": "wait", "room": "one sequence", "first_await": False}
+# The KV cache has blocks for one sequence, and one that is vLLM's own placeholder.
+_PLAN: dict[str, Any] = {"mode": "wait", "blocks": 3, "first_await": False}
 _PLANS: dict[str | None, dict[str, Any]] = {
     None: _PLAN,
     "abort": _PLAN | {"mode": "abort"},
     "await_requests": _PLAN | {"first_await": True},
-    "enough_cache": _PLAN | {"room": "all sequences"},
+    "enough_cache": _PLAN | {"blocks": 9},
 }
 
 
@@ -92,7 +92,7 @@ async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, 
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    options = whole_engine.OPTIONS | {"num_gpu_blocks_override": BLOCKS[plan["room"]]}
+    options = whole_engine.OPTIONS | {"num_gpu_blocks_override": plan["blocks"]}
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(old, **options))
     try:
         return await _generate_across_pause(engine, plan, new)

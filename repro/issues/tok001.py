@@ -69,9 +69,8 @@ def re_encoded(mitigation: str | None) -> Tally:
     passed, count, count_again = {}, 0, 0
     for index, completion in enumerate(_complete(llm, PROMPTS, mitigation)):
         ids = list(completion.token_ids)
-        again = (
-            ids if mitigation == "token_ids" else words(completion.text, add_special_tokens=False).input_ids
-        )
+        encoded = words(completion.text, add_special_tokens=False).input_ids
+        again = ids if mitigation == "token_ids" else encoded
         passed[f"completion {index}"] = list(again) == ids
         count, count_again = count + len(ids), count_again + len(again)
     note = f"{count} tokens sampled, {count_again} came back"

@@ -111,8 +111,10 @@ def num023_empty_rollout(_mitigation: str | None) -> None:
 @_repro("REW002", raises="TypeError: got an unexpected keyword argument")
 def rew002_narrow(mitigation: str | None) -> None:
     """Train with a reward function that takes only completions, while TRL passes further keyword arguments."""
-    narrow = lambda completions: [0.0] * len(completions)  # noqa: E731 - a reward function of a user
-    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else narrow)
+    if mitigation == "kwargs":
+        tiny_trl.take_step(tiny_trl.reward_nothing)
+    else:
+        tiny_trl.take_step(lambda completions: [0.0 for _ in completions])
 
 
 @single_call.repro(

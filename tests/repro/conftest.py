@@ -1,4 +1,4 @@
-"""Fixtures of the repro tests: small repros with every outcome, and the repro command in this process."""
+"""Fixtures of the repro tests: the toy repros, and the repro command in this process with or without them."""
 
 import importlib
 import os
@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from repro.__main__ import main
+from tests.cells import ROOT
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 
 
 @pytest.fixture
 def toys(monkeypatch, tmp_path):
-    """Return the module of toy repros; a module whose import hangs and one that crashes can be imported."""
+    """Return the module of toy repros; put it and the modules whose import hangs or crashes on the path."""
     (tmp_path / "endless_import.py").write_text("import threading\nthreading.Event().wait()\n")
     (tmp_path / "deadly_import.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT), str(tmp_path)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="orphans are ado
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_no_ray_process(number):
-    """When an interrupted command has ended, no Ray process of it runs and its folder is empty."""
+    """After SIGINT or SIGTERM no Ray process of the command runs, and its temporary folder is empty."""
     command = [cell_python("verl-0.4.1"), "-m", "repro", "run", "RAY001", "--trigger", "no_address"]
     with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": folder}
@@ -47,10 +48,8 @@ def processes_using(folder):
     """Return the command lines of other processes that contain this folder."""
     result = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with contextlib.suppress(OSError):
             command = path.read_bytes()
-        except OSError:
-            continue
-        if folder.encode() in command and path.parent.name != str(os.getpid()):
-            result.append(command.replace(b"\0", b" ").decode())
+            if folder.encode() in command and path.parent.name != str(os.getpid()):
+                result.append(command.replace(b"\0", b" ").decode())
     return result

@@ -1,8 +1,7 @@
-"""Every registered repro agrees with its catalog entry, and importing repros imports no upstream package."""
+"""Registered repros agree with their catalog entries and the matrix; importing them imports no upstream package."""
 
 import ast
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -10,13 +9,12 @@ from diagnostics.matrix.layers.repros import REPRO_MODULES
 from repro import base
 from repro.base import InapplicableError
 from repro.issues import REPROS
+from tests.cells import ROOT
 from tests.processes import run_python
-
-ROOT = Path(base.__file__).parents[1]
 
 
 def test_entry_reader_matches_a_toml_parser():
-    """Title, triggers and mitigations are equal, and each trigger and mitigation has a description."""
+    """`read_entry` returns what `tomllib` reads, and each trigger and mitigation has a description."""
     wrong = []
     for code, repro in REPROS.items():
         entry = tomllib.loads((base.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
@@ -42,7 +40,7 @@ def test_missing_trigger_in_the_entry_is_named():
 
 
 def test_matrix_finds_each_repro_module():
-    """The matrix, which reads the registry's source without importing it, finds the same codes."""
+    """The matrix, which searches the sources of the repros without importing them, finds the same codes."""
     assert set(REPRO_MODULES) == set(REPROS)
     with pytest.raises(KeyError):
         REPROS["__INIT__"]

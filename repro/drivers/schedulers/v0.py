@@ -329,12 +329,9 @@ def count_answers(
             if not done.tokens:
                 notes.append(f"{done.id} came back empty")
             elif length > limit + 1:
-                notes.append(
-                    f"{done.id} reached {length} of {limit} tokens: a device's answer is not shown here"
-                )
-    blocks, parked = (
-        sum(getattr(engine, name)() for engine in engines) for name in ("leaked_blocks", "parked")
-    )
+                notes.append(f"{done.id} reached {length} of {limit} tokens, where a device may fail")
+    blocks = sum(engine.leaked_blocks() for engine in engines)
+    parked = sum(engine.parked() for engine in engines)
     return Tally(due, received, stray, blocks, parked, note="; ".join(notes))
 
 
