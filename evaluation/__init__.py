@@ -1,1 +1,1 @@
-"""Measurements and acceptance figures; not collected by pytest."""
+"""Programs that measure the project: acceptance, accuracy, robustness; pytest does not collect them."""

@@ -1,7 +1,7 @@
-"""Measure the figures that must not get worse, and print a line for each: `nox -s acceptance [-- NAME...]`.
+"""Run the measurements that must not get worse, and print a line for each: `nox -s acceptance [-- NAME...]`.
 
-Each row is a command and a pattern in its output. A row fails if its command exits with a code that is not expected,
-the pattern is missing, or the figures miss the minimum. The exit code is 1 if a row fails.
+Each row is a command, and a pattern for numbers in its output. A row fails if its command exits with a code that is not
+expected, the pattern is missing, or the numbers miss the minimum. The exit code is 1 if a row fails.
 
 Not included, because they need environments of other projects: lint's combinations of options (`evaluation.lint`),
 doctor's broken environments (`evaluation.doctor`), and the repros on real wheels (`nox -s repro`).
@@ -25,13 +25,13 @@ LOGS = "tests/diagnostics/logs"
 
 @dataclass(frozen=True)
 class Row:
-    """A command whose output has one or more figures.
+    """A command whose output has the numbers of a measurement.
 
     Attributes:
         name: Name of the row; also selects it on the command line.
         arguments: Arguments of the Python interpreter that runs this program.
-        pattern: Regular expression for the output; its groups are the figures.
-        is_good_enough: Function that returns whether the figures reach the minimum.
+        pattern: Regular expression for the output; its groups are the numbers.
+        is_good_enough: Function that returns whether the numbers reach the minimum.
         minimum: The minimum, as text for the printed row.
         codes: Exit codes that are not a failure.
     """
@@ -112,7 +112,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = [row for row in ROWS if not options.words or any(word in row.name for word in options.words)]
     if not rows:
-        parser.error(f"no figure is called {' or '.join(options.words)}")
+        parser.error(f"no row has a name with {' or '.join(options.words)}")
     failed = 0
     for row in rows:
         began = time.monotonic()

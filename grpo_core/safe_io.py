@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 # A step of a thousand long completions takes some hundred megabytes.
-LARGEST = 4 << 30
+MAX_BYTES = 4 << 30
 # Exceptions that reading and parsing raise if a file cannot be read or its data has another structure.
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
@@ -26,8 +26,8 @@ def read_bytes(path: Path, *, inside: Path | None = None) -> bytes:
     target = resolve_file(path, inside=inside)
     with os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-            raise ValueError(f"{path}: expected a regular file of at most {LARGEST >> 30} GiB")
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise ValueError(f"{path}: expected a regular file of at most {MAX_BYTES >> 30} GiB")
         data = file.read(status.st_size + 1)
     if len(data) > status.st_size:
         raise ValueError(f"{path}: it grows while it is read, or is made up by the kernel")

@@ -1,1 +1,1 @@
-"""Evaluation of the API index against Python itself."""
+"""Compare the API index, and the imports between packages, with what Python does."""

@@ -2,10 +2,10 @@
 
     PYTHONPATH=SOURCES python evaluation/api_index/import_pairs.py FOLDER_OF_A B > TRUTH.json
 
-FOLDER_OF_A has the unpacked release of A; SOURCES have B and what it imports. Standard library only. A statement
-counts as `import` if importing its module executes it, as `call` inside a function, and as `guarded` below an `if`,
-`try` or `with`.
-A statement is undecided if its module of B cannot be imported here for another reason.
+FOLDER_OF_A has the unpacked release of A; SOURCES has B and what it imports. Standard library only. A statement counts
+as `import` if importing its module executes it, as `call` inside a function, and as `guarded` below an `if`, `try` or
+`with`. The outcome of a name is present, missing or, if its module of B cannot be imported here for another reason,
+undecided.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def sample_questions(
 
 
 def index_answer(release: Release, module: str, name: str) -> tuple[str, list[str] | None]:
-    """Return the index's answer (present, absent or unknown), and the sorted parameters of a function."""
+    """Return the index's answer (present, absent or unknown) and, for a function, its sorted parameters."""
     surface = query.surface_of(release)
     assert surface is not None
     owner, _, member = name.partition(".")

@@ -1,9 +1,9 @@
 """Audit rollout servers with injected faults, and score the reports: `python -m evaluation.audit.live_bench FOLDER`.
 
 Without --real the servers are stand-ins (tests/diagnostics/audit/standin.py). With --real URL the server is a real
-`vllm serve`: a proxy between server and audit changes requests and answers, and the server reloads its weights for each
-case. The thresholds of the audit were chosen on seeds below 100, so published figures start at seed 100. The values of
-the faults, such as a temperature, are drawn at random for each seed.
+`vllm serve`: a proxy between server and audit changes requests and answers, and the server reloads its weights if a
+case needs others. The thresholds of the audit were chosen on seeds below 100, so published results start at seed 100.
+The values of the faults, such as a temperature, are drawn at random for each seed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _sampling_fault(name: str, value: float) -> Case:
 
 
 def cases(seed: int, folder: Path) -> Iterator[Case]:
-    """Yield each fault once, with values drawn by the seed; the first case is a healthy server."""
+    """Yield a healthy server, then each fault once, with values drawn by the seed."""
     draw = random.Random(seed)
     sign = draw.choice((-1, 1))
     yield Case("nothing wrong", ())
@@ -250,7 +250,7 @@ def _fill_cache(url: str, folder: Path) -> None:
 def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
     """Return whether exactly the injected faults were reported, whether values are right, and the reported families.
 
-    The second item is None if the case has no expected values, or if a fault was not reported.
+    The second value is None if the case has no expected values, or if a fault was not reported.
     """
     faults = {answer.family: answer for answer in found.select(FAULT)}
     expected_families = [family.split() for family in case.families]

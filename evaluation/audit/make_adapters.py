@@ -22,7 +22,7 @@ _SIZE, _DRIFT = 0.05, 0.014
 
 
 def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
-    """Write an adapter to FOLDER/checkpoint-STEP for each step, scaled by the value of the step; return `folder`."""
+    """Write an adapter to FOLDER/checkpoint-STEP for each step (step -> scale of its matrices); return `folder`."""
     state = load_rounded(base, "float32").state_dict()
     generator = torch.Generator().manual_seed(5)
     tensors = {}

@@ -1,4 +1,4 @@
-"""Run TRL's GRPOTrainer on a tiny model with `log_completions`: `trl_run.py FOLDER SEED STEPS KEY=VALUE...`."""
+"""Run TRL's GRPOTrainer on a tiny model, and save logs and completions: `trl_run.py FOLDER SEED STEPS KEY=VALUE...`."""
 
 import json
 import os

@@ -113,7 +113,7 @@ def releases_with(known: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _keys(known: Mapping[str, Any], name: str) -> list[str]:
-    """Return the options that a name stands for: the option itself, or dotted options that end with the name."""
+    """Return the options that a name means: the option itself, or dotted options that end with the name."""
     if name in known["options"]:
         return [name]
     return [option for option in known["options"] if option.endswith(f".{name}")]
@@ -144,7 +144,7 @@ def releases_with_options(framework: str, text: str, known: Mapping[str, Any]) -
 
 
 def describe_misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) -> str:
-    """Return what is wrong with an edit's bound: it has releases without one of its options, or no known release."""
+    """Return the problem of an edit's bound: releases that lack one of its options, or no known release; else ''."""
     fitting_releases = releases_with_options(framework, text, known)
     if fitting_releases is None:
         return ""

@@ -1,4 +1,4 @@
-"""Check each catalog claim in the source of every release, not only at the ends of its range.
+"""Check the catalog's claims about source code in every final release, not only at the ends of their ranges.
 
 A claim of the catalog with `read` names files of a wheel and a pattern; one of the files matches the pattern in each
 release where the issue can occur. `python -m evaluation.catalog.ranges` searches every final release on the package

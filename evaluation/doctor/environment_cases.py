@@ -1,4 +1,4 @@
-"""Define broken and healthy environments for measuring doctor.
+"""Define the broken and healthy environments on which doctor is measured.
 
 Each case of CASES has a name, a base of BASES, a function that changes a copy of the base, and a label. The label is a
 tuple of codes: doctor must report at least one of them. Without a label the environment is healthy. The functions get

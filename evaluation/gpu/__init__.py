@@ -1,1 +1,1 @@
-"""GPU checks that fit into ten minutes."""
+"""Checks and profiles that need a GPU, and fit into ten minutes."""

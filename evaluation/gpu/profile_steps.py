@@ -1,7 +1,7 @@
 """Profile three steps of a random 0.5B model: `python -m evaluation.gpu.profile_steps cuda|cpu`.
 
-Prints JSON: the operations that take most time, seconds of each phase of a step, and peak memory beside an
-estimate from the parameters. On a CPU the model is tiny and the figures mean nothing.
+Prints JSON: the operations that take most time, the seconds of each phase of a step, and the peak memory with an
+estimate from the number of parameters. On a CPU the model is tiny, which only checks that the program runs.
 """
 
 from __future__ import annotations

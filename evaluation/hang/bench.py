@@ -238,7 +238,7 @@ def save_snapshot(snapshot: object, path: Path) -> None:
 
 
 def render_figures(rows: list[dict[str, object]]) -> str:
-    """Render the figures and the confusion table as text."""
+    """Render the totals and the confusion table as text."""
     hangs = [row for row in rows if not row["healthy"]]
     healthy_rows = [row for row in rows if row["healthy"]]
     count = {
@@ -260,7 +260,7 @@ def render_figures(rows: list[dict[str, object]]) -> str:
 
 
 def render_markdown(rows: list[dict[str, object]]) -> str:
-    """Render the figures as Markdown: a confusion table, then each program with its runs."""
+    """Render the results as Markdown: a confusion table, then each program with its runs."""
     pairs = Counter(
         ("/".join(row["expected"]) or "none", row["cause"] if row["outcome"] == HANG else row["outcome"])
         for row in rows

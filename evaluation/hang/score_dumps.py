@@ -64,7 +64,7 @@ def grade(label: dict[str, Any], outcome: str, code: str) -> str:
 
 
 def render_figures(rows: list[dict[str, Any]]) -> str:
-    """Render the figures by group of labels."""
+    """Render the counts of grades by group of labels."""
     lines = [f"{'label':<16}{'dumps':>6}{'read':>6}{'right':>7}{'unknown':>9}{'missed':>8}{'false':>7}"]
     for name in ("confirmed", "not confirmed", "healthy", ""):
         chosen = [row for row in rows if name in ("", row["group"])]
@@ -80,7 +80,7 @@ def render_figures(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Score each dump of a folder, and print the grades and the figures."""
+    """Score each dump of a folder, and print the grades and their counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

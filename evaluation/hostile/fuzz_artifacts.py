@@ -1,6 +1,6 @@
 """Fuzz `audit RUN` with damaged run folders: `python -m evaluation.hostile.fuzz_artifacts COUNT [SEED]`.
 
-This program is separate from `fuzz_readers` because it imports writers of the tests that need the trainer's packages.
+The program is separate from `fuzz_readers`, because it imports writers of the tests that need the trainer's packages.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Fuzz every reader of untrusted files with damaged and hostile input.
+"""Fuzz the readers of untrusted files with damaged and hostile input.
 
 `python -m evaluation.hostile.fuzz_readers COUNT [SEED [READER...]]`
 

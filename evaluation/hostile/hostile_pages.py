@@ -1,4 +1,4 @@
-"""Generate hostile text for HTML pages, and list the elements and links that two HTML parsers find in a page."""
+"""Generate hostile text for HTML pages, and list the elements and links that HTML parsers find in a page."""
 
 from __future__ import annotations
 

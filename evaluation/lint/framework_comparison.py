@@ -1,4 +1,4 @@
-"""Compare lint's rules with the checks of the frameworks: lint must report exactly what a framework refuses.
+"""Compare lint's rules with the frameworks' own checks: lint must report what a framework refuses, and nothing else.
 
     python evaluation/lint/framework_comparison.py trl|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
     python evaluation/lint/framework_comparison.py easyr1 PYTHON --source DIR
@@ -201,7 +201,7 @@ class Framework:
     Attributes:
         program: Program that runs in PYTHON: reads the combinations from stdin, prints the version and all refusals.
         settings: Values of each setting.
-        rules: Names of lint rules for these settings, besides the declared ones.
+        rules: Names of the lint rules that are compared, besides the declared ones.
         command: Command line for lint, to which the settings are added.
     """
 

@@ -2,10 +2,10 @@
 
     PYTHONPATH=SOURCES python evaluation/lint/parser_cases.py trl VERSION --others FILE... --count 200 > CASES.json
 
-Runs in an environment with the framework, on the standard library. SOURCES is the folder with the unpacked release, and
-folders with what its parser imports. Nothing of the framework is replaced; of OpenRLHF only the statements that build
-its parser are executed, because its modules import engines. `--others` are results for other releases and frameworks:
-this parser is given their options as mistakes.
+The program itself needs only the standard library. SOURCES are the folder of the unpacked release, and folders of what
+its parser imports. Nothing of the framework is replaced; of OpenRLHF only the statements that build its parser are
+executed, because its modules import engines. `--others` are results of this program for other releases and frameworks,
+whose options serve as mistakes.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def openrlhf_parser() -> argparse.ArgumentParser:
 
 
 def is_standard(statement: ast.Import | ast.ImportFrom) -> bool:
-    """Say whether an import takes its names from the standard library."""
+    """Return whether a statement imports from the standard library."""
     module = statement.names[0].name if isinstance(statement, ast.Import) else statement.module or ""
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
 def judge_with(parser: argparse.ArgumentParser) -> Judge:
-    """Return a function that gives the message with which the parser refuses words, or nothing."""
+    """Return a function that returns the message with which the parser refuses a command line, or ''."""
 
     def judge(words: list[str]) -> str:
         printed = io.StringIO()
@@ -181,14 +181,14 @@ WRONG = {"int": ["abc", "1.5", "1e3"], "float": ["high", "1,5"], "bool": ["maybe
 
 
 class Generator:
-    """Makes command lines of a framework's options."""
+    """Generate command lines from a framework's options."""
 
     def __init__(self, options: list[Option], others: list[str], random_: random.Random, hydra: bool) -> None:
         self.random, self.hydra, self.others = random_, hydra, others
         self.usable = [item for item in options if item["choices"] or item["kind"] in {*VALUES, "flag"}]
 
     def words(self, option: Option, value: str | None = None) -> list[str]:
-        """Return an option with a right value, or with the given one."""
+        """Return the words of an option with a correct value, or with the given one."""
         if self.hydra:
             return [f"{option['name']}={value or self.random.choice(VALUES[option['kind']])}"]
         name = self.random.choice(option["names"])
@@ -200,7 +200,7 @@ class Generator:
         return [f"{name}={value}"] if joined else [name, value]
 
     def mistake(self, kind: str) -> list[str]:
-        """Return words with a mistake of a kind; the parser decides whether it is one."""
+        """Return the words of an option with a mistake of a kind; the parser decides whether it refuses it."""
         option = self.random.choice(self.usable)
         if kind == "misspelt":
             option = self.random.choice([item for item in self.usable if len(item["name"]) > 7])
@@ -226,7 +226,7 @@ class Generator:
         return [option["name"]]
 
     def case(self) -> tuple[str, list[str]]:
-        """Return the kind of mistake, and the words."""
+        """Return a kind of mistake, or none, and a command line with it."""
         kinds = ["none", "none", "misspelt", "foreign", "foreign", "type"]
         kind = self.random.choice(kinds if self.hydra else [*kinds, "choice", "value missing"])
         required = [item for item in self.usable if item.get("required")]

@@ -1,4 +1,4 @@
-"""Compare what frameworks' own parsers accept and refuse with lint's errors about single options.
+"""Compare lint's errors about single options with the verdicts of the frameworks' own parsers.
 
     python -m evaluation.lint.parser_comparison CASES.json... [--show 5]
 

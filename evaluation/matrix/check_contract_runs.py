@@ -1,4 +1,4 @@
-"""Test how contract_in_cell classifies errors, and how contract_runs compares outcomes with static verdicts."""
+"""Tests of contract_in_cell's classification of errors, and of contract_runs' comparison with static verdicts."""
 
 from __future__ import annotations
 

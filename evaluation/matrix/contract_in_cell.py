@@ -2,7 +2,7 @@
 
     python contract_in_cell.py RELEASE_OF_VLLM FOLDER_OF_A_TRL...
 
-Run by the interpreter of an environment with that vLLM. A path is one way in which TRL uses vLLM: the imports, the
+The interpreter is that of an environment with this vLLM. A path is one way in which TRL uses vLLM: the imports, the
 trainer with a colocated engine, TRL's server, `vllm serve`. Prints one JSON document: for each TRL and path `served`,
 `broken` or `unknown`, and the last message. Both packages run unmodified except for two stand-ins: the engine behind
 vLLM's front end accepts calls, serialises them as vLLM does, and returns nothing; and TRL's server runs in this process

@@ -1,4 +1,4 @@
-"""Record which source lines of the behaviour rules are in released wheels, for tests without a network.
+"""Record which source lines that the behaviour rules of the contract layer name are in released wheels.
 
 `python -m evaluation.matrix.contract_lines --wheels DIR` writes tests/matrix/contract_lines.json.
 """

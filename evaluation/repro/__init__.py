@@ -1,1 +1,1 @@
-"""Measurements in cells on which pages of docs rest."""
+"""Measurements in cells; pages in docs/ report their results."""

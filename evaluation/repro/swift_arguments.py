@@ -1,4 +1,4 @@
-"""CFG001: run ms-swift's own argument classes on rollout modes and resources, and record what they refuse.
+"""CFG001: construct ms-swift's own argument class for rollout modes and resources, and record what it refuses.
 
 Each rank constructs `RLHFArguments` of the installed ms-swift in its own process, as `swift rlhf` does, with the
 variables that torchrun sets. The accelerators are a stand-in (`evaluation/repro/accelerators`); the ranks are real and

@@ -1,4 +1,4 @@
-"""Measure the symptom search: related phrases must find a correct code in the first three, unrelated ones nothing.
+"""Measure the search of `explain`: a symptom must find a correct code in the first three, an unrelated phrase none.
 
 `python -m evaluation.search.phrases [FILE]` prints the counts and every phrase with a wrong result. A line of FILE is a
 phrase, a tab, and the correct codes (separated by commas) or `none`.
@@ -24,7 +24,7 @@ def search_codes(phrase: str) -> list[str]:
 
 
 def main() -> int:
-    """Print the figures and the wrong results."""
+    """Print the counts and the wrong results."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else PHRASES
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     related = right = unrelated = silent = 0

@@ -119,7 +119,7 @@ def fit_to_model(value, name=""):
 
 
 def fuzz_operation(operation, kind, examples, session, counts) -> None:
-    """Send requests of a kind (allowed, folded: fitted to the model, or forbidden) to one operation."""
+    """Send requests of a kind to one operation: allowed, `folded` (fitted to the model) or forbidden."""
     mode = GenerationMode.NEGATIVE if kind == "forbidden" else GenerationMode.POSITIVE
 
     @seed(counts.count)

@@ -1,6 +1,6 @@
 """Start each kind of real rollout server, run one check against each, and print a table.
 
-python -m evaluation.trainer.try_servers --cells FOLDER [--trl FOLDER]... [--only PART] [--json FILE]
+    python -m evaluation.trainer.try_servers --cells FOLDER [--trl FOLDER]... [--only PART] [--json FILE]
 
 A server that does not start, or fails the check, gets a row with its error. `--trl FOLDER` is a folder with
 another release of TRL, installed without its dependencies (`uv pip install --no-deps --target FOLDER trl==1.10.0`);

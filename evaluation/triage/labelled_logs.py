@@ -1,10 +1,10 @@
-"""Score triage on logs whose cause is known: `python -m evaluation.triage.labelled_logs DIR`.
+"""Score triage on logs that are labelled with their cause: `python -m evaluation.triage.labelled_logs DIR`.
 
 DIR has a folder for each label: a code, `clean` (successful runs and unrelated logs) or `unknown` (failures that no
 known issue describes). A log is named correctly if the first candidate is its label. A folder name with two codes, such
 as `SYN010+ENG001`, has the root cause first, then the consequence that must not be taken for the cause.
 
-`first_judgement.json` in DIR has the first verdicts of triage on logs that were made after the rules. Their figures do
+`first_judgement.json` in DIR has the first verdicts of triage on logs that were made after the rules. Their scores do
 not change when rules change, and are printed in addition. A DIR with `labels.jsonl` is scored by
 `evaluation.triage.threads` instead.
 """
@@ -164,7 +164,7 @@ def evaluate(folder: Path) -> list[Outcome]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return the figures: recall, macro recall, precision, false alarms, recall and precision by family, wrong logs."""
+    """Return the scores: recall, macro recall, precision, false alarms, recall and precision by family, wrong logs."""
     by_code: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_code[outcome.label].append(outcome)
@@ -210,7 +210,7 @@ def _family(family: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
 
 
 def render_table(result: dict[str, object]) -> str:
-    """Render the figures as a Markdown table and a summary."""
+    """Render the scores as a Markdown table and a summary."""
     lines = ["| family | codes | recall | precision |", "|---|---|---|---|"]
     families = result["families"]
     assert isinstance(families, dict)
@@ -237,7 +237,7 @@ def _interval(result: dict[str, object]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the figures; return 1 if they miss the goals."""
+    """Print the scores; return 1 if they miss the goals."""
     parser = argparse.ArgumentParser(prog="python -m evaluation.triage.labelled_logs", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--format", choices=("markdown", "json"), default="markdown")

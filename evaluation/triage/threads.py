@@ -132,7 +132,7 @@ def table_row(thread: Thread) -> str:
 
 
 def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
-    """Return the hits and the number of cases of each figure."""
+    """Return for each score its hits and its number of cases."""
     rows: dict[str, list[Thread]] = defaultdict(list)
     for thread in threads:
         rows[table_row(thread)].append(thread)
@@ -175,7 +175,7 @@ def _share(cases: Iterable[bool]) -> tuple[int, int]:
 
 
 def render_table(threads: Sequence[Thread]) -> str:
-    """Render the figures as a Markdown table."""
+    """Render the scores as a Markdown table."""
     lines = ["| figure | threads | share |", "|---|---|---|"]
     for name, (hits, of) in shares(threads).items():
         lines.append(f"| {name} | {hits}/{of} | {f'{hits / of:.2f}' if of else '-'} |")
@@ -198,7 +198,7 @@ def misses(threads: Sequence[Thread]) -> str:
 
 
 def build_document(threads: Sequence[Thread]) -> dict[str, object]:
-    """Return the figures and the threads as a JSON document."""
+    """Return the scores and the threads as a JSON document."""
     return {
         "threads": [asdict(thread) for thread in threads],
         "shares": {name: list(share) for name, share in shares(threads).items()},

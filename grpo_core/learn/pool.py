@@ -1,4 +1,4 @@
-"""Collect the groups sampled for one step; dynamic sampling (DAPO) samples more until enough groups differ."""
+"""Collect the groups sampled for one step; dynamic sampling (DAPO) samples more until enough have a reward signal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pool:
         self.rounds += 1
 
     def ready(self) -> bool:
-        """Return whether the step can train; with dynamic sampling, if enough groups differ or no tries are left."""
+        """Return whether the step can train; dynamic sampling needs enough groups with a signal, or no tries left."""
         if not self._dynamic:
             return self.rounds > 0
         return sum(map(has_signal, self.groups)) >= self._size or self.rounds > self._tries

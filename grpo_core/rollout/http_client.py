@@ -57,9 +57,8 @@ class HttpClient:
         """Call the server, and return the JSON object of an answer with status 200; for the arguments see `call`.
 
         Raises:
-            EngineError: The server refused the call, or its answer is no JSON object.
-            EngineUnreachableError: The server can't be reached, or expects another token.
             EngineTimeoutError: There was no answer in time.
+            EngineError: The server can't be reached or refused the call, or its answer is no JSON object.
         """
         return self.parse_object(path, *self.call(method, path, body, **options))
 

@@ -1,4 +1,7 @@
-"""Implement the engines behind `python -m grpo_core serve`: on a running server, or in a process of the trainer."""
+"""Implement the engines that sample on grpo_core's own rollout server, running or as a child process of the trainer.
+
+`engine_for` connects to a running server, which may also be `vllm serve`.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,7 @@ def engine_for(
         token: Token of the server.
 
     Raises:
-        EngineError: Nobody there, or a server that can't be trained with; says what it lacks and why.
+        EngineError: No server answers, or it can't be used for training; the message says what it lacks and why.
     """
     connection: dict[str, Any] = {"timeout_s": options.timeout_s, "token": token}
     engine: Engine

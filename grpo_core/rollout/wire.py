@@ -72,7 +72,7 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
 
 
 def decode_capabilities(body: Any, engine: str) -> Capabilities:
-    """Return the capabilities that a server of any release sent: unknown fields are ignored, optional ones may lack.
+    """Return the capabilities that a server of any release sent; fields may be unknown (ignored) or absent (default).
 
     Raises:
         EngineError: The body is not a dictionary of capabilities.

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of grpo_core run and give their documented results."""
+"""The examples in the docstrings of grpo_core, and of repro's server_start, give their documented results."""
 
 import doctest
 import importlib

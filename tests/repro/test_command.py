@@ -1,4 +1,4 @@
-"""The repro command prints one document on stdout, refuses wrong usage in one line, and has the right exit codes."""
+"""The repro command refuses wrong usage in one line, prints results on stdout, and has the documented exit codes."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_escaped_document_parses_equal():
 
 
 def test_missing_hypothesis_is_explained(run_command, monkeypatch):
-    """The search exits with 2 and prints how to install Hypothesis."""
+    """`fuzz` exits with 2 and prints how to install Hypothesis."""
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     done = run_command("fuzz", "--engine", "v1")
     assert (done.returncode, done.stdout) == (2, "")
@@ -62,7 +62,7 @@ def test_missing_hypothesis_is_explained(run_command, monkeypatch):
 
 
 def test_killed_search_is_reported():
-    """A search that fails or is killed raises an error with its seed, and leaves no process."""
+    """A search of the fuzzer that fails or is killed raises an error with its seed, and leaves no process."""
     program = (
         "import os, signal\n"
         "from repro.fuzz import search\n"
@@ -90,7 +90,7 @@ def test_missing_package_is_an_error_not_a_pass(run_toys):
 
 
 def test_stdout_is_one_document(run_toys):
-    """Everything that an attempt prints, also directly to the file descriptor, goes to stderr."""
+    """Text that an attempt prints, also to the file descriptor, goes to stderr; stdout has one JSON document."""
     done = run_toys("run", "TOY001", "--trigger", "chatter", "--json")
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.repro.v1"
@@ -134,7 +134,7 @@ def test_mitigation_is_compared_with_the_unmitigated_trigger(run_toys):
 
 
 def test_list_names_every_code_and_its_json_every_trigger_and_mitigation(run_command):
-    """The text has a line for each code; each mitigation in the JSON names existing triggers."""
+    """The text has a line for each code, and the JSON has each code's triggers and mitigations."""
     assert [line.split()[0] for line in run_command("list").stdout.splitlines()] == list(REPROS)
     document = json.loads(run_command("list", "--json").stdout)
     for code, entry in REPROS.items():

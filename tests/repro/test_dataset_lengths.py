@@ -1,4 +1,4 @@
-"""The generated data sets of the length repro are fixed, and only the large one fails on a released vLLM scheduler."""
+"""The data sets of dataset_lengths are fixed, and only the large one makes a released vLLM scheduler fail."""
 
 import doctest
 import json

@@ -1,4 +1,4 @@
-"""Several callers of one fake engine overlap without a lock, and get their own completions with the right lock."""
+"""Callers of one fake V0 engine overlap without a lock, and get their own completions with the right lock."""
 
 import threading
 

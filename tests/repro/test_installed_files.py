@@ -1,4 +1,4 @@
-"""Installed upstream packages are found, and files that differ from the release are named."""
+"""Installed upstream packages and their source are found, and files that differ from the wheel are named."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Repros count right results, recognise affected releases in upstream's source, and plan each mitigation."""
+"""Parts of the repros that need no upstream package: counts of results, affected releases, plans, and log-probs."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def upstream(tmp_path):
 
 @pytest.fixture
 def repro(toys, upstream):
-    """Return a toy repro whose triggers fail upstream, with the expected assertion and with another."""
+    """Return a toy repro with two more triggers, which fail in upstream's code: as expected, and otherwise."""
     expected = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
     other = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
     base = toys.REPROS["TOY001"]
@@ -110,7 +110,7 @@ def test_failure_is_matched_by_statement_function_or_text(repro, upstream, sough
 
 
 def test_mitigation_with_another_assertion_does_not_help(repro):
-    """The detail tells whether the same or another assertion failed under the mitigation."""
+    """The detail says whether the same or another assertion failed with the mitigation."""
     assert judge.run_attempt(repro, "sought", "helps").detail == "the same assertion"
     observed = judge.run_attempt(repro, "other", "helps")
     assert (observed.outcome, observed.detail) == (
@@ -138,15 +138,15 @@ def test_harness_failure_is_an_error(repro, trigger):
     ],
 )
 def test_silent_failure_is_judged_by_its_counts(repro, mitigation, outcome, as_recorded):
-    """A lost token reproduces a silent failure; a mitigation helps only if all the work was done."""
+    """A lost token reproduces a silent failure; a mitigation helps only if the tally is complete."""
     observed = judge.run_attempt(repro, "silent", mitigation)
     assert (observed.outcome, observed.as_recorded) == (outcome, as_recorded)
     if mitigation == "helps":
         assert (observed.finished, observed.expected, observed.tokens) == (2, 2, 5)
 
 
-def test_finished_work_is_not_reproduced(repro):
-    """A repro that expects an exception is not reproduced by finished work."""
+def test_expected_exception_that_does_not_occur_is_not_reproduced(repro):
+    """A trigger that should raise is not reproduced if it returns a tally."""
     observed = judge.run_attempt(repro, "chatter", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
 

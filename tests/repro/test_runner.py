@@ -1,4 +1,4 @@
-"""Each attempt runs in its own process: hangs, crashes and failed imports become outcomes, and leave no process."""
+"""Attempts run in processes of a worker: hangs, crashes and failed imports become outcomes, and leave no process."""
 
 import os
 import signal

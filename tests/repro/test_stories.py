@@ -1,4 +1,4 @@
-"""Stories (sequences of engine calls) are played, described, saved and searched, on a toy engine with one number."""
+"""Stories (sequences of engine calls) are played, described, saved and searched for, on a toy engine."""
 
 import json
 
@@ -55,7 +55,7 @@ class BrokenActions(CounterActions):
 
 
 def test_story_description():
-    """The description has numbered calls, the state after each, and the finding of the last one."""
+    """Playing gives numbered lines with the state after each step, the steps that were played, and the finding."""
     lines, done, finding = stories.play(CounterActions(high=True), [UP, UP, UP])
     assert lines == [
         "1. raise(by=1): Raise the number. [number: 2]",

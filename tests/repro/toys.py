@@ -1,7 +1,7 @@
-"""Define toy repros for testing the runner: attempts that hang, crash, print or lose a token.
+"""Define toy repros for tests: attempts that hang, crash, print, fail or lose a token.
 
-The worker imports this module by its name as its registry, so it needs nothing else of the tests. A toy that a test
-observes from outside opens the FIFO named in TOY_FIFO, and keeps it open until its process ends.
+The worker imports this module by its name as its registry, so the module needs nothing else of the tests. `hang` and
+`escape` open the FIFO named in TOY_FIFO, so that a test can observe the end of their processes.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from repro.base import InapplicableError, Repro, Tally, TriedMitigation, Trigger
 
 
 def hang(_mitigation):
-    """Start a child process that waits forever, and wait forever."""
+    """Wait forever; with TOY_FIFO, first start a child process that also waits forever."""
     fifo = os.environ.get("TOY_FIFO")
     if fifo:
         policy = os.open(fifo, os.O_WRONLY)

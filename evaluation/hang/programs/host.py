@@ -1,4 +1,4 @@
-"""Hang in a selected way, without PyTorch: `python host.py CASE`.
+"""Hang in a selected way, or work, with the processes of one machine and without PyTorch: `python host.py CASE`.
 
 CASE is the name of a function. Each process prints its role and pid before it hangs. The role `culprit` is that of the
 process that blocks the others; in a deadlock every process has it. A waiting process is a `victim`. Functions whose

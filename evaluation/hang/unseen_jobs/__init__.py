@@ -1,1 +1,1 @@
-"""Start unseen stuck and healthy jobs, and record the verdict of `hang` for each."""
+"""Stuck and healthy jobs that were labelled before the first run of `hang` on them, and a program that runs them."""

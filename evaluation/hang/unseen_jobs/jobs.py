@@ -1,4 +1,4 @@
-"""Read the job descriptions, start a job in its own folder, and end its processes."""
+"""Read descriptions of jobs from the files *.jobs, start a job in its own folder, and end its processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ HERE = pathlib.Path(__file__).parent
 
 @dataclasses.dataclass
 class Job:
-    """One job: its label, the commands that start it, and the text of its programs."""
+    """A job's description.
+
+    Attributes:
+        name: Name of the job.
+        state: `stuck` or `healthy`.
+        fields: Its label and options, as `key: value` lines.
+        starts: The commands that start it.
+        programs: Text of its programs, by file name.
+    """
 
     name: str
     state: str
@@ -37,7 +45,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        """Return one line with everything that was decided before the first run."""
+        """Return the label, which was decided before the first run, as a line of tab-separated values."""
         parts = (self.fields.get(key, "") for key in ("kind", "culprit", "cause", "accept"))
         return "\t".join((self.name, self.state, *parts))
 
@@ -64,7 +72,7 @@ def read_jobs(folder: pathlib.Path = HERE) -> list[Job]:
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Return TCP ports that nobody uses at the moment."""
+    """Return TCP ports that are free at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for port in sockets:
@@ -129,7 +137,11 @@ class RunningJob:
         )
 
     def wait_until_ready(self, timeout_s: float = 120.0) -> dict[str, int]:
-        """Return the pid of each role as soon as all have reported."""
+        """Wait until all roles have reported, and return the pid of each.
+
+        Raises:
+            TimeoutError: A role has not reported in time.
+        """
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             reported = {
@@ -143,7 +155,7 @@ class RunningJob:
         raise TimeoutError(f"{self.job.name}: not ready: {sorted(missing)}")
 
     def end(self) -> None:
-        """End every process of the job, stopped ones too."""
+        """Kill every process of the job, also stopped ones, and close its files."""
         for _ in range(3):
             for pid in find_pids(self.folder):
                 with contextlib.suppress(ProcessLookupError):

@@ -45,7 +45,14 @@ def describe_processes(folder: pathlib.Path) -> str:
 
 
 def run_job(job: Job, age_s: float, tool: bool, out: pathlib.Path) -> str:
-    """Start a job, run the tool when it has reached its state, and record the answers."""
+    """Start a job, wait until it has reached its state, run `hang` on it, and write the record to `out`.
+
+    Args:
+        job: The job.
+        age_s: Seconds to wait between the state and the first run of `hang`.
+        tool: Whether `hang` runs; otherwise only the processes are recorded.
+        out: Folder for records and snapshots.
+    """
     folder = pathlib.Path(tempfile.mkdtemp(prefix="job", dir="/tmp"))
     running = RunningJob(job, folder)
     runs: list[dict[str, Any]] = []

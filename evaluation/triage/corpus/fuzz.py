@@ -157,7 +157,7 @@ def peak_memory_mb(path: Path) -> int:
 
 
 def main() -> None:
-    """Fuzz with hostile files, lines and logs, and print the figures."""
+    """Fuzz with hostile files, lines and logs, and print the costs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=2000)

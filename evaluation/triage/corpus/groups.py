@@ -1,4 +1,4 @@
-"""Define the main cases of the corpus: programs, their environments, and the issues that they cause."""
+"""Define the main cases of the corpus: short programs, their environments, and the issues that they cause."""
 # ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define cases that were written after the triage rules, and judged once before the rules were tuned on them.
+"""Define cases of the corpus that were written after the triage rules, and triaged once before rules changed for them.
 
 `tests/diagnostics/logs/first_judgement.json` has the first verdicts.
 """

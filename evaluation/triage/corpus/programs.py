@@ -1,4 +1,4 @@
-"""Define cases with several processes: engines, launchers and Ray."""
+"""Define cases of the corpus that need their own process or several processes: engines, launchers and Ray."""
 # ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define programs that succeed with noisy output, for which triage must report nothing."""
+"""Define cases of the corpus that succeed with noisy output, in which triage must not report a failure."""
 # ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations

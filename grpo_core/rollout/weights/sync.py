@@ -76,7 +76,7 @@ class TensorFile:
 
 
 class Sender:
-    """Sends weights through shared memory or in the body of a request."""
+    """Sends policy versions through shared memory or in the body of a request."""
 
     def __init__(
         self, kind: str, load: Callable[[str, int], int], upload: Callable[[TensorFile, int], int]
@@ -117,7 +117,7 @@ class Sender:
 
 
 class SharedMemory:
-    """Yield the path of sealed shared memory that contains a file; the memory is closed afterwards.
+    """Sealed shared memory for a file, which another process opens by its path; freed with the object.
 
     Attributes:
         name: The path by which another process opens it.

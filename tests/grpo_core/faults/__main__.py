@@ -1,4 +1,4 @@
-"""Inject every kind of fault into every phase of a training run, and print each outcome as a line of JSON.
+"""Inject each kind of fault into the phases of a training run where it applies; print each outcome as a line of JSON.
 
 `python -m tests.grpo_core.faults` runs all cases, with `--quick` one case of each kind, with `--only garbage/probe` one
 kind and phase.

@@ -82,7 +82,7 @@ def our_advantages(groups, **settings):
 
 def compare_dialects(release, their_loss, their_advantages, length_epsilon=0.0):
     """Compare the dialects of one release of a peer with the peer's own loss and advantages."""
-    worst = Worst()
+    worst = LargestDifferences()
     for record in (item for item in DIALECTS.values() if item.release == release):
         options = {
             name.removeprefix("advantage_"): value
@@ -111,8 +111,8 @@ def reward_groups(seed):
     return [*random.tolist(), [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
 
 
-class Worst(dict):
-    """Dictionary from case to the largest difference seen."""
+class LargestDifferences(dict):
+    """Dictionary from case to the largest difference that was added for it."""
 
     def add(self, name, *pairs):
         """Record the relative difference of each pair (actual, expected) for a case."""

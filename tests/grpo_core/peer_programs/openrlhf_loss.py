@@ -18,7 +18,7 @@ from common import (
     LENGTHS,
     PARTS,
     SEEDS,
-    Worst,
+    LargestDifferences,
     compare_dialects,
     our_advantages,
     our_loss,
@@ -97,7 +97,7 @@ def openrlhf_loss(data, *, kind, token_level, dual_clip=None, kl=None, correctio
 
 def loss_differences():
     """Return the largest difference per loss setting."""
-    worst = Worst()
+    worst = LargestDifferences()
     kinds = (("ppo", True), ("ppo", False), ("gspo", False))
     for (kind, token_level), dual_clip, kl, correction in itertools.product(
         kinds, (None, 3.0), (None, "k1", "k2", "k3"), CORRECTIONS
@@ -150,7 +150,7 @@ def openrlhf_advantages(rewards, estimator):
 
 def advantage_differences():
     """Return the largest difference per advantage estimator."""
-    worst = Worst()
+    worst = LargestDifferences()
     for seed in SEEDS:
         groups = reward_groups(seed)
         rewards = torch.tensor(groups).flatten()

@@ -15,7 +15,7 @@ from common import (
     LONGEST,
     PARTS,
     SEEDS,
-    Worst,
+    LargestDifferences,
     compare_dialects,
     our_advantages,
     our_loss,
@@ -105,7 +105,7 @@ def swift_loss(data, *, loss, level="token", beta=0.04, delta=None, correction=N
 
 def loss_differences():
     """Return the largest difference per loss type."""
-    worst = Worst()
+    worst = LargestDifferences()
     for loss, level, beta, delta, correction in itertools.product(
         LOSSES,
         ("token", "sequence", "sequence_token"),
@@ -135,7 +135,7 @@ def advantage_differences():
     """Return the largest difference per advantage estimator."""
     from swift.rl_core.advantage import compute_advantages
 
-    worst = Worst()
+    worst = LargestDifferences()
     for seed in SEEDS:
         groups = reward_groups(seed)
         rewards = torch.tensor(groups).flatten()[:, None]

@@ -16,7 +16,7 @@ from common import (
     LONGEST,
     PARTS,
     SEEDS,
-    Worst,
+    LargestDifferences,
     compare_dialects,
     our_advantages,
     our_loss,
@@ -112,7 +112,7 @@ def verl_loss(data, *, loss, aggregation="token-mean", kl=None, correction=None,
 
 def loss_differences():
     """Return the largest difference per loss setting."""
-    worst = Worst()
+    worst = LargestDifferences()
     for loss, aggregation, kl, correction, level in itertools.product(
         LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence")
     ):
@@ -163,7 +163,7 @@ def verl_advantages(groups, function, **options):
 
 def advantage_differences():
     """Return the largest difference per advantage estimator."""
-    worst = Worst()
+    worst = LargestDifferences()
     for seed in SEEDS:
         groups = reward_groups(seed)
         verls = functools.partial(verl_advantages, groups)

@@ -1,8 +1,8 @@
-"""In a cell, break one part of the V1 scheduler driver at a time, and record which check detects it.
+"""In a cell, break one part of the driver of vLLM's V1 scheduler at a time, and record which check detects it.
 
-vLLM is unmodified; only the simulated parts of the driver are broken. The program prints one JSON document with the
-finding for each broken engine. The assertions are in tests/repro/test_fuzzer_in_cells.py, which runs outside of the
-cell.
+vLLM's files are unmodified; the engines below misuse the scheduler or the simulated runner. The program prints one
+JSON document with the findings for each broken engine. The assertions are in tests/repro/test_fuzzer_in_cells.py,
+which runs outside of the cell.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETUP = {"chunked": True, "prefix_caching": True}
 
 
 class SkipsAnUpdate(V1Engine):
-    """An engine whose second output never reaches the scheduler."""
+    """An engine that drops its second output, so that it never reaches the scheduler."""
 
     updates = 0
 
@@ -71,7 +71,7 @@ class EndsTwice(V1Engine):
 
 
 class LosesAnOutput(V1Engine):
-    """An engine that never delivers the last output of a request."""
+    """An engine that does not deliver the last output of a request."""
 
     def deliver(self, outputs):
         for client in outputs.values():
@@ -152,7 +152,7 @@ class WithholdsAToken(V1Engine):
 
 
 def finding(engine):
-    """Return the findings of a story on this engine, with plain and with asynchronous scheduling."""
+    """Play the story on this engine; return the finding, or None, with plain and with asynchronous scheduling."""
     actions = type("Actions", (V1Actions,), {"make_engine": engine})
     result = {}
     for asynchronous in (False, True):

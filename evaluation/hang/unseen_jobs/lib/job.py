@@ -1,4 +1,4 @@
-"""Help the programs of the unseen jobs report their state and start their ranks."""
+"""Functions for the programs of the unseen jobs: report a state, wait for a role, start ranks, compute."""
 
 import os
 import pathlib
