@@ -166,7 +166,7 @@ def print_row(name: str, findings: dict[str, set[str]], healthy: dict[str, set[s
 
 
 def format_families(audit: Any, wanted: str = "") -> str:
-    """Return the fault families that an audit names, as text; mark `wanted` if it is missing."""
+    """Return the fault families that an audit names, as text; add `wanted` in brackets if it is missing."""
     families = sorted({answer.family for answer in audit.results if answer.outcome == FAULT})
     listed = ", ".join(f"`{family}`" for family in families) or "-"
     return listed if not wanted or wanted in families else f"{listed} (wanted `{wanted}`)"

@@ -1,4 +1,4 @@
-"""Fuzz a real server process by its OpenAPI description with schemathesis, and print the results.
+"""Fuzz a process of grpo_core's rollout server by its OpenAPI description with schemathesis, and print the results.
 
 Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed; the server runs in SERVER_PYTHON,
     which has torch. Four kinds of requests are sent: requests that the description allows; the same with values that
@@ -60,7 +60,7 @@ MODEL_VALUES = {  # fields that fit_to_model keeps, and how it maps their intege
 
 @dataclass
 class ResponseCounts:
-    """Counts of responses by operation and status, and the faults."""
+    """Counts of responses by operation and status, and descriptions of the faults found."""
 
     statuses: dict[str, Counter] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)

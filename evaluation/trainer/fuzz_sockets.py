@@ -1,4 +1,4 @@
-"""Send malformed requests to a real server over raw sockets, and print the results.
+"""Send malformed requests to a process of grpo_core's rollout server over raw sockets, and print the results.
 
 Usage: fuzz_sockets.py [REQUESTS] [SEED] [PYTHON]. Requests are built from valid and invalid parts, then cut,
     bit-flipped, repeated or followed by others at random; most have no token. The exit code is 1 for a status of 500 or

@@ -100,7 +100,7 @@ def run_group(group: Group, options: argparse.Namespace) -> None:
         preamble = fill_placeholders(group.preamble, options, folder)
         plan = {"preamble": preamble, "folder": folder, "timeout_s": group.timeout_s, "cases": cases}
         (Path(folder) / "plan.json").write_text(json.dumps(plan))
-        command = [str(python), "-P", str(HERE / "child.py"), f"{folder}/plan.json"]
+        command = [str(python), "-P", str(HERE / "forked_cases.py"), f"{folder}/plan.json"]
         done = subprocess.run(
             command,
             env=build_environment(python, folder, group.environ),
@@ -180,9 +180,9 @@ def last_line(text: str) -> str:
 
 def main() -> None:
     """Run the named groups and programs, or all."""
-    from groups import GROUPS
-    from later import LATER_GROUPS, LATER_PROGRAMS
-    from programs import PROGRAMS
+    from cases_after_rules import LATER_GROUPS, LATER_PROGRAMS
+    from grouped_cases import GROUPS
+    from process_cases import PROGRAMS
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=Path, required=True)

@@ -1,7 +1,7 @@
-"""Apply every transformation to every log with several seeds: `python evaluation/triage/corpus/sweep.py --seeds 5`.
+"""Transform and cut each log of the corpus with several seeds: `python evaluation/triage/corpus/sweep.py --seeds 5`.
 
-Prints each log whose verdict changes after a transformation, and the count by transformation. The tests run a fixed
-sample. The exit code is 1 if a verdict changes.
+Prints each log whose verdict changes after a transformation or a cut, and counts by transformation. The tests run a
+fixed sample. The exit code is 1 if a verdict changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED = ("[rank{rank}]: ", "(WorkerDict pid={pid}, ip=10.0.0.{rank}) ", "(Engin
           "{rank}: ", "trainer-{rank}  | ", "2026-01-31T10:00:{clock}Z [rank{rank}]: ")  # fmt: skip
 
 
-class Memory:
+class MemoryLog:
     """A log in memory, with the interface of LogSource."""
 
     def __init__(self, data: bytes, name: str = "log") -> None:
@@ -41,14 +41,14 @@ def state_and_code(rules: Rules, lines: list[str]) -> tuple[str, str]:
 
     Verdicts without a failure count as equal, because a transformation can hide the end of the run.
     """
-    verdict = triage([Memory(transforms.join_lines(lines))], rules)
+    verdict = triage([MemoryLog(transforms.join_lines(lines))], rules)
     state = "nothing" if verdict.state in {"clean", "not_judged", "hypothesis"} else verdict.state
     return state, verdict.candidates[0].issue.code if verdict.candidates else ""
 
 
 def cut_lines(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
     """Return a log without a random part before its first and after its last line that matched the verdict's issue."""
-    verdict = triage([Memory(transforms.join_lines(lines))], rules)
+    verdict = triage([MemoryLog(transforms.join_lines(lines))], rules)
     if not verdict.candidates:
         return lines
     # rich may have broken the matched text into two lines.
@@ -58,7 +58,7 @@ def cut_lines(rules: Rules, lines: list[str], numbers: random.Random) -> list[st
 
 
 def random_transforms(numbers: random.Random):
-    """Yield the name and function of each plain transformation, and of some with random prefixes and noise."""
+    """Yield name and function of each verdict-preserving transformation, and of some with random prefixes and noise."""
     yield from transforms.VERDICT_PRESERVING.items()
     prefix = numbers.choice(SHARED)
     yield f"ranks {prefix}", transforms.interleave_ranks(prefix, numbers.randrange(2, 5))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from groups import BEFORE, NOW, OLD
+from grouped_cases import BEFORE, NOW, OLD
 from produce import Program
 
 RANKS = """

@@ -1,4 +1,4 @@
-"""Run a preamble once in an environment, then each case in a fork with its output in a log file.
+"""Run a preamble once, then each case of a group in a fork of this process, with its output in a log file.
 
 The argument is a JSON file with `preamble`, `folder`, `timeout_s` and `cases` as (name, source). Prints the exit codes
 by name as JSON.

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from groups import BEFORE, NOW, OLD, TRL, train
+from grouped_cases import BEFORE, NOW, OLD, TRL, train
+from process_cases import ENGINE, HUGE, RANKS, RAY, SPACE, START, TORCHRUN
 from produce import Group, Program
-from programs import ENGINE, HUGE, RANKS, RAY, SPACE, START, TORCHRUN
 
 # ms-swift's argument class; simulated: the accelerators, by the stand-in of evaluation/repro.
 SWIFT = """

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from clean_cases import QUIET
 from produce import Group
-from quiet import QUIET
 
 NOW, BEFORE, OLD = "vllm-0.31.0+trl-1.16.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.8.5+trl-0.17.0"
 # Cells with vLLM's real wheels and PyTorch for the CPU, in which vLLM detects no platform.
