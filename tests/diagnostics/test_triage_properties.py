@@ -15,7 +15,7 @@ from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import judge
 from evaluation.triage import labelled_logs as evaluate
 from evaluation.triage.corpus import fuzz, sweep
-from evaluation.triage.corpus.sweep import Memory
+from evaluation.triage.corpus.sweep import MemoryLog
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -58,20 +58,20 @@ def test_log_transformations_keep_the_verdict(rules):
 def test_cut_log_keeps_the_verdict(rules, path, before, after):
     """A log without its head and tail keeps the verdict if the deciding lines remain."""
     lines = path.read_text().splitlines()
-    complete = triage([Memory("\n".join(lines).encode())], rules)
+    complete = triage([MemoryLog("\n".join(lines).encode())], rules)
     # The evaluation counts the logs that triage does not recognise.
     assume(complete.candidates)
     # rich may have broken the deciding text into two lines.
     first, last = complete.candidates[0].first.line, max(hit.line for hit in complete.candidates[0].hits) + 1
     cut = lines[int(before * (first - 1)) : last + int(after * max(0, len(lines) - last))]
-    assert codes(triage([Memory("\n".join(cut).encode())], rules)) == codes(complete)
+    assert codes(triage([MemoryLog("\n".join(cut).encode())], rules)) == codes(complete)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), order=st.permutations(range(4)), other=st.sampled_from(FAILING))
 def test_order_of_rank_files_keeps_the_verdict(rules, path, order, other):
     texts = [path.read_bytes(), b"started\n", other.read_bytes().replace(b"/opt/env", b"/srv/a b/venv"), b""]
-    scans = [scan(Memory(text, f"rank_{rank}.log"), rules) for rank, text in enumerate(texts)]
+    scans = [scan(MemoryLog(text, f"rank_{rank}.log"), rules) for rank, text in enumerate(texts)]
     assert judge([scans[rank] for rank in order], rules) == judge(scans, rules)
 
 
@@ -90,7 +90,7 @@ def test_order_of_rank_files_keeps_the_verdict(rules, path, order, other):
 def test_long_logs_are_judged_in_linear_time(rules, data):
     """Each long log is judged within 8 s; with quadratic work it takes hours."""
     start = time.process_time()
-    triage([Memory(data)], rules)
+    triage([MemoryLog(data)], rules)
     assert time.process_time() - start < 8
 
 

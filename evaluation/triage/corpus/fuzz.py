@@ -23,7 +23,7 @@ from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
 from evaluation.triage.corpus import transforms
-from evaluation.triage.corpus.sweep import LOGS, Memory
+from evaluation.triage.corpus.sweep import LOGS, MemoryLog
 
 HEADER = b"Traceback (most recent call last):\n"
 FRAME = b'  File "/opt/env/lib/python3.12/site-packages/vllm/a.py", line 7, in f\n'
@@ -96,7 +96,7 @@ def hostile_files(numbers: random.Random, size: int):
     yield "half utf16", b"\xff\xfe" + numbers.randbytes(size | 1)
 
 
-def triage_cpu_s(rules: Rules, source: Memory | LogSource) -> float:
+def triage_cpu_s(rules: Rules, source: MemoryLog | LogSource) -> float:
     """Run triage on a log and build its report; return the CPU seconds."""
     start = time.process_time()
     verdict = triage([source], rules)
@@ -111,7 +111,7 @@ def fuzz_lines(rules: Rules, count: int, numbers: random.Random) -> float:
     spent = 0.0
     for _ in range(0, count, 1000):
         fuzzed = [damaged_line(lines, numbers) for _ in range(1000)]
-        spent += triage_cpu_s(rules, Memory(b"\n".join(fuzzed)))
+        spent += triage_cpu_s(rules, MemoryLog(b"\n".join(fuzzed)))
     return spent
 
 
@@ -133,7 +133,7 @@ def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
             lines = transforms.VERDICT_PRESERVING[name](
                 [line.encode("utf-8", "replace").decode() for line in lines], numbers
             )
-        spent += triage_cpu_s(rules, Memory(transforms.join_lines(lines)))
+        spent += triage_cpu_s(rules, MemoryLog(transforms.join_lines(lines)))
     return spent
 
 
