@@ -12,7 +12,7 @@ from diagnostics import __main__ as program
 from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
-from evaluation.triage.corpus.sweep import Memory
+from evaluation.triage.corpus.sweep import MemoryLog
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 
@@ -33,7 +33,7 @@ def triage_lines(rules):
     """Return a function that triages its arguments as the lines of one log."""
 
     def triage_lines(*lines, **options):
-        return triage([Memory("\n".join(lines).encode())], rules, **options)
+        return triage([MemoryLog("\n".join(lines).encode())], rules, **options)
 
     return triage_lines
 
