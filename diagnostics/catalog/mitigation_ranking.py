@@ -176,16 +176,15 @@ def _rate(
         helps=mitigation.helps,
         fails=mitigation.fails,
         untried=tuple(name for name in possible if executed and name not in [*helped, *failed]),
-        run=_failing_run(issue, mitigation, failed or list(mitigation.fails)) if useless else None,
+        run=_failing_run(issue, mitigation, failed) if useless else None,
     )
 
 
 def _failing_run(issue: Issue, mitigation: Mitigation, failed: list[str]) -> fixes.Run | None:
-    """Return the command that reproduces a failure despite the mitigation."""
-    if not failed:
-        return None
-    words = ("python", "-m", "repro", "run", issue.code, "--trigger", failed[0])
-    return fixes.Run((*words, "--mitigation", mitigation.name))
+    """Return the command that reproduces a failure despite the mitigation; None if none is recorded."""
+    words = ("python", "-m", "repro", "run", issue.code, "--trigger")
+    triggers = failed or list(mitigation.fails)
+    return fixes.Run((*words, triggers[0], "--mitigation", mitigation.name)) if triggers else None
 
 
 def _has_frame(mitigation: Mitigation, places: Iterable[str]) -> bool:

@@ -179,8 +179,8 @@ def _convert(source: TomlSource, keys: Keys, values: Any, kind: type[Record]) ->
 def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
     """Yield violations of rules that a type cannot express, as (keys, expected value)."""
     yield from _phrase_problems(issue)
-    yield from _unknown_names("components", issue.components, model.COMPONENTS)
-    yield from _unknown_names("frameworks", issue.frameworks, tuple(model.FRAMEWORKS))
+    yield from _unknown_names(("components",), issue.components, model.COMPONENTS)
+    yield from _unknown_names(("frameworks",), issue.frameworks, tuple(model.FRAMEWORKS))
     if len(issue.cause.splitlines()) > 5:
         yield ("cause",), "five lines at the most; the rest goes into `detail`"
     if issue.signature is None and not (issue.config or issue.hang or issue.audit):
@@ -206,18 +206,14 @@ def _phrase_problems(entry: model.Issue | model.CheckCode) -> Iterator[Problem]:
             other_texts.add(phrase.lower())
 
 
-def _unknown_names(key: str, names: tuple[str, ...], known: tuple[str, ...]) -> Iterator[Problem]:
+def _unknown_names(keys: Keys, names: tuple[str, ...], known: tuple[str, ...]) -> Iterator[Problem]:
     for name in names:
         if name not in known:
-            yield (key,), f"each of {', '.join(known)}; not {name!r}{close_matches(name, known)}"
+            yield keys, f"one of {', '.join(known)}; not {name!r}{close_matches(name, known)}"
 
 
 def _claim_problems(keys: Keys, claim: model.Affected) -> Iterator[Problem]:
-    if claim.package not in model.COMPONENTS:
-        yield (
-            (*keys, "package"),
-            f"one of {', '.join(model.COMPONENTS)}{close_matches(claim.package, model.COMPONENTS)}",
-        )
+    yield from _unknown_names((*keys, "package"), (claim.package,), model.COMPONENTS)
     if bool(claim.versions) == bool(claim.releases):
         yield keys, "either `versions` (a range) or `releases` (a list)"
     if claim.evidence == "executed" and not claim.releases:

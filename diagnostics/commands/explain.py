@@ -38,9 +38,9 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
         codes, found_by = search(" ".join(words))
     explained = [explain(code) for code in dict.fromkeys(codes)]
     if format == "json":
-        each = [document for document, _ in explained]
-        several = {"schema": _SCHEMA, "found_by": found_by, "explained": each}
-        print(json_output.dump(each[0] if len(words) == 1 and not found_by else several))
+        all_documents = [document for document, _ in explained]
+        several = {"schema": _SCHEMA, "found_by": found_by, "explained": all_documents}
+        print(json_output.dump(all_documents[0] if len(words) == 1 and not found_by else several))
     elif found_by:
         issue_text.print_matches(sanitize.console(), " ".join(words), found_by, explained)
     else:

@@ -30,6 +30,7 @@ _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
 # Largest numbers of printed rows that fit, of rows that do not fit, and of missing names in a row.
 _MAX_FITTING, _MAX_UNFIT, _MAX_NAMES = 5, 3, 2
 _RESOLVE_LIMIT_S = 20
+_RUN_TEXTS = {"ran": "ran on a CPU", "part": "ran in part", "fails": "the table says that it does not work"}
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
@@ -110,15 +111,17 @@ def installed_pairs(python: Path) -> list[Compatibility]:
     from diagnostics.collect import packages
     from diagnostics.doctor.target_env import prefix_of
 
-    found = packages.collect(prefix_of(python), os.environ).packages
-    installed = [Release(name, found[name].version) for name in store.indexed_packages() if name in found]
+    all_packages = packages.collect(prefix_of(python), os.environ).packages
+    installed = [
+        Release(name, all_packages[name].version) for name in store.indexed_packages() if name in all_packages
+    ]
     indexed = [release for release in installed if query.find_releases(release.package, release.version)]
     if not indexed:
         raise UserError(f"--python {python}: no package with a release in the index is installed")
     return [
-        query.compatibility(user, other)
-        for user, other in permutations(indexed, 2)
-        if _depends(user, other.package)
+        query.compatibility(user, provider)
+        for user, provider in permutations(indexed, 2)
+        if _depends(user, provider.package)
     ]
 
 
@@ -153,13 +156,8 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
     Without `with_names`, the rest is left out after a part that excludes the pair.
     """
     if pair.run:
-        results = {
-            "ran": "ran on a CPU",
-            "part": "ran in part",
-            "fails": "the table says that it does not work",
-        }
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
-        yield f"{results[pair.run]}{failed}"
+        yield f"{_RUN_TEXTS[pair.run]}{failed}"
     if pair.allowed is not None:
         yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
     elif pair.declared:

@@ -1,1 +1,1 @@
-"""Run the compatibility matrix: checks (layers) of pairs of vLLM and TRL releases (cells), with published verdicts."""
+"""Run the compatibility matrix: checks (layers) of pairs of vLLM and trainer releases (cells); publish the verdicts."""

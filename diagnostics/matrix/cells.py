@@ -1,4 +1,4 @@
-"""Read `matrix.toml`: cells, recipes, layer settings and the rules for generated cells."""
+"""Read and check `matrix.toml`: cells, recipes, settings of layers, and the rules for generated cells."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from diagnostics import safe_io
+from diagnostics.catalog.model import Versions
 from diagnostics.matrix.verdicts import Expectation
 from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
-from diagnostics.versions import is_release, parse_specifier
+from diagnostics.versions import is_release
 
 if TYPE_CHECKING:
     from diagnostics.matrix.layers.base import Layer
@@ -22,14 +23,19 @@ if TYPE_CHECKING:
 SCHEMA = "grpo-doctor.matrix.v1"
 PROFILES = ("quick", "full")
 BREADTH = "breadth"
-"""The profile of generated cells, one for each pair of releases."""
+"""The profile of generated cells, which are pairs of TRL and vLLM releases."""
 TRAINERS = ("trl", "verl", "ms-swift", "openrlhf")
-"""Distributions of the trainers that a cell may have beside vLLM."""
+"""Distributions of the trainers that a cell may have, next to vLLM."""
 _ID = re.compile(
     rf"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+(?P<trainer>{'|'.join(TRAINERS)})-(?P<version>[0-9][0-9a-z.]*)"
 )
 _PLACEHOLDER = re.compile(r"\{(.*?)\}|[{}]")
 _NotNegative = Annotated[float, Meta(ge=0)]
+_FirstRelease = Annotated[str, Meta(pattern=r"\A[0-9]+(\.[0-9]+)*\Z")]
+# The expected form of a field of `[breadth]` with a pattern.
+_FORMS = dict.fromkeys(("trl", "vllm"), "a range, as >=0.12,<0.14") | dict.fromkeys(
+    ("trl_since", "vllm_since"), "a version, as 0.14"
+)
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +52,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     instead: tuple[str, ...] = ()
     """Overrides: requirements that replace those that packages declare."""
     named: str = ""
-    """Requirement of an empty distribution to add, for code that checks whether that name is installed; '' for none."""
+    """NAME==VERSION of an empty distribution to add, for code that looks up an installed version; '' for none."""
     glibcxx: str = ""
     """Version of libstdc++'s symbols that the wheels need, such as '3.4.32'; '' for any."""
     exclude_newer: datetime.date | None = None
@@ -56,7 +62,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rollout: tuple[str, ...] = ()
     """Modules of the trainer's rollout worker, which the layer `rollout` imports."""
     differs: dict[str, str] = {}
-    """Differences from the declared environment: package -> remark. Every executed verdict carries them."""
+    """Differences from the declared environment: package -> remark. They are in `ran_with` of executed answers."""
     environment: dict[str, str] = {}
     """Environment variables of programs in the cell."""
     disk_gb: float
@@ -78,7 +84,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return lines, tuple(line.format(**cell.versions) for line in self.alone)
 
     def additions(self, cell: Cell) -> tuple[str, ...]:
-        """Return lines that name what is installed in the environment besides the wheels of its lock."""
+        """Return a line for each thing that is added to the environment besides the wheels of its lock."""
         requirement = self.named.format(**cell.versions)
         return tuple(
             f"{key} {value}" for key, value in (("named", requirement), ("glibcxx", self.glibcxx)) if value
@@ -113,7 +119,7 @@ class Cell(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a layer for all cells."""
+    """Settings of a layer, which are the same for all cells."""
 
     timeout_s: Annotated[float, Meta(gt=0)] = 600.0
     codes: tuple[str, ...] = ()
@@ -129,15 +135,8 @@ class VersionRule(Expectation, frozen=True, kw_only=True):
     """The expected outcome of a layer in all generated cells whose TRL and vLLM are in these ranges."""
 
     layer: str
-    trl: str = ">=0"
-    vllm: str = ">=0"
-
-    def __post_init__(self) -> None:
-        """Refuse texts that are no ranges."""
-        Expectation.__post_init__(self)
-        for key in ("trl", "vllm"):
-            if parse_specifier(getattr(self, key)) is None:
-                raise ValueError(f"{key} is {getattr(self, key)!r}: expected a range, as '>=0.12,<0.14'")
+    trl: Versions = ">=0"
+    vllm: Versions = ">=0"
 
 
 class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,21 +145,15 @@ class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     python: str
     until: datetime.date
     """Releases up to this day (UTC) take part."""
-    trl_since: str
-    vllm_since: str
+    trl_since: _FirstRelease
+    vllm_since: _FirstRelease
     aside: int = 2
-    """Number of vLLM releases that are checked on each side of the range that TRL allows."""
+    """Number of vLLM releases on each side of the range that TRL declares, which are checked, too."""
     resolved: int = 6
-    """Maximum number of allowed vLLM releases that are resolved per TRL; the API comparison reads all of them."""
+    """Maximum number of vLLM releases in the declared range that are resolved; the layer `contract` checks all."""
     days: int = 14
-    """Days from the later upload of a pair to its date cut."""
+    """Days from the later upload of a pair to its date cut, which is `until` at the latest."""
     expect: tuple[VersionRule, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse first releases that are no versions."""
-        for key in ("trl_since", "vllm_since"):
-            if not is_release(getattr(self, key)):
-                raise ValueError(f"{key} is {getattr(self, key)!r}: expected a version, as '0.14'")
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
@@ -171,16 +164,8 @@ class Matrix(Struct, frozen=True, kw_only=True):
     """uv's name of the platform for which declared environments are resolved."""
     cells: tuple[Cell, ...]
     settings: dict[str, LayerSettings]
+    """Layer -> its settings."""
     breadth: Breadth | None = None
-
-    def layer(self, name: str) -> LayerSettings:
-        """Return the settings of a layer."""
-        return self.settings[name]
-
-
-def family(layer: str) -> str:
-    """Return the kind of a layer: `train` for `train:async`."""
-    return layer.partition(":")[0]
 
 
 def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
@@ -215,7 +200,7 @@ class _Document(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Reader:
-    """Converts the tables of a matrix file; errors name the line."""
+    """Converts and checks the tables of a matrix file; errors name the line."""
 
     def __init__(self, source: TomlSource, layers: Mapping[str, Layer]) -> None:
         self.source, self.layers = source, layers
@@ -267,7 +252,7 @@ class _Reader:
         return msgspec.structs.replace(cell, layers=ordered)
 
     def _breadth(self, table: Mapping[str, Any]) -> Breadth:
-        breadth: Breadth = self.source.convert(("breadth",), table, Breadth)
+        breadth: Breadth = self.source.convert(("breadth",), table, Breadth, _FORMS)
         of_pairs = [name for name, layer in self.layers.items() if layer.of_pairs]
         self._check_names([rule.layer for rule in breadth.expect], of_pairs, ("breadth", "expect"))
         return breadth

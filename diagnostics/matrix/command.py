@@ -27,14 +27,14 @@ from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
 from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.progress import Progress
-from diagnostics.matrix.publish import Publication, make_publication, publication_text, read_published
+from diagnostics.matrix.publish import Publication, make_publication, read_published
 from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.report import short_summary, terminal_table, write_reports
 from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
-from diagnostics.output import sanitize
+from diagnostics.output import json_output, sanitize
 from diagnostics.process import handle_signals
 
 # Jobs per CPU core for layers without an environment: uv waits for the package index most of the time.
@@ -62,7 +62,7 @@ class Job:
 
 
 def run_command(job: Job) -> int:
-    """Run the layers that are due and print the table."""
+    """Run the layers that are due, print the table and write the reports."""
     select_layers(job)
     if job.options["list"]:
         return list_cells(job)
@@ -72,7 +72,7 @@ def run_command(job: Job) -> int:
 
 
 def lock_command(job: Job) -> int:
-    """Update or check the committed locks; print those that are missing, stale or could not be made."""
+    """Update or check the committed locks; print the locks that are missing, stale or could not be made."""
     select_layers(job)
     if job.options["check"]:
         problems = locks.check_locks(job.context, job.context.matrix.cells)
@@ -101,7 +101,7 @@ def publish_command(job: Job) -> int:
         return 3
     if not job.options["dry_run"]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(publication_text(table.document), encoding="utf-8")
+        path.write_text(json_output.dump(table.document) + "\n", encoding="utf-8")
         print(path)
     return 0
 
@@ -119,7 +119,8 @@ def open_job(options: dict[str, Any]) -> Job:
 def select_layers(job: Job) -> None:
     """Choose cells and layers: those that the options name, or those of the profile.
 
-    `run` takes the profile `quick` by default, other commands `full`. Cells that the options name have all layers.
+    The default profile of `run` is `quick`, that of other commands `full`. For cells that the options name, all layers
+    are chosen.
     """
     options = job.options
     named_layers = options.get("layers")
@@ -130,7 +131,7 @@ def select_layers(job: Job) -> None:
 
 
 def print_grid(job: Job, grid: results.ResultsGrid) -> None:
-    """Print the table; for generated cells, print only a summary with the unexpected results."""
+    """Print the table; for generated cells, print only the unexpected results and the totals."""
     short = job.options.get("profile") == BREADTH
     text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
     # The text is escaped already; the sanitized stream would escape its colours.
@@ -156,10 +157,10 @@ def merge_stores(job: Job) -> None:
 
 
 def list_cells(job: Job) -> int:
-    """Print cells and layers, and return exit code 0."""
+    """Print the chosen cells with all their layers, or as jobs of a CI workflow; return exit code 0."""
     matrix, jobs = job.context.matrix, []
     for cell in job.cells:
-        seconds = BUILD_S + sum(matrix.layer(name).timeout_s for name in cell.layers)
+        seconds = BUILD_S + sum(matrix.settings[name].timeout_s for name in cell.layers)
         minutes, artifact = min(LONGEST_MINUTES, int(seconds / 60)), cell.id.replace("+", "_")
         layers = ",".join(cell.layers)
         jobs.append({"cell": cell.id, "artifact": artifact, "minutes": minutes, "layers": layers})
@@ -171,7 +172,7 @@ def list_cells(job: Job) -> int:
 
 
 def run_due(job: Job) -> results.ResultsGrid:
-    """Run the layers that are due, here or on a Ray cluster; an interrupt prints the finished results."""
+    """Run the layers that are due, here or on a Ray cluster; after an interrupt, print the finished results."""
     context, options, run = job.context, job.options, None
     jobs = JOBS_PER_CORE * (os.cpu_count() or 1) if options["profile"] == BREADTH else 1
     chosen = {(cell.id, layer) for cell in job.cells for layer in job.layers} if options["fresh"] else ()
@@ -180,7 +181,7 @@ def run_due(job: Job) -> results.ResultsGrid:
             for minor in sorted({cell.python for cell in job.cells if cell.recipe}):
                 with contextlib.suppress(InterpreterError):  # the layers report it, cell by cell
                     context.interpreter(minor, fetch=True)
-            # Programs in cells are from here on the same sources that the identities digest.
+            # From here on, cells import these copies; the identities of the questions are made from the same sources.
             _ = context.stage
             questions = job.current_questions()
             grid = results.ResultsGrid(questions, context.store.read_events())
@@ -200,7 +201,7 @@ def run_due(job: Job) -> results.ResultsGrid:
 
 
 def print_new_answers(run: Run) -> None:
-    """Print how many answers are from this run, and how many are older."""
+    """Print how many answers are from this run and how many were in the store."""
     events = [result.event for result in run.grid.results if result.event is not None]
     new = sum(event.run == run.name for event in events)
     repeat = "" if new else "; `nox -s matrix -- --fresh` runs all again"
@@ -208,7 +209,10 @@ def print_new_answers(run: Run) -> None:
 
 
 def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
-    """Write the reports; return the exit code for the verdicts."""
+    """Write the reports and return the exit code for the verdicts of this run.
+
+    If only some cells or layers were chosen, the reports have all cells of the matrix file.
+    """
     reported = grid
     if job.options["cells"] or job.options["layers"]:
         reported = Job(job.options, job.context, job.context.matrix.cells).stored_grid()
@@ -236,7 +240,7 @@ def make_table(job: Job) -> Publication:
     for label, lines in lists:
         for line in lines:
             print(f"matrix: {label}: {line}", file=sys.stderr)
-    counts = f"{len(table.changed)} verdicts changed, {table.kept} stay as published"
+    counts = f"{len(table.changed)} verdicts changed, {table.kept_count} stay as published"
     print(f"matrix: {counts}, {len(table.dropped)} dropped, {len(table.unanswered)} open", file=sys.stderr)
     return table
 

@@ -1,4 +1,4 @@
-"""Provide the context of a matrix command: its matrix file, its store, and functions that start uv and interpreters."""
+"""Provide the context of a matrix command: matrix file, store, uv, interpreters, and what programs in cells get."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Our packages that run inside cells. They are copied, so that a cell imports no other package of ours.
 CELL_PACKAGES = ("grpo_core", "repro")
 _ISSUES = Path("diagnostics", "catalog", "issues")  # titles and records of the repros
-# The variables that a program in a cell inherits: no tokens, no proxies, no PYTHONPATH, no settings of vLLM.
+# The variables that a program in a cell inherits; tokens, proxies, PYTHONPATH and settings of vLLM are not among them.
 _INHERITED = (
     "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def machine() -> str:
 
 
 def without_local_paths(text: str, store: Path) -> str:
-    """Return a text without the paths of this machine and without credentials in addresses."""
+    """Return a text without the paths of store, project and home folder, and without credentials in addresses."""
     for path, name in ((store.resolve(), "<store>"), (ROOT, "<project>"), (Path.home(), "~")):
         text = text.replace(os.fspath(path), name)
     return re.sub(r"//[^/@\s:]+:[^/@\s]+@", "//", text)
@@ -108,11 +108,12 @@ class Context:
         if not wheels:
             environ.pop("UV_FIND_LINKS", None)
         done = run(command, timeout_s=timeout_s, env=environ, cwd=folder, stdin=stdin, running=self.running)
-        late: dict[str, Any] = {"code": 124, "output": "", "errors": f"no result within {timeout_s:.0f} s"}
-        return replace(done, **late) if done.timed_out else done
+        if not done.timed_out:
+            return done
+        return replace(done, code=124, output="", errors=f"no result within {timeout_s:.0f} s")
 
     def interpreter(self, minor: str, *, fetch: bool = False) -> tuple[Path, str]:
-        """Return the path and full version of a Python; uv looks for each Python once per run.
+        """Return the path and full version of a Python; uv looks once for each Python that exists.
 
         Raises:
             InterpreterError: There is no such Python, and it could not be, or with `fetch` off was not, fetched.
@@ -133,9 +134,9 @@ class Context:
         return self._pythons[minor]
 
     def _find_python(self, minor: str) -> Path | None:
-        existing = next(folder for folder in self.store.folder.parents if folder.is_dir())
+        existing_folder = next(folder for folder in self.store.folder.parents if folder.is_dir())
         arguments = ["python", "find", "--system", "--no-config", "--no-python-downloads", minor]
-        result = self.run_command([self.uv, *arguments], timeout_s=60, folder=existing)
+        result = self.run_command([self.uv, *arguments], timeout_s=60, folder=existing_folder)
         if result.code == 0:
             return Path(result.output.strip())
         # uv does not look where this Python itself comes from, such as a folder of pyenv.
@@ -156,11 +157,11 @@ class Context:
     @cached_property
     def sources(self) -> SourceDigests:
         """Digests of our source files as they are in this run."""
-        places = dict.fromkeys(("diagnostics", "tests"), ROOT) | dict.fromkeys(CELL_PACKAGES, self.programs)
-        return SourceDigests(places)
+        ours = dict.fromkeys(("diagnostics", "tests"), ROOT)
+        return SourceDigests(ours | dict.fromkeys(CELL_PACKAGES, self.programs))
 
     def cell_environ(self, cell: Cell) -> dict[str, str]:
-        """Return all variables of a program in a cell: offline, without secrets, with its own home."""
+        """Return all environment variables of a program in a cell: offline, without secrets, with its own home."""
         inherited = {name: self.environ[name] for name in _INHERITED if name in self.environ}
         home = self.folder("home")
         return {

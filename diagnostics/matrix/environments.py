@@ -1,7 +1,7 @@
-"""Build the virtual environment of a cell from its committed lock, and remove old ones when the disk is full.
+"""Build the virtual environment of a cell from its committed lock; remove other environments to make room.
 
-A build ends by writing a marker. Without it, or with one for another lock or Python, the folder is removed and built
-again: an environment that a kill or a full disk left half-built is never used.
+A build ends by writing a marker file. Without a marker, or with one for another lock or Python, the folder is removed
+and built again, so an environment that a kill or a full disk left half-built is not used.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from diagnostics.matrix.cells import Cell, Recipe
 from diagnostics.matrix.context import Context, InterpreterError
 from diagnostics.matrix.resolve import NETWORK_FAULT, cpu_torch
 from diagnostics.output.redact import mask_and_cut
+from diagnostics.safe_io import write_atomically
 from diagnostics.uv import error_line
 
 MARKER = "grpo-doctor.json"
@@ -27,7 +28,12 @@ TIMEOUT_S = 1200.0
 
 
 class BuildError(RuntimeError):
-    """Raised when an environment cannot be built; `infrastructure` means that the machine is to blame."""
+    """Raised when an environment cannot be built.
+
+    Attributes:
+        infrastructure: Whether the machine, the network or a missing lock is to blame, not the cell.
+        excerpt: The end of uv's messages.
+    """
 
     def __init__(self, message: str, *, infrastructure: bool, excerpt: str = "") -> None:
         super().__init__(message)
@@ -36,7 +42,7 @@ class BuildError(RuntimeError):
 
 
 class Built(Struct, frozen=True):
-    """The marker file of a complete environment."""
+    """The contents of an environment's marker file."""
 
     lock: str
     """Digest of the lock and of the recipe's additions."""
@@ -58,22 +64,14 @@ def python_of(context: Context, cell: Cell) -> Path:
 
 def existing_environment(context: Context, cell: Cell) -> Built | None:
     """Return the marker of the cell's environment; None unless the environment is complete and current."""
-    built = _marker(environment_folder(context, cell))
-    if built is None or not python_of(context, cell).exists():
-        return None
     try:
+        marker = (environment_folder(context, cell) / MARKER).read_bytes()
+        built = msgspec.json.decode(marker, type=Built)
         _path, version = context.interpreter(cell.python)
-    except InterpreterError:
+    except (OSError, msgspec.DecodeError, InterpreterError):
         return None
-    current = (locks.environment_digest(context, cell), version)
-    return built if (built.lock, built.python) == current else None
-
-
-def _marker(folder: Path) -> Built | None:
-    try:
-        return msgspec.json.decode((folder / MARKER).read_bytes(), type=Built)
-    except (OSError, msgspec.DecodeError):
-        return None
+    current = (locks.environment_digest(context, cell), version) == (built.lock, built.python)
+    return built if current and python_of(context, cell).exists() else None
 
 
 def ensure_environment(context: Context, cell: Cell) -> Built:
@@ -95,29 +93,30 @@ def _build(context: Context, cell: Cell) -> Built:
         )
     target = environment_folder(context, cell)
     remove_environment(target)
-    _check_disk(context, recipe.disk_gb)
+    free = shutil.disk_usage(context.folder("environments")).free / GB
+    if free < recipe.disk_gb:
+        required = f"not built: {recipe.disk_gb:.1f} GB of free disk are required"
+        raise BuildError(f"{required}, {free:.1f} GB are free at {target.parent}", infrastructure=True)
     try:
         interpreter, version = context.interpreter(cell.python, fetch=True)
     except InterpreterError as error:
         raise BuildError(str(error), infrastructure=True) from None
     started = time.monotonic()
     context.show_status(f"building its environment: {len(pins)} packages")
-    context.folder("environments")
     _uv(context, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
     _install_lock(context, cell, pins)
     _add_extras(context, cell, recipe)
     seconds = round(time.monotonic() - started, 1)
     built = Built(locks.environment_digest(context, cell), version, len(pins), seconds)
-    aside = target / f"{MARKER}.part"
-    aside.write_bytes(msgspec.json.encode(built))
-    aside.replace(target / MARKER)
+    write_atomically(target / MARKER, msgspec.json.encode(built))
     return built
 
 
 def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
-    """Install exactly the lines of the lock without following dependencies; `alone` relies on that.
+    """Install the lines of the lock without following dependencies, which a recipe's `alone` relies on.
 
-    A file with another hash than in the lock is refused. Packages from a folder of wheels have no hash.
+    A file with another hash than in the lock is refused. Packages from a folder of wheels have no hash, and are
+    installed without verification.
     """
     lock = locks.lock_path(context, cell, runs=True)
     torch = cpu_torch(context, cell) if any(pin.startswith("torch==") for pin in pins) else []
@@ -130,7 +129,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
 
 
 def _add_extras(context: Context, cell: Cell, recipe: Recipe) -> None:
-    """Install the recipe's additions that are no wheels: metadata without code, and a stand-in for libstdc++."""
+    """Add what the recipe needs besides wheels: metadata of an empty distribution, and a stand-in for libstdc++."""
     (packages,) = environment_folder(context, cell).glob("lib/python3*/site-packages")
     if recipe.named:
         name, _, version = recipe.named.format(**cell.versions).partition("==")
@@ -160,30 +159,15 @@ def _uv(context: Context, arguments: Sequence[str | Path]) -> None:
         raise BuildError(message, infrastructure=infrastructure, excerpt=result.errors[-4000:])
 
 
-def _check_disk(context: Context, needed_gb: float) -> None:
-    folder = context.folder("environments")
-    free = shutil.disk_usage(folder).free / GB
-    if free < needed_gb:
-        raise BuildError(
-            f"not built: {needed_gb:.1f} GB of free disk are required, {free:.1f} GB are free at {folder}",
-            infrastructure=True,
-        )
-
-
-def remove_environment(folder: Path) -> bool:
-    """Remove an environment, its marker first, so that a kill leaves no environment that looks complete.
-
-    Return whether there was one.
-    """
-    if not folder.exists():
-        return False
-    (folder / MARKER).unlink(missing_ok=True)
-    shutil.rmtree(folder)
-    return True
+def remove_environment(folder: Path) -> None:
+    """Remove an environment if it exists, its marker first, so that a kill leaves none that looks complete."""
+    if folder.exists():
+        (folder / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(folder)
 
 
 def make_room(context: Context, cell: Cell) -> list[str]:
-    """Remove environments of other cells, oldest first, until a new one fits on the disk; return their names."""
+    """Remove environments of other cells, oldest first, until the cell's fits on the disk; return the removed names."""
     if cell.recipe is None or existing_environment(context, cell):
         return []
     removed = []

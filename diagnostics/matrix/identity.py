@@ -1,7 +1,7 @@
-"""Compute the identity of an answer: a digest of its inputs and of our own source files that produced it.
+"""Compute the identity of an answer: a digest of its inputs, one of which is a digest of our source files behind it.
 
-An answer stays valid until one of these changes. Expectations, time limits and locations are not part of the identity.
-A change of a comment, or of the docstring of a module, class or function, changes no digest.
+A stored answer is valid as long as its identity stays the same. Expectations, time limits and local paths are not part
+of it. A change of a comment, or of the docstring of a module, class or function, changes no digest.
 """
 
 from __future__ import annotations
@@ -24,40 +24,38 @@ def question_identity(inputs: Mapping[str, str]) -> str:
 
 @dataclass
 class SourceDigests:
-    """Digests of our own source files; each file is read once."""
+    """Computes digests of our own source files; each file is read once."""
 
-    places: Mapping[str, Path]
-    """Top-level package -> the folder that holds it."""
+    folders: Mapping[str, Path]
+    """Top-level package -> the folder that contains it."""
     _digests: dict[Path, str] = field(default_factory=dict)
     _combined: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def digest(self, names: Iterable[str]) -> str:
         """Return the digest of these modules and packages, over their file names and contents.
 
-        A package includes all files below its folder; a module of `repro` includes all files that these modules share.
+        A package includes all files below its folder. A module of `repro` includes all files of `repro` outside the
+        folders in _SEPARATE.
         """
         key = tuple(names)
         if key not in self._combined:
-            self._combined[key] = self._combine(key)
+            files: dict[str, Path] = {}
+            for name in key:
+                folder = self.folders[name.partition(".")[0]]
+                for path in self._files(folder, name):
+                    files[path.relative_to(folder).as_posix()] = path
+            text = "".join(f"{name}\0{self._file_digest(files[name])}\0" for name in sorted(files))
+            self._combined[key] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._combined[key]
 
-    def _combine(self, names: tuple[str, ...]) -> str:
-        files: dict[str, Path] = {}
-        for name in names:
-            place = self.places[name.partition(".")[0]]
-            for path in self._files(place, name):
-                files[path.relative_to(place).as_posix()] = path
-        text = "".join(f"{name}\0{self._file_digest(files[name])}\0" for name in sorted(files))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def _files(self, place: Path, name: str) -> Iterator[Path]:
-        base = place.joinpath(*name.split("."))
+    def _files(self, folder: Path, name: str) -> Iterator[Path]:
+        base = folder.joinpath(*name.split("."))
         if base.with_suffix(".py").is_file():
             yield base.with_suffix(".py")
         top = name.partition(".")[0]
         if base.is_dir() or top == "repro":
-            for path in sorted((place / "repro" if top == "repro" else base).rglob("*")):
-                separate = top == "repro" and not _SEPARATE.isdisjoint(path.relative_to(place).parts[:-1])
+            for path in sorted((folder / "repro" if top == "repro" else base).rglob("*")):
+                separate = top == "repro" and not _SEPARATE.isdisjoint(path.relative_to(folder).parts[:-1])
                 if path.is_file() and "__pycache__" not in path.parts and not separate:
                     yield path
 
@@ -71,7 +69,7 @@ class SourceDigests:
 
 
 def without_comments(text: str) -> str:
-    """Return a Python file as text of its syntax tree without docstrings; the file itself if it has syntax errors.
+    """Return the syntax tree of a Python text, without docstrings, as text; the text itself if it has syntax errors.
 
     >>> without_comments('x = 1  # why') == without_comments("x=1")
     True

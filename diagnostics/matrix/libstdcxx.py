@@ -16,7 +16,7 @@ from pathlib import Path
 
 SONAME = "libstdc++.so.6"
 # The only symbol version that the stand-in can provide; it has one symbol.
-_KNOWN = "3.4.32"
+_SUPPORTED_VERSION = "3.4.32"
 _SOURCE = """
 void _ZNSt8ios_base4InitC1Ev(void *);
 void _ZSt21ios_base_library_initv(void) {}
@@ -30,8 +30,8 @@ class NotProvidedError(RuntimeError):
     """Raised when a machine's libstdc++ is too old for a cell and cannot be substituted."""
 
 
-def provide(packages: Path, wanted: str) -> bool:
-    """Make libstdc++ symbols up to version `wanted` available to the wheels in a `site-packages` folder.
+def provide(packages: Path, version: str) -> bool:
+    """Make libstdc++ symbols up to `version` available to the wheels in a `site-packages` folder.
 
     Returns:
         Whether a stand-in was built.
@@ -41,11 +41,11 @@ def provide(packages: Path, wanted: str) -> bool:
     """
     system_library = _system_library()
     provided = _symbol_versions(system_library)
-    if f"GLIBCXX_{wanted}" in provided:
+    if f"GLIBCXX_{version}" in provided:
         return False
-    fix = f"its wheels need GLIBCXX_{wanted}, which {system_library} lacks: install libstdc++ of gcc 13 or newer"
+    fix = f"its wheels need GLIBCXX_{version}, which {system_library} lacks: install libstdc++ of gcc 13 or newer"
     compiler = shutil.which("cc")
-    if wanted != _KNOWN or compiler is None:
+    if version != _SUPPORTED_VERSION or compiler is None:
         raise NotProvidedError(f"{fix}, or a C compiler")
     target = packages / "grpo_doctor_libstdcxx"
     target.mkdir()
@@ -74,21 +74,21 @@ def _symbol_versions(library: Path) -> set[str]:
     return {name.decode() for name in names}
 
 
-def _compile(compiler: str, own: Path, provided: set[str], target: Path) -> None:
+def _compile(compiler: str, system_library: Path, provided: set[str], target: Path) -> None:
     """Compile and link the stand-in.
 
-    The stand-in must define every symbol version that other libraries need from libstdc++, or the loader refuses these
+    The stand-in must define the symbol versions that other libraries need from libstdc++, or the loader refuses these
     libraries; the symbols themselves come from the machine's library. The stand-in refers to the machine's library by
     path, because both have the same file name. An empty library with this path as its name makes the linker record it.
     """
     versions = "".join(f"{name} {{}};\n" for name in sorted(provided))
-    versions += f"GLIBCXX_{_KNOWN} {{ global: _ZSt21ios_base_library_initv; local: *; }};\n"
+    versions += f"GLIBCXX_{_SUPPORTED_VERSION} {{ global: _ZSt21ios_base_library_initv; local: *; }};\n"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in (("empty.c", ""), ("source.c", _SOURCE), ("versions", versions)):
             (folder / file).write_text(text, encoding="utf-8")
         shared = [compiler, "-shared", "-fPIC", "-nostdlib"]
-        named_as_path = [f"-Wl,-soname,{own}", "-o", "own.so", "empty.c"]
+        empty_library = [f"-Wl,-soname,{system_library}", "-o", "system.so", "empty.c"]
         stand_in = [f"-Wl,-soname,{SONAME}", "-Wl,--version-script=versions", "-Wl,--no-as-needed"]
-        for arguments in (named_as_path, [*stand_in, "-o", str(target), "source.c", "own.so"]):
+        for arguments in (empty_library, [*stand_in, "-o", str(target), "source.c", "system.so"]):
             subprocess.run([*shared, *arguments], cwd=folder, check=True, capture_output=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Read, check and refresh the committed lock files: the exact package versions of each cell.
+"""Read, check and write the committed lock files: the exact package versions of each cell.
 
 A cell has up to two locks: one of its declared environment, and (`runs`) one of the environment that its recipe
 builds for a machine without a GPU.
@@ -43,7 +43,7 @@ def read_pins(context: Context, cell: Cell, *, runs: bool) -> tuple[str, ...]:
 def pins_of(text: str) -> tuple[str, ...]:
     r"""Return the requirement lines of a lock, without comments and hashes, sorted.
 
-    `pins_digest` depends on these lines alone, because a file that is added to a release changes no version.
+    The digest of a lock is computed from these lines, because a file that is added to a release changes no version.
 
     >>> pins_of("# made by uv\nb==2\na==1  # via b\n")
     ('a==1', 'b==2')
@@ -69,7 +69,7 @@ def _requirement_lines(text: str) -> list[str]:
 
 
 def pins_digest(pins: Iterable[str]) -> str:
-    """Return the digest of a lock's pins; 'none' without a lock."""
+    """Return the digest of pins; 'none' if there are none."""
     text = "\n".join(pins)
     return hashlib.sha256(text.encode()).hexdigest()[:16] if text else "none"
 
@@ -107,7 +107,7 @@ def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
 
 
 def _each_lock(cells: Iterable[Cell]) -> Iterable[tuple[Cell, bool]]:
-    """Yield (cell, runs) for each lock: the declared one, and the runnable one for cells with a recipe."""
+    """Yield (cell, runs) for each lock of the cells: the declared one and, with a recipe, the runnable one."""
     for cell in cells:
         yield cell, False
         if cell.recipe is not None:
@@ -147,12 +147,12 @@ def _write_lock(context: Context, cell: Cell, resolution: Resolution, *, runs: b
 
 def _first_line(cell: Cell, *, runs: bool) -> str:
     """Return the lock's first line, which names its cell, Python and date cut."""
-    what = f"{cell.trainer}[vllm]=={cell.version} with vllm=={cell.vllm}, as declared"
+    contents = f"{cell.trainer}[vllm]=={cell.version} with vllm=={cell.vllm}, as declared"
     cut = cell.exclude_newer
     if runs and cell.recipe is not None:
-        what = f"{cell.id} by the recipe {cell.recipe.name!r} of matrix.toml"
+        contents = f"{cell.id} by the recipe {cell.recipe.name!r} of matrix.toml"
         cut = cell.recipe.exclude_newer or cut
-    return f"# {what}; Python {cell.python}; nothing newer than {cut}."
+    return f"# {contents}; Python {cell.python}; nothing newer than {cut}."
 
 
 def _lock_command(cell: Cell) -> str:

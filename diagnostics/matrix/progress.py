@@ -1,4 +1,4 @@
-"""Print the progress of a run on standard error: a line with the elapsed time for each step."""
+"""Print the progress of a matrix run on standard error: lines with the elapsed time, such as results."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import sys
 import time
 
 from diagnostics.matrix.report import verdict_text
-from diagnostics.matrix.results import LayerResult, Question
+from diagnostics.matrix.results import LayerResult
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
 
 
 class Progress:
-    """Prints which layer starts, what it does and its result."""
+    """Prints lines with the time since this object was made."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-
-    def started(self, question: Question) -> None:
-        """Print which layer runs."""
-        self.note(f"{question.cell.id} {question.layer.name} …")
 
     def finished(self, result: LayerResult, remaining: int) -> None:
         """Print a result and the number of remaining layers."""
@@ -28,6 +24,6 @@ class Progress:
         self.note(f"{' '.join(words)} ({seconds:.1f} s): {result.summary[:200]} ({remaining} open)")
 
     def note(self, text: str) -> None:
-        """Print a line."""
+        """Print a text as one line, masked."""
         elapsed = time.monotonic() - self._start
         print(f"[{elapsed:7.1f} s] {sanitize.escape_line(mask(text))}", file=sys.stderr, flush=True)

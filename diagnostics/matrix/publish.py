@@ -1,7 +1,7 @@
-"""Update the published table compat.json from the results grid; `doctor` reads that table offline.
+"""Update the published table compat.json from the results grid; `doctor` and `versions` read that table offline.
 
-If the store has no final answer to a question, the published verdict stays. Verdicts without a cell are dropped and
-listed.
+If the store has no final answer to a question, the published verdict stays. Published verdicts whose cell or layer is
+gone are dropped and listed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PASSED = frozenset({"pass", "unexpected_pass"})
 _Entry = TypeVar("_Entry", str, Mapping[str, Any])
 """The published data of a question: the outcome of a generated pair, or the entry of a layer."""
 _Pairs = dict[tuple[str, str], dict[str, str]]
-"""(TRL, layer) -> vLLM -> outcome, with the name that decided the outcome."""
+"""(TRL release, layer) -> vLLM release -> outcome, and after a blank the name that decided the outcome, if any."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Publication:
     document: dict[str, Any]
     changed: list[str] = field(default_factory=list)
     """New or different verdicts."""
-    kept: int = 0
+    kept_count: int = 0
     """Number of questions whose published answer stays, because the store has none or the cell is not updated."""
     dropped: list[str] = field(default_factory=list)
     """Published verdicts of questions that no cell has any more."""
@@ -48,12 +48,19 @@ class Publication:
     def choose(
         self, result: LayerResult, new: _Entry, published: _Entry | None, *, update: bool
     ) -> _Entry | None:
-        """Return the data to publish for a question: the store's final answer, else the published answer, else None."""
+        """Return the data to publish for a question, and count or list what becomes of its published answer.
+
+        Args:
+            result: The question's result in the store.
+            new: The data of that result; returned if its answer is final.
+            published: The published data; returned otherwise.
+            update: Whether the cell is updated; if not, `published` is returned.
+        """
         question = result.question
         finished = bool(result.event and result.event.finished)
         # A layer that is blocked by another layer has that layer's answer, which may be final.
         if not update or not (finished or not result.judgement.incomplete):
-            self.kept += published is not None
+            self.kept_count += published is not None
             return published
         now, before = _verdict_text(new), _verdict_text(published) if published else "not published"
         if now != before:
@@ -118,11 +125,6 @@ def make_publication(
     return publication
 
 
-def publication_text(document: Mapping[str, Any]) -> str:
-    """Return the document as the text of the file."""
-    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-
-
 def _merge_cell(
     publication: Publication, row: CellResults, old: Mapping[str, Any], *, update: bool
 ) -> dict[str, Any]:
@@ -180,13 +182,14 @@ def _layer_entry(result: LayerResult) -> dict[str, Any]:
 
 
 def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the verdict of a cell from its published layers.
+    """Return the verdict of a cell from its published layers; the first that applies.
 
     - `unknown`: no layer has an answer.
-    - `unresolvable`: the requirements have no solution, and no layer ran and passed, other than `install` and `doctor`.
-    - `fail`: a layer failed, other than those that reproduce known issues, and not only for lack of a GPU.
-    - `pass`: all applicable layers passed, at least one of them by execution. Reproduced issues that depend on a
-      setting do not count, because they say nothing about the pair.
+    - `unresolvable`: the requirements have no solution, and no layer about the pair ran and passed. Layers about the
+      pair are all but those that reproduce known issues; `install` and `doctor` do not count here.
+    - `fail`: a layer about the pair failed, and not as expected of the CPU substitute (`of_machine`).
+    - `pass`: a layer was executed, and each layer passed, was not run as expected, or reproduced only issues that
+      depend on a setting.
     - `partial`: otherwise.
     """
     answered = {name: layer for name, layer in layers.items() if layer["date"]}
@@ -232,10 +235,10 @@ def _merge_breadth(
     generated: ResultsGrid,
     updated: Collection[str],
 ) -> None:
-    """Merge the generated pairs; where the store has no answer, the published answer stays.
+    """Merge the generated pairs into the document; where the store has no answer, the published answer stays.
 
     For each TRL release and layer, the document has: outcome -> the vLLM releases, separated by spaces. A vLLM release
-    that is missing has no answer. The outcome of a failed contract names the first missing name.
+    that is missing has no answer.
     """
     trainers = published["trl"] if published else {}
     before = _pairs_of(trainers)
@@ -271,10 +274,10 @@ def _outcome_text(result: LayerResult) -> str:
     return " ".join((answer.outcome.value, *(name for _, name in sorted(facts)[:1])))
 
 
-def _pairs_of(trl: Mapping[str, Any]) -> _Pairs:
+def _pairs_of(trainers: Mapping[str, Any]) -> _Pairs:
     return {
         (name, layer): {vllm: outcome for outcome, names in outcomes.items() for vllm in names.split()}
-        for name, entry in trl.items()
+        for name, entry in trainers.items()
         for layer, outcomes in entry.items()
         if layer != "declares"
     }

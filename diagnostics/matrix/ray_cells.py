@@ -1,7 +1,7 @@
 """Run cells on a Ray cluster, one Ray task per cell; Ray places, queues and retries the tasks.
 
 The driver sends its code as Ray's working directory. A task keeps its cell's environment and logs in a folder of its
-node, and returns its answers, which the driver adds to its own store; an answer has the end of its log.
+node, and returns its answers, which the driver adds to its own store.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ FOLDER_VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
 # Ray repeats a task whose node or worker died.
 RETRIES = 2
 CONNECT_S = 5.0
+# Seconds that cancelled tasks have to end their programs.
 CANCEL_S = 10.0
 
 
 class RayError(UserError):
-    """Raised when no cluster can be used; the message is one line."""
+    """Raised when no cluster can be used, or a worker has not our code; the message is one line."""
 
 
 def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
@@ -67,8 +68,8 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
 
 
 def _resources(run: Run, layers: Sequence[str]) -> dict[str, Any]:
-    """Return the resources of a task: the maximum over its layers."""
-    settings = [run.context.matrix.layer(name) for name in layers]
+    """Return the CPUs and the bytes of memory of a task: the maximum over its layers."""
+    settings = [run.context.matrix.settings[name] for name in layers]
     memory = int(max(item.memory_gb for item in settings) * 1e9) or None
     return {"num_cpus": max(item.cpus for item in settings), "memory": memory}
 
@@ -151,7 +152,7 @@ def _check_address(address: str) -> None:
 
 
 def _copy_code(context: Context, target: Path) -> None:
-    """Copy the files that a worker imports and reads: our packages, matrix file, locks and conformance suite."""
+    """Copy what a worker imports and reads: our packages, the matrix file, locks and the conformance suite."""
     folders = {name: context.programs / name for name in CELL_PACKAGES} | {"locks": context.locks}
     folders |= {name: ROOT / name for name in ("diagnostics", "tests/grpo_core/conformance")}
     for name, source in folders.items():

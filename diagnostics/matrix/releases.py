@@ -1,4 +1,4 @@
-"""Generate cells for pairs of TRL and vLLM releases, from the releases in the API index.
+"""Generate cells for pairs of TRL and vLLM releases in the API index, by the table `[breadth]`.
 
 A pair's expectations follow from TRL's metadata and from the version rules of the table `[breadth]`.
 """
@@ -46,7 +46,7 @@ def indexed_releases(package: str) -> list[Release]:
 
 
 def generated_cells(matrix: Matrix) -> list[Cell]:
-    """Return the generated cells, by TRL and then vLLM, with the settings of cells that the file also has.
+    """Return the generated cells, by TRL and then vLLM release; a cell that the file also has keeps its settings.
 
     The newest patch release of each minor TRL release takes part.
 
@@ -62,7 +62,7 @@ def generated_cells(matrix: Matrix) -> list[Cell]:
     newest_of_minor = {Version(item.version).release[:2]: item for item in trainers}
     cells = []
     for trainer in newest_of_minor.values():
-        pairs = neighbours(engines, trainer.vllm, breadth.aside)
+        pairs = releases_around(engines, trainer.vllm, breadth.aside)
         resolved = thinned(pairs, trainer.vllm, breadth.resolved)
         for engine in pairs:
             layers = [
@@ -76,7 +76,7 @@ def generated_cells(matrix: Matrix) -> list[Cell]:
 
 
 def _usable(breadth: Breadth, package: str, since: str) -> list[Release]:
-    """Return releases from version `since` to the breadth's last day that a patch release of its Python can install."""
+    """Return the releases from version `since` to the day `until` that run on the breadth's Python."""
     return [
         item
         for item in indexed_releases(package)
@@ -86,8 +86,8 @@ def _usable(breadth: Breadth, package: str, since: str) -> list[Release]:
     ]
 
 
-def neighbours(engines: Sequence[Release], declared: str, aside: int) -> list[Release]:
-    """Return the releases in a range, and `aside` more on each side; all lists are in version order."""
+def releases_around(engines: Sequence[Release], declared: str, aside: int) -> list[Release]:
+    """Return the releases in the declared range, and `aside` more on each side; all lists are in version order."""
     allowed = [position for position, item in enumerate(engines) if in_range(item.version, declared)]
     if not allowed:
         return []
@@ -95,7 +95,10 @@ def neighbours(engines: Sequence[Release], declared: str, aside: int) -> list[Re
 
 
 def thinned(pairs: Sequence[Release], declared: str, most: int) -> list[Release]:
-    """Return all forbidden releases and at most `most` allowed ones, evenly spaced including first and last."""
+    """Return all releases outside the declared range, and of those inside at most `most`, evenly spaced.
+
+    The first and the last release inside are among them; if `most` is 1, only the last.
+    """
     allowed = [item for item in pairs if in_range(item.version, declared)]
     if len(allowed) > most:
         last = len(allowed) - 1

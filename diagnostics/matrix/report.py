@@ -1,10 +1,9 @@
-"""Render the results grid as a terminal table, and write it as Markdown, JSON and an HTML page into a folder."""
+"""Render the results grid as a table or short text for the terminal, and as Markdown, JSON and HTML files."""
 
 from __future__ import annotations
 
 import datetime
 import io
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Verdict
 from diagnostics.output import sanitize
 from diagnostics.output.html import render_page
+from diagnostics.output.json_output import dump
 from diagnostics.output.markdown import render_template
 from diagnostics.output.redact import redact
 from diagnostics.safe_io import write_atomically
@@ -69,27 +69,19 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
 
 def _redacted(result: LayerResult) -> LayerResult:
     """Return a result without secrets and local names, because reports contain upstream output and are shared."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            return sanitize.escape(redact(value))
-        return type(value)(map(clean, value)) if isinstance(value, tuple) else value
-
-    judgement = msgspec.structs.replace(result.judgement, remark=clean(result.judgement.remark))
-    if result.event is None:
-        return replace(result, judgement=judgement)
-    answer = result.event.answer
-    names = ("summary", "excerpt", "signs", "details", "ran_with")
-    answer = msgspec.structs.replace(answer, **{name: clean(getattr(answer, name)) for name in names})
-    return replace(result, judgement=judgement, event=msgspec.structs.replace(result.event, answer=answer))
+    judgement = msgspec.structs.replace(result.judgement, remark=redact(result.judgement.remark))
+    event = result.event
+    if event is not None:
+        event = msgspec.structs.replace(event, answer=event.answer.change_texts(redact))
+    return replace(result, judgement=judgement, event=event)
 
 
 def verdict_text(judgement: Judgement) -> str:
-    """Return a verdict as text; the text says so if `unresolvable` or `not run` is unexpected."""
+    """Return a verdict as text, with UNEXPECTED before an unexpected `unresolvable` or `not run`."""
     text = VERDICTS[judgement.verdict][1]
-    quiet = judgement.verdict in {Verdict.UNRESOLVABLE, Verdict.NOT_RUN}
+    may_be_expected = judgement.verdict in {Verdict.UNRESOLVABLE, Verdict.NOT_RUN}
     unexpected = not judgement.expected and not judgement.incomplete
-    return f"UNEXPECTED: {text}" if quiet and unexpected else text
+    return f"UNEXPECTED: {text}" if may_be_expected and unexpected else text
 
 
 def symbols(result: LayerResult) -> str:
@@ -101,14 +93,14 @@ def totals(grid: ResultsGrid) -> str:
     """Return the totals in one line; a layer that was not run does not count as passed."""
     counts, number = grid.counts(), len(grid.results)
     passed = counts.pop(Verdict.PASS, 0)
-    others = ", ".join(f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item])
+    other_counts = ", ".join(f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item])
     unexpected = sum(result.unexpected for result in grid.results)
     head = f"{passed} of {number} results passed ({100 * passed / max(1, number):.0f} %)"
-    return "; ".join(filter(None, (head, others, f"{unexpected} not as expected")))
+    return "; ".join(filter(None, (head, other_counts, f"{unexpected} not as expected")))
 
 
 def terminal_table(grid: ResultsGrid, *, colour: bool, width: int | None = None) -> str:
-    """Return the table, the remarks below it and the totals."""
+    """Return the table, split if it is too wide, then the remarks, the legend and the totals."""
     stream = io.StringIO()
     width = width or (shutil.get_terminal_size((_WIDTH, 40)).columns if colour else _WIDTH)
     console = sanitize.console(stream, width=width, force_terminal=colour)
@@ -142,7 +134,7 @@ def _rich_result(result: LayerResult | None) -> Text:
 
 
 def short_summary(grid: ResultsGrid) -> str:
-    """Return the unexpected results and the totals."""
+    """Return the unexpected results, the totals and, if a result is unexpected, the command that repeats one."""
     remarked = remarks(result for result in grid.results if result.unexpected)
     lines = [sanitize.escape_line(line) for line, _ in remarked]
     hint = ["to run one again: nox -s matrix -- --fresh --cells CELL --layers LAYER"] if lines else []
@@ -150,7 +142,7 @@ def short_summary(grid: ResultsGrid) -> str:
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:
-    """Return (line, style) for each answer except plain passes; the line says what was observed and expected."""
+    """Return (line, style) for each answer whose verdict is not `pass`; the line has the observation and the remark."""
     lines = []
     for result in results:
         judgement = result.judgement
@@ -183,7 +175,7 @@ def markdown_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -
 
 
 def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
-    """Return the whole grid, evidence included, as one JSON document."""
+    """Return the grid with answers and inputs as one JSON document; log excerpts are only on the page."""
     document = {
         "schema": SCHEMA,
         "generated": made,
@@ -198,7 +190,7 @@ def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> st
             for row in rows
         ],
     }  # fmt: skip
-    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+    return dump(document) + "\n"
 
 
 def _json_result(result: LayerResult) -> dict[str, Any]:

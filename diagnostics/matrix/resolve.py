@@ -1,4 +1,4 @@
-"""Resolve the requirements of a cell with uv: find package versions that fit together, without installing them."""
+"""Resolve the requirements of a cell with uv: find package versions that fit together; write them as a lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NETWORK_FAULT = re.compile(
     r"5\d\d (server error|bad gateway|service unavailable)",
     re.IGNORECASE,
 )
-_NAMED = 5  # packages without a hash that a summary lists
+_MAX_LISTED = 5  # packages without a hash in a summary
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,6 @@ class LockedPackage:
     """'sha256:…' of each file that fits the platform, sorted; empty for files in a folder of this machine."""
     source_only: bool = False
     """Whether only a source archive fits, which has to be built for the installation."""
-
-    @property
-    def lock_lines(self) -> str:
-        r"""The package in the format of pip's and uv's lock files.
-
-        >>> print(LockedPackage("a==1", ("sha256:00",)).lock_lines)
-        a==1 \
-            --hash=sha256:00
-        """
-        return " \\\n    ".join((self.pin, *(f"--hash={item}" for item in self.hashes)))
 
 
 @dataclass(frozen=True)
@@ -74,13 +64,15 @@ class Resolution:
 def resolve_declared(
     context: Context, cell: Cell, *, timeout_s: float, cut: datetime.date | None = None
 ) -> Resolution:
-    """Resolve the environment that a user gets who installs the trainer with its extra `vllm`, and `vllm`.
+    """Resolve the environment that users get if they install the trainer with its extra `vllm`, and this vLLM.
+
+    If wheels need a newer glibc than the matrix's platform has, resolve for a platform with that glibc.
 
     Args:
         context: The command's context.
         cell: The pair.
         timeout_s: Time limit of uv in seconds.
-        cut: Day after which uploaded releases are ignored; by default the cell's date cut.
+        cut: Releases uploaded after this day are ignored; by default the cell's date cut.
     """
 
     def attempt(platform: str) -> Resolution:
@@ -100,7 +92,7 @@ def resolve_declared(
 
 
 def newer_glibc(explanation: str, platform: str) -> str:
-    """Return the platform with the newer glibc that wheels need according to uv's hint; empty without such a hint.
+    """Return the platform with the newer glibc that wheels need according to uv's hint; '' without such a hint.
 
     >>> newer_glibc("hint: Wheels are available on: `manylinux_2_31_x86_64`", "x86_64-manylinux_2_28")
     'x86_64-manylinux_2_31'
@@ -199,17 +191,23 @@ def _locked(package: Mapping[str, Any]) -> LockedPackage:
 
 
 def lock_text(packages: Iterable[LockedPackage]) -> str:
-    """Return the lines of a lock file, with hashes."""
-    return "".join(f"{item.lock_lines}\n" for item in _sorted(packages))
+    r"""Return the packages in the format of pip's and uv's lock files, with hashes.
+
+    >>> print(lock_text([LockedPackage("a==1", ("sha256:00",))]), end="")
+    a==1 \
+        --hash=sha256:00
+    """
+    lines = ((item.pin, *(f"--hash={digest}" for digest in item.hashes)) for item in _sorted(packages))
+    return "".join(" \\\n    ".join(parts) + "\n" for parts in lines)
 
 
 def hash_coverage(packages: Iterable[LockedPackage]) -> str:
-    """Return a text that says how many packages there are, and names those without hashes."""
+    """Return a text with the number of packages, and the names of those without hashes."""
     packages = list(packages)
     bare = [item.pin for item in packages if not item.hashes]
     if not bare:
         return f"{len(packages)} packages, each with the hashes of its files"
-    listed = ", ".join(bare[:_NAMED]) + (", …" if len(bare) > _NAMED else "")
+    listed = ", ".join(bare[:_MAX_LISTED]) + (", …" if len(bare) > _MAX_LISTED else "")
     return (
         f"{len(packages)} packages; no hash for {listed}, from a folder of wheels or an index without hashes"
     )

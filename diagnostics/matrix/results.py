@@ -1,4 +1,4 @@
-"""Build the results grid: one verdict for each layer of each cell.
+"""Select cells and layers, make a question of each pair of them, and build the grid of their results.
 
 A `Question` is a layer to run for a cell. `ResultsGrid` looks up the question's answers among the store's events, and
 compares the newest answer with the outcome that `matrix.toml` expects now.
@@ -17,7 +17,7 @@ from diagnostics import UserError, catalog
 from diagnostics.catalog.signatures import matches
 from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
-from diagnostics.matrix.cells import BREADTH, Cell, Matrix, family
+from diagnostics.matrix.cells import BREADTH, Cell, Matrix
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.identity import question_identity
 from diagnostics.matrix.layers import BY_NAME
@@ -36,7 +36,7 @@ _MISSING_MODULE = re.compile(r"[\w.]+: no module (?P<module>vllm[\w.]*) \(")
 
 @dataclass(frozen=True)
 class Question:
-    """One layer to run for one cell, with all inputs that its answer depends on."""
+    """One layer to run for one cell, with the inputs that its answer depends on."""
 
     cell: Cell
     layer: Layer
@@ -62,7 +62,7 @@ class Question:
 
 def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
     """Return the question for a layer of a cell, with its inputs as they are now."""
-    layer, settings = BY_NAME[layer_name], context.matrix.layer(layer_name)
+    layer, settings = BY_NAME[layer_name], context.matrix.settings[layer_name]
     program = layer.program(settings, cell)
     codes = layer.codes(settings) if layer.codes else ()
     repros = [REPRO_MODULES[code] for code in codes if code in REPRO_MODULES]
@@ -78,9 +78,10 @@ def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
 
 
 def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> list[Cell]:
-    """Return the cells that match a pattern, or without patterns the cells of the profile (`quick` by default).
+    """Return the cells that match a pattern; without patterns, the cells of the profile (`quick` if it is None).
 
-    The profile `breadth` has generated cells; patterns then choose among them.
+    The profile `full` has all cells of the file. The profile `breadth` has the generated cells; patterns then choose
+    among these.
 
     Raises:
         UserError: A pattern matches no cell.
@@ -106,11 +107,11 @@ def matching_cells(cells: Sequence[Cell], globs: Sequence[str]) -> list[Cell]:
 
 
 def select_layers(lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
-    """Return the named layers, all by default; `train` stands for all of its modes.
+    """Return the named layers; without names, all layers. A name such as `train` stands for its layers `train:MODE`.
 
     Args:
-        lists: Names of layers, separated by commas.
-        quick: Whether the profile `quick` applies, which leaves out the layers `repro:CODE`.
+        lists: Texts with names of layers, separated by commas.
+        quick: Whether to leave out the layers `repro:CODE` if no layer is named.
 
     Raises:
         UserError: A layer is unknown.
@@ -120,16 +121,16 @@ def select_layers(lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
         # A layer's own name means only that layer: `resolve` does not include `resolve:today`.
         members = [name] if name in BY_NAME else [layer for layer in BY_NAME if layer.startswith(f"{name}:")]
         if not members:
-            known = ", ".join(dict.fromkeys(map(family, BY_NAME)))
+            known = ", ".join(dict.fromkeys(layer.partition(":")[0] for layer in BY_NAME))
             raise UserError(f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {known}")
         chosen += members
     if not chosen and quick:
-        return tuple(layer for layer in BY_NAME if family(layer) != "repro")
+        return tuple(layer for layer in BY_NAME if not layer.startswith("repro:"))
     return tuple(dict.fromkeys(chosen)) or tuple(BY_NAME)
 
 
 def with_needs(cell: Cell, layers: Iterable[str]) -> list[str]:
-    """Return the chosen layers of a cell and the layers that must pass before them, in running order."""
+    """Return the given layers of a cell and the layers that must pass before them, in running order."""
     needed: set[str] = set()
     pending = [layer for layer in layers if layer in cell.layers]
     while pending:
@@ -142,7 +143,7 @@ def with_needs(cell: Cell, layers: Iterable[str]) -> list[str]:
 def make_questions(
     context: Context, cells: Iterable[Cell], layers: Sequence[str] = tuple(BY_NAME)
 ) -> list[Question]:
-    """Return the questions for these cells: the chosen layers, and the layers that must pass before them."""
+    """Return the questions for these cells: the given layers, and the layers that must pass before them."""
     return [make_question(context, cell, layer) for cell in cells for layer in with_needs(cell, layers)]
 
 
@@ -164,7 +165,7 @@ class LayerResult:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Codes of known issues that the layer reported, or else of those whose signature matches its output."""
+        """Codes of known issues that the layer reported, or else of those whose signature matches a failure."""
         if self.event is None:
             return ()
         return self.event.answer.codes or matching_codes(self.event.answer)
@@ -182,14 +183,14 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class CellResults:
-    """One row of the grid."""
+    """One row of the grid: the results of a cell, by layer."""
 
     cell: Cell
     layers: dict[str, LayerResult]
 
 
 class ResultsGrid:
-    """Holds all results by cell and layer; adding an answer updates the results of its cell."""
+    """The results of questions, by cell and layer; adding an answer updates the results of its cell."""
 
     def __init__(self, questions: Iterable[Question], events: Iterable[Event]) -> None:
         self._events: dict[str, list[Event]] = {}
@@ -274,7 +275,7 @@ def matching_codes(answer: Answer) -> tuple[str, ...]:
 
 
 def import_errors(signs: Iterable[str]) -> list[str]:
-    """Return Python's error message for each missing name, in the form that signatures match.
+    """Return the error message that Python prints for each missing name, because signatures match such messages.
 
     >>> import_errors(["vllm.a.B: no B in vllm.a (trl/x.py:1, at import)"])
     ["ImportError: cannot import name 'B' from 'vllm.a'"]
@@ -290,7 +291,7 @@ def import_errors(signs: Iterable[str]) -> list[str]:
 
 
 def depends_on_setting(code: str) -> bool:
-    """Return whether a known issue depends on a setting rather than on the release."""
+    """Return whether a known issue's status is not `active`, so that more than the release decides about it."""
     issue = catalog.load().get(code)
     return issue is not None and issue.status != "active"
 

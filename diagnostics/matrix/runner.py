@@ -1,4 +1,4 @@
-"""Run the layers that have no answer yet, in order, and store each answer as soon as it is known."""
+"""Run the layers that are due, light ones in threads and then the others in order; store each answer at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from diagnostics.matrix.layers.base import infrastructure_fault
 from diagnostics.matrix.progress import Progress
 from diagnostics.matrix.results import Question, ResultsGrid, obstacle_of
 from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import Answer
 from diagnostics.process import end_recorded_group
 
 
 @dataclass
 class Run:
-    """One run of the matrix: the results so far, and a lock for writing them."""
+    """One run of the matrix: its results so far, and the functions that run questions and record answers."""
 
     context: Context
     grid: ResultsGrid
@@ -39,14 +38,14 @@ class Run:
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def is_due(self, question: Question) -> bool:
-        """Return whether a question may run, has no final answer or must run again, and is not blocked."""
+        """Return whether a question has no final answer or must run again, and no needed layer blocks it."""
         event = self.grid.result(question).event
         if event is not None and event.finished and question.key not in self.fresh:
             return False
         return obstacle_of(question, self.grid.cell_row(question.cell.id).layers) is None
 
     def execute(self, questions: Sequence[Question]) -> None:
-        """Run all questions that are due on this machine."""
+        """Run the questions that are due, on this machine."""
         killed = end_recorded_group(self.context.store.folder / "running.json")
         if killed is not None:
             self.progress.note(f"ended process group {killed}, left running by a run that was killed")
@@ -62,21 +61,21 @@ class Run:
         with self._lock:
             if self._stopped.is_set() or not self.is_due(question):
                 return
-            self.progress.started(question)
+            self.progress.note(f"{question.cell.id} {question.layer.name} …")
         event = answer_question(self.context, question, self.name)
         with self._lock:
             if not self._stopped.is_set():  # an interrupted layer has no answer
                 self.record(event)
 
     def record(self, event: Event) -> None:
-        """Store an answer, add it to the grid and show it."""
+        """Store an answer, add it to the grid and print it."""
         self.context.store.append(event)
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
         self.progress.finished(self.grid.cell_row(event.cell).layers[event.layer], remaining)
 
     def _run_light(self, questions: Sequence[Question]) -> None:
-        """Run questions of light layers in threads, sorted so that neighbours share parsed source."""
+        """Run questions of light layers in threads, sorted so that successive ones share parsed source."""
         ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.version)))
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
@@ -101,15 +100,16 @@ def answer_question(context: Context, question: Question, run_name: str) -> Even
     """Run one layer and return its answer as an event."""
     started, clock = utc_now(), time.monotonic()
     try:
-        answer = question.layer.check(context, question.cell)
+        answer = question.layer.run(context, question.cell)
     except Exception as error:  # noqa: BLE001 - a bug in a layer becomes a result, and the run continues
         summary = f"the layer failed itself: {type(error).__name__}: {error}"
         answer = infrastructure_fault(summary, question.layer.evidence)
+    answer = answer.change_texts(lambda text: without_local_paths(text, context.store.folder))
     return Event(
         identity=question.identity,
         cell=question.cell.id,
         layer=question.layer.name,
-        answer=_without_paths(answer, context),
+        answer=msgspec.structs.replace(answer, summary=" ".join(answer.summary.split())),
         inputs=question.inputs,
         command=question.command,
         started=started,
@@ -118,22 +118,6 @@ def answer_question(context: Context, question: Question, run_name: str) -> Even
     )
 
 
-def _without_paths(answer: Answer, context: Context) -> Answer:
-    """Return the answer without this machine's paths in its texts."""
-
-    def clean(text: str) -> str:
-        return without_local_paths(text, context.store.folder)
-
-    return msgspec.structs.replace(
-        answer,
-        summary=" ".join(clean(answer.summary).split()),
-        signs=tuple(map(clean, answer.signs)),
-        facts=tuple((kind, clean(name), clean(text)) for kind, name, text in answer.facts),
-        details=tuple(map(clean, answer.details)),
-        excerpt=clean(answer.excerpt),
-    )
-
-
 def utc_now() -> str:
-    """Return the time as events store it: UTC, ISO 8601, in seconds."""
+    """Return the time in the format of events: UTC, ISO 8601, without fractions of a second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

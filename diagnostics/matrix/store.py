@@ -2,8 +2,8 @@
 
 A line is written and synced to disk before the run goes on. A line torn by a kill or a full disk is dropped when the
 store is locked again. A lock on a second file prevents two runs from writing at once; the kernel releases the lock when
-the process ends. Events of other stores are untrusted: all are checked before the first is added. Logs stay where they
-were written; an event has the end of its log.
+the process ends. Events of other stores are untrusted, so all are checked before the first is added. Their logs are not
+copied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from diagnostics import UserError, safe_io
 from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
-LARGEST_LINE = 16 * safe_io.MIB
 # A store can be a folder from somebody else; a link in it could lead to any file.
 _NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
@@ -44,7 +43,7 @@ class StoreBusyError(StoreError):
 
 
 class Event(Struct, frozen=True, tag_field="schema", tag="grpo-doctor.event.v1"):
-    """The answer of a layer for a cell, and everything that the answer depends on."""
+    """The answer of a layer for a cell, and what the answer depends on."""
 
     identity: _Identity
     """Digest of everything that the answer depends on; see `identity.py`."""
@@ -99,7 +98,7 @@ class Store:
         return self.folder / "store.jsonl"
 
     def read_events(self) -> list[Event]:
-        """Return the events, oldest first, without invalid lines (such as a torn last one)."""
+        """Return the events in the order of the file, without invalid lines (such as a torn last one)."""
         with _explained(self.path, "read"):
             try:
                 lines = safe_io.read_bytes(self.path, safe_io.ARTIFACT_LIMIT, inside=self.folder).split(b"\n")
@@ -142,8 +141,6 @@ class Store:
         events = []
         for number, line in enumerate(lines, start=1):
             try:
-                if len(line) > LARGEST_LINE:
-                    raise ValueError("longer than any event is")  # noqa: TRY301 - reported with its line below
                 if line:
                     events.append(parse_event(line))
             except ValueError as error:
@@ -196,7 +193,7 @@ def _open_no_link(path: Path, flags: int) -> TextIOWrapper:
 
 @contextmanager
 def _explained(path: Path, done: str) -> Iterator[None]:
-    """Convert an OSError within the block to a StoreError whose one-line message names the file."""
+    """Convert an OSError within the block to a StoreError; `done` completes the message "PATH: cannot be …"."""
     try:
         yield
     except OSError as error:
@@ -204,7 +201,7 @@ def _explained(path: Path, done: str) -> Iterator[None]:
 
 
 def latest(events: Iterable[Event]) -> Event | None:
-    """Return the newest event of a question; a finished event takes precedence over newer unfinished events.
+    """Return the newest finished event of a question; the newest event if none is finished; None without events.
 
     Events are compared by time, because a merged store has events of several machines; at equal times, the last counts.
     """

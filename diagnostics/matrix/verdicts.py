@@ -1,14 +1,15 @@
-"""Compute verdicts: the observed outcome of a layer, compared with the expectation in `matrix.toml`.
+"""Define answers of layers, and compute verdicts: an answer compared with the expectation in `matrix.toml`.
 
-The store keeps only outcomes. Verdicts are computed whenever they are shown, so a corrected expectation needs no run.
+The store keeps only answers. Verdicts are computed whenever they are shown, so a corrected expectation needs no run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 # The patterns below are checked when a store is read, because an event of another store is untrusted.
@@ -74,7 +75,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the failure comes from the CPU substitute of the pair and says nothing about the pair itself."""
 
     def __post_init__(self) -> None:
-        """Refuse outcomes that nobody can expect."""
+        """Refuse other outcomes than EXPECTED_OUTCOMES."""
         if self.outcome not in EXPECTED_OUTCOMES:
             raise ValueError(
                 f"outcome: expected one of {', '.join(EXPECTED_OUTCOMES)}; a pass needs no entry"
@@ -93,7 +94,7 @@ class Answer(Struct, frozen=True):
     signs: tuple[str, ...] = ()
     """The observation in short lines that expectations can name."""
     facts: tuple[Fact, ...] = ()
-    """The observation for programs."""
+    """Packages and missing or undecided names, for programs."""
     details: tuple[str, ...] = ()
     """Further lines for the HTML page."""
     ran_with: tuple[tuple[str, str], ...] = ()
@@ -108,6 +109,18 @@ class Answer(Struct, frozen=True):
         """The versions of the packages that were resolved or installed."""
         return {name: version for kind, name, version in self.facts if kind == "package"}
 
+    def change_texts(self, change: Callable[[str], str]) -> Answer:
+        """Return the answer with a function applied to its texts, except codes and the log's path."""
+        return msgspec.structs.replace(
+            self,
+            summary=change(self.summary),
+            signs=tuple(map(change, self.signs)),
+            facts=tuple((kind, change(name), change(text)) for kind, name, text in self.facts),
+            details=tuple(map(change, self.details)),
+            ran_with=tuple((change(name), change(text)) for name, text in self.ran_with),
+            excerpt=change(self.excerpt),
+        )
+
 
 class Judgement(Struct, frozen=True):
     """A verdict, and whether it is as expected."""
@@ -116,13 +129,19 @@ class Judgement(Struct, frozen=True):
     expected: bool
     """Whether the observation is as expected, so that nobody needs to look at it."""
     incomplete: bool = False
-    """Whether the verdict is open, for a reason outside the cell."""
+    """Whether the verdict is open, because the deciding layer or input was not run, not read or not finished."""
     remark: str = ""
     """Reason why the outcome is unexpected, or the reason of the expectation."""
 
 
 def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = False) -> Judgement:
-    """Compare an observation with its expectation; None expects a pass."""
+    """Compare an answer with its expectation.
+
+    Args:
+        answer: The newest answer.
+        expectation: The expectation; None expects a pass.
+        flaky: Whether the same inputs gave different answers.
+    """
     if answer.outcome in UNFINISHED:
         return Judgement(Verdict(answer.outcome), expected=False, incomplete=True)
     if flaky:
@@ -168,7 +187,7 @@ def blocked_by(layer: str, judgement: Judgement) -> Judgement:
 
 
 def exit_code(judgements: Iterable[Judgement]) -> int:
-    """Return 0 if all verdicts are as expected, 1 if a final verdict is unexpected, else 3 (a verdict is open)."""
+    """Return 1 if a final verdict is unexpected, else 3 if a verdict is open, else 0."""
     judgements = list(judgements)
     if any(not item.expected and not item.incomplete for item in judgements):
         return 1

@@ -1,6 +1,7 @@
-"""Find the wheel of a release, and read the wheel's Python files by HTTP range requests, without installation.
+"""Find the wheel of a release in local folders or the package index, and read its Python files without installation.
 
-The files are cached below the store's folder by the wheel's sha256, so a second run needs no network.
+From a large wheel in the index only the needed parts are fetched. The files are cached by the wheel's sha256, so a
+second run needs no network.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class WheelSources:
     open_archive: Callable[[], Archive] = field(compare=False)
 
     def names(self) -> frozenset[str]:
-        """Return the Python files of the wheel."""
+        """Return the paths of the wheel's Python files."""
         return self._names
 
     def read(self, name: str) -> str:
@@ -128,7 +129,7 @@ def _find_in_index(distribution: str, version: str, environ: Mapping[str, str]) 
 
 
 def is_installable(filename: str, distribution: str, version: str) -> bool:
-    """Return whether a file is the wheel of a release that x86_64 Linux can install."""
+    """Return whether a file name is that of a wheel of this release that x86_64 Linux can install."""
     try:
         name, parsed, _build, tags = parse_wheel_filename(filename)
     except InvalidWheelFilename:

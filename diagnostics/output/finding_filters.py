@@ -50,10 +50,10 @@ def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> R
     If `selected` is empty, all codes are selected.
     """
     # Every code begins with an empty text, and no code begins with one of no texts.
-    wanted, unwanted = tuple(map(str.upper, selected)) or ("",), tuple(map(str.upper, ignored))
+    wanted_codes, unwanted_codes = tuple(map(str.upper, selected)) or ("",), tuple(map(str.upper, ignored))
 
     def is_selected(finding: Finding) -> bool:
-        return finding.code.startswith(wanted) and not finding.code.startswith(unwanted)
+        return finding.code.startswith(wanted_codes) and not finding.code.startswith(unwanted_codes)
 
     return _filter(report, is_selected, "left out by --select or --ignore")
 

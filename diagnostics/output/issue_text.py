@@ -27,10 +27,10 @@ def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], 
     for place, (document, fix) in enumerate(explained):
         if place:
             print_text(console, "\n")
-        print_issue(console, document, fix)
+        _print_issue(console, document, fix)
 
 
-def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None = None) -> None:
+def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None) -> None:
     """Print title, recommended fix, cause, affected releases, mitigations and references, as far as there are any."""
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":

@@ -188,8 +188,8 @@ def count_checks(report: Report) -> str:
     counts = report.outcomes
     listed = [f"{counts[outcome]} {word}" for outcome, (word, _, _) in OUTCOMES.items() if counts[outcome]]
     if both := sum(check.outcome == "findings" and bool(check.not_judged) for check in report.checks):
-        found = f"{counts['findings']} {OUTCOMES['findings'][0]}"
-        listed[listed.index(found)] = f"{found} ({both} of them incomplete)"
+        findings_text = f"{counts['findings']} {OUTCOMES['findings'][0]}"
+        listed[listed.index(findings_text)] = f"{findings_text} ({both} of them incomplete)"
     return f"{fixes.count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
 
 

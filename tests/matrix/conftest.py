@@ -1,4 +1,7 @@
-"""Build toy projects for the matrix tests: tiny real wheels in a real index on loopback, and tiny cell programs."""
+"""Build toy projects for the matrix tests: tiny real wheels in a package index on loopback, and tiny cell programs.
+
+`use_index` replaces the API index that is shipped with the project.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ def serve_index(folder: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    """Serve an empty index; yield it."""
+    """Serve an empty package index; yield it."""
     with serve_index(tmp_path / "index") as new_index:
         yield new_index
 
@@ -161,8 +164,8 @@ CRASH = {
     "assertion": "assert False",
     "simulated": [],
 }
-CURED = {**CRASH, "mitigation": "abort_orphans", "outcome": "mitigated", "where": None}
-NOTHING = {**CRASH, "outcome": "not_reproduced", "where": None}
+MITIGATED = {**CRASH, "mitigation": "abort_orphans", "outcome": "mitigated", "where": None}
+NOT_REPRODUCED = {**CRASH, "outcome": "not_reproduced", "where": None}
 
 
 def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> dict[str, str]:
@@ -185,7 +188,9 @@ def toy_trl(imports: str) -> dict[str, str]:
 HEAD = Path(__file__).with_name("toy_matrix.toml").read_text(encoding="utf-8")
 
 
-def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "toy", more: str = "") -> str:
+def cell_table(
+    vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "toy", more: str = ""
+) -> str:
     """Return the TOML table of a cell."""
     name = f'cells."vllm-{vllm}+trl-{trl}"'
     lines = [
@@ -201,7 +206,7 @@ def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "
 
 
 @dataclass
-class World:
+class ToyProject:
     """A toy project: matrix file, index, programs, store and environment variables."""
 
     folder: Path
@@ -210,7 +215,7 @@ class World:
 
     @property
     def store(self) -> Path:
-        """Return the store's folder."""
+        """The store's folder."""
         return self.folder / ".matrix"
 
     def write(self, *cells: str, head: str = HEAD) -> Path:
@@ -244,12 +249,12 @@ class World:
         return subprocess.CompletedProcess(arguments, code, *texts)
 
     def report(self, store: Path | None = None) -> dict[str, dict[str, dict[str, object]]]:
-        """Return the layers of each cell from report.json."""
+        """Return the layers of each cell from report.json of the last run."""
         document = json.loads(((store or self.store) / "report" / "report.json").read_text(encoding="utf-8"))
         return {item["id"]: item["layers"] for item in document["cells"]}
 
 
-def make_world(folder: Path, index: Index) -> World:
+def make_project(folder: Path, index: Index) -> ToyProject:
     """Write a toy project whose only configured index is this one."""
     programs = folder / "project" / "programs"
     modules = {
@@ -271,13 +276,13 @@ def make_world(folder: Path, index: Index) -> World:
         "PIP_CONFIG_FILE": os.devnull,
     }
     environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "GRPO_DOCTOR_QUIET": "1"}
-    return World(folder / "project", index, environ)
+    return ToyProject(folder / "project", index, environ)
 
 
 @pytest.fixture
-def world(tmp_path: Path, index: Index) -> World:
+def project(tmp_path: Path, index: Index) -> ToyProject:
     """Return a toy project without cells."""
-    return make_world(tmp_path, index)
+    return make_project(tmp_path, index)
 
 
 def write_index(folder, **packages):
@@ -315,8 +320,8 @@ def use_index(tmp_path, monkeypatch):
         function.cache_clear()
 
 
-ALL_LIGHT = ("resolve", "contract")
-DEEP = ("resolve", "contract", "install", "import", "scheduler")
+LIGHT_LAYERS = ("resolve", "contract")
+CELL_LAYERS = ("resolve", "contract", "install", "import", "scheduler")
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,16 @@
-"""matrix.toml is validated with one-line messages, and profiles and patterns select its cells and layers."""
+"""A matrix file is checked, with one-line messages; profiles, patterns and names select its cells and layers."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
-from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix import locks
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.results import select_cells, select_layers, with_needs
 from diagnostics.toml_source import TomlError
-
-PROJECT = Path(__file__).resolve().parents[2] / "matrix.toml"
 
 
 @pytest.fixture
@@ -27,17 +23,6 @@ def load(tmp_path):
         return load_matrix(path, LAYERS)
 
     return write
-
-
-def test_locks_name_no_machine():
-    """Locks contain no addresses or local folders; only torch may have no hash, and the header then says so."""
-    for path in (PROJECT.parent / "locks").glob("*.txt"):
-        text = path.read_text(encoding="utf-8")
-        assert "://" not in text
-        assert "/opt" not in text
-        unhashed = locks.unhashed_pins(text) if path.name.startswith("vllm-") else []
-        assert {line.partition("==")[0] for line in unhashed} <= {"torch"}, path.name
-        assert not unhashed or f"no hash for {unhashed[0]}" in text, path.name
 
 
 @pytest.mark.parametrize(
@@ -57,8 +42,8 @@ def test_locks_name_no_machine():
     ],
 )  # fmt: skip
 def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
-    """The message is one line with file, line, key, value and the expected form."""
-    text = kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP)
+    """The message is one line with file, line, key and the expected form."""
+    text = kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS)
     old = old.replace("PY", kit.PYTHON)
     assert old in text
     changed = text.replace(old, new)
@@ -91,14 +76,14 @@ def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
 def test_invalid_expectation_is_refused(load, kit, more, message):
     """An expectation needs a layer of the cell, an outcome other than a pass, and a reason."""
     with pytest.raises(TomlError) as refused:
-        load(kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP, more=more))
+        load(kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS, more=more))
     assert message in str(refused.value)
 
 
 def test_other_trainers_have_their_own_layers(load, kit):
     """A cell takes a recipe for its own trainer, and refuses the layers of other trainers."""
     head = kit.HEAD.replace('"trl=={trl}"', '"verl=={verl}"')
-    verl = kit.cell("1.0", "1.0", ["resolve", "install", "config"]).replace("+trl-", "+verl-")
+    verl = kit.cell_table("1.0", "1.0", ["resolve", "install", "config"]).replace("+trl-", "+verl-")
     (cell,) = load(head + verl).cells
     assert (cell.trainer, cell.version, cell.layers) == ("verl", "1.0", ("resolve", "install", "config"))
     assert cell.recipe.requirements_for(cell) == (("vllm==1.0", "verl==1.0"), ())
@@ -107,10 +92,10 @@ def test_other_trainers_have_their_own_layers(load, kit):
     with pytest.raises(TomlError, match="'peer:alone': expected one of config"):
         load(head + verl.replace("config", "peer:alone"))
     with pytest.raises(TomlError, match="'config': expected one of conformance"):
-        load(kit.HEAD + kit.cell("1.0", "1.0", ["install", "config"]))
+        load(kit.HEAD + kit.cell_table("1.0", "1.0", ["install", "config"]))
 
 
-def test_unreadable_file_is_refused(load, tmp_path):
+def test_unusable_file_is_refused(load, tmp_path):
     """A file that is not TOML, is missing, or has no cells is refused."""
     with pytest.raises(TomlError, match=r"is not TOML: .*line 2"):
         load("a = 1\nb = = 2\n")
@@ -122,8 +107,13 @@ def test_unreadable_file_is_refused(load, tmp_path):
 
 def test_profiles_and_patterns_select_cells(load, kit):
     """Patterns select among all cells; without a pattern the profile selects, and `full` contains `quick`."""
-    rare = kit.cell("3.0", "1.0", kit.ALL_LIGHT, recipe=None).replace('["quick"]', '["full"]')
-    matrix = load(kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP) + kit.cell("2.0", "1.0", kit.DEEP) + rare)
+    rare = kit.cell_table("3.0", "1.0", kit.LIGHT_LAYERS, recipe=None).replace('["quick"]', '["full"]')
+    matrix = load(
+        kit.HEAD
+        + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS)
+        + kit.cell_table("2.0", "1.0", kit.CELL_LAYERS)
+        + rare
+    )
     chosen = [
         [cell.vllm for cell in select_cells(matrix, globs, profile)]
         for globs, profile in (([], None), ([], "full"), (["vllm-[13]*"], None))
@@ -131,9 +121,9 @@ def test_profiles_and_patterns_select_cells(load, kit):
     assert chosen == [["1.0", "2.0"], ["1.0", "2.0", "3.0"], ["1.0", "3.0"]]
 
 
-def test_layer_includes_its_requirements(load, kit):
-    """A layer brings the layers it needs; `train` selects every mode, and `resolve` only itself."""
-    matrix = load(kit.HEAD + kit.cell("1.0", "1.0", (*kit.DEEP, "engine", "train:async")))
+def test_layers_are_selected_by_name_and_need(load, kit):
+    """A layer brings the layers that it needs; the name `train` selects all its modes, and `resolve` only itself."""
+    matrix = load(kit.HEAD + kit.cell_table("1.0", "1.0", (*kit.CELL_LAYERS, "engine", "train:async")))
     assert with_needs(matrix.cells[0], ("scheduler",)) == ["install", "import", "scheduler"]
     chosen = select_layers(["train", "resolve,import"], quick=False)
     assert chosen == ("train:colocate", "train:async", "train:server", "resolve", "import")

@@ -43,8 +43,8 @@ def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, mor
     return compare_apis(sources, surface, Version(version), ())
 
 
-def check(trainer, **rest):
-    """Compare a trainer with the engine; return its missing, guarded and undecided uses as text."""
+def classify_uses(trainer, **rest):
+    """Compare a trainer with the engine; return its missing, its guarded and its undecided uses as texts."""
     result = compare_with_engine(trainer, **rest)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
     return (
@@ -54,20 +54,20 @@ def check(trainer, **rest):
     )
 
 
-NOTHING = "from vllm import Nothing"
+MISSING_NAME = "from vllm import Nothing"
 
 
 @each_case(CASES["names"])
 def test_name_is_found_or_missing(line, missing):
     """A name is found however it is defined; a lazy name without a target and an import in a function are checked."""
-    assert check(line) == (missing, [], [])
+    assert classify_uses(line) == (missing, [], [])
 
 
 @each_case(CASES["conditions"])
 def test_condition_around_a_use(condition, outcome):
-    """A use in dead code is not missing; a use under an unknown condition in a GRPO file is undecided."""
-    trainer = f"def f(self):\n    if {condition}:\n        {NOTHING}"
-    missing, guarded, undecided = check(trainer)
+    """A missing name counts if its condition can be true, and not in dead code; an unknown condition leaves it open."""
+    trainer = f"def f(self):\n    if {condition}:\n        {MISSING_NAME}"
+    missing, guarded, undecided = classify_uses(trainer)
     assert (missing == ["vllm.Nothing"], guarded) == (outcome == "missing", [])
     assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"] * (outcome == "undecided")
 
@@ -81,8 +81,8 @@ def test_condition_stored_in_a_constant():
         else:
             from vllm import LLM
     """
-    assert check(trainer) == ([], [], [])
-    assert check(trainer, version="1.1")[0] == ["vllm.Nothing"]
+    assert classify_uses(trainer) == ([], [], [])
+    assert classify_uses(trainer, version="1.1")[0] == ["vllm.Nothing"]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_use_behind_an_option_breaks_only_with_it(condition, where):
     settings = "class GRPOConfig:\n    vllm_regex: str | None = field(default=None, metadata={})\n    mode: str = 'x'\n"
     more = {"trl/trainer/grpo_config.py": settings}
     for branch in ("body", "orelse"):
-        bodies = {"body": "pass", "orelse": "pass", branch: NOTHING}
+        bodies = {"body": "pass", "orelse": "pass", branch: MISSING_NAME}
         trainer = f"def f(self):\n    if {condition}:\n        {bodies['body']}\n    else:\n        {bodies['orelse']}"
         result = compare_with_engine(trainer, more=more)
         names = [[item.use.text for item in items] for items in (result.optional, result.missing)]
@@ -117,18 +117,18 @@ def test_use_behind_an_option_breaks_only_with_it(condition, where):
 )
 def test_try_needs_one_working_branch(handler, missing):
     """A use with a working fallback is guarded; it is missing if the fallback fails too or only raises."""
-    result = check(f"try:\n    {NOTHING}\nexcept ImportError:\n    {handler}\n")
+    result = classify_uses(f"try:\n    {MISSING_NAME}\nexcept ImportError:\n    {handler}\n")
     assert ("vllm.Nothing" in result[0]) is missing
     assert ("vllm.Nothing" in result[1]) is not missing
 
 
 def test_other_trainers_do_not_break_grpo():
-    """A missing name in another trainer's file is marked, and an undecided use there counts as guarded."""
+    """A name that the file of another TRL trainer misses is marked; an undecided use there counts as guarded."""
     other = "trl/trainer/online_dpo_trainer.py"
-    result = compare_with_engine(NOTHING, more={other: NOTHING})
+    result = compare_with_engine(MISSING_NAME, more={other: MISSING_NAME})
     places = {item.location: is_grpo_file(item.use.file) for item in result.missing}
     assert places == {f"{other}:1": False, f"{GRPO}:1": True}
-    result = compare_with_engine(f"if is_peft_available():\n    {NOTHING}", file=other)
+    result = compare_with_engine(f"if is_peft_available():\n    {MISSING_NAME}", file=other)
     assert (result.undecided, [item.use.text for item in result.guarded]) == ([], ["vllm.Nothing"])
 
 
@@ -146,7 +146,7 @@ def test_arguments_are_checked_against_the_signature():
             options = {"do_sample": True}
             transformers.generate(**options)
     """
-    assert check(trainer)[0] == [
+    assert classify_uses(trainer)[0] == [
         "vllm.LLM(device=)",
         "vllm.SamplingParams(best_of=)",
         "vllm.SamplingParams(guided_decoding=)",
@@ -166,7 +166,7 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
             def __init__(self):
                 self.llm = LLM(model="m")
     """
-    missing, _, unfollowed = check(trainer)
+    missing, _, unfollowed = classify_uses(trainer)
     assert missing == ["vllm.LLM.sleep"]
     path = "vllm.LLM.llm_engine.model_executor.driver_worker.runner.model"
     assert unfollowed == [
@@ -176,7 +176,10 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
 
 
 def test_annotated_type_does_not_prove_absence():
-    """An attribute that an annotated type lacks is undecided, because the object may be of a subclass."""
+    """An attribute that an annotated type lacks is undecided, because the object may be of a subclass.
+
+    An attribute that the type of a created object lacks is missing.
+    """
     engine = {
         "vllm/__init__.py": """
             class Base:
@@ -192,19 +195,19 @@ def test_annotated_type_does_not_prove_absence():
         """
     }
     line = "from vllm import LLM\nllm = LLM()\nllm.engine.{}"
-    assert check(line.format("executor.run"), engine=engine) == ([], [], [])
+    assert classify_uses(line.format("executor.run"), engine=engine) == ([], [], [])
     unknown = f"vllm.LLM.engine.executor.worker: followed as far as Base ({GRPO}:3)"
-    assert check(line.format("executor.worker"), engine=engine) == ([], [], [unknown])
-    assert check(line.format("config.gone"), engine=engine)[0] == ["vllm.LLM.engine.config.gone"]
+    assert classify_uses(line.format("executor.worker"), engine=engine) == ([], [], [unknown])
+    assert classify_uses(line.format("config.gone"), engine=engine)[0] == ["vllm.LLM.engine.config.gone"]
 
 
 def test_patched_path_must_exist():
     """A patched dotted name that the engine lacks is missing; TRL 0.14 and 0.15 patch private methods."""
     line = 'from unittest.mock import patch\nwith patch("vllm.entrypoints.llm.LLM.{}", return_value=None):\n    pass'
-    assert check(line.format("generate"))[0] == []
-    assert check(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
+    assert classify_uses(line.format("generate"))[0] == []
+    assert classify_uses(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
     patching = 'from unittest.mock import patch\npatch("vllm.worker.worker.Worker._x")'
-    assert check(patching)[0] == ["vllm.worker.worker.Worker._x"]
+    assert classify_uses(patching)[0] == ["vllm.worker.worker.Worker._x"]
 
 
 def test_method_keywords_are_checked():
@@ -220,9 +223,9 @@ def test_method_keywords_are_checked():
         """
     }
     line = "from vllm import LLM\nllm = LLM()\nllm.{}"
-    assert check(line.format("wake_up(tags=[])"), engine=engine)[0] == ["vllm.LLM.wake_up(tags=)"]
+    assert classify_uses(line.format("wake_up(tags=[])"), engine=engine)[0] == ["vllm.LLM.wake_up(tags=)"]
     for call in ("generate(prompts=[], use_tqdm=False)", "rpc(method='x')"):
-        assert check(line.format(call), engine=engine) == ([], [], [])
+        assert classify_uses(line.format(call), engine=engine) == ([], [], [])
 
 
 CLIENT = """
@@ -237,11 +240,11 @@ def test_client_routes_must_exist_in_the_server():
     """A route must exist in some file of vLLM's server, or in the trainer's own server if it has one."""
     serving = {"vllm/entrypoints/serve/health.py": '@router.get("/health")\ndef health(): ...'}
     client = {"file": "trl/generation/vllm_client.py", "engine": ENGINE | serving}
-    assert check(CLIENT, **client)[0] == ["/start_weight_update"]
+    assert classify_uses(CLIENT, **client)[0] == ["/start_weight_update"]
     odd = {"vllm/entrypoints/odd.py": 'app.add_api_route("/start_weight_update", f)'}
-    assert check(CLIENT, **client | {"engine": ENGINE | serving | odd})[0] == []
+    assert classify_uses(CLIENT, **client | {"engine": ENGINE | serving | odd})[0] == []
     server_script = {"trl/scripts/vllm_serve.py": '@app.post("/start_weight_update")\ndef f(): ...'}
-    assert check(CLIENT, **client, more=server_script)[0] == ["/health"]
+    assert classify_uses(CLIENT, **client, more=server_script)[0] == ["/health"]
 
 
 def test_launch_options_must_be_known_to_the_server():
@@ -249,7 +252,7 @@ def test_launch_options_must_be_known_to_the_server():
     trainer = 'command += ["--weight-transfer-config", "x", "--dtype", "auto", "--no-max-model-len", "--odd"]'
     serving = {"vllm/entrypoints/openai/cli_args.py": 'parser.add_argument("--odd")'}
     where = {"file": "trl/scripts/vllm_serve.py", "engine": ENGINE | serving}
-    assert check(trainer, **where)[0] == ["--weight-transfer-config"]
+    assert classify_uses(trainer, **where)[0] == ["--weight-transfer-config"]
 
 
 @pytest.mark.parametrize(
@@ -263,18 +266,18 @@ def test_partly_known_class_is_undecided(engine):
     """An attribute of a class with an external base or a `__getattr__` is undecided."""
     line = "from vllm import LLM\nllm = LLM()\nllm.anything()"
     unknown = [f"vllm.LLM.anything: followed as far as LLM ({GRPO}:3)"]
-    assert check(line, engine={"vllm/__init__.py": engine}) == ([], [], unknown)
+    assert classify_uses(line, engine={"vllm/__init__.py": engine}) == ([], [], unknown)
 
 
 def test_circular_reexports_terminate():
     """Two modules that import a name from each other do not define it."""
     engine = {"vllm/__init__.py": "from vllm.a import X", "vllm/a.py": "from vllm import X"}
-    assert check("from vllm import X", engine=engine)[0] == ["vllm.X"]
+    assert classify_uses("from vllm import X", engine=engine)[0] == ["vllm.X"]
 
 
-def test_unparsable_file_on_the_import_path_is_undecided():
-    """A file that cannot be parsed is undecided on the import path, and ignored elsewhere in the wheel."""
+def test_unparsable_grpo_file_is_undecided():
+    """A GRPO file that cannot be parsed is undecided; another file of the wheel is ignored."""
     text = "from vllm import LLM\nprint 'x'"
-    (undecided,) = check(text)[2]
+    (undecided,) = classify_uses(text)[2]
     assert undecided.startswith(f"{GRPO}: {GRPO}:2 cannot be parsed by this Python")
-    assert check(text, file="trl/templates/a.py") == ([], [], [])
+    assert classify_uses(text, file="trl/templates/a.py") == ([], [], [])

@@ -1,4 +1,4 @@
-"""The matrix's layers derive their outcomes from programs in cells that report, crash or hang."""
+"""Layers turn what programs in cells print, or how they end, into answers; cells inherit no user settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from diagnostics.process import Completed
 
 def make_reply(document, excerpt="", folder=Path()):
     """Return the reply of a program in a cell that printed this document."""
-    return in_cell.Reply(Completed(0, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
+    return in_cell.CellRun(Completed(0, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
 
 
 @pytest.fixture
 def matrix_context(tmp_path, kit):
     """Return a matrix context with one cell, and user settings that cells must not inherit."""
-    (tmp_path / "matrix.toml").write_text(kit.HEAD + kit.cell("1.0", "1.0", kit.DEEP))
+    (tmp_path / "matrix.toml").write_text(kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS))
     return Context(
         load_matrix(tmp_path / "matrix.toml", LAYERS),
         Store(tmp_path / "store"),
@@ -41,7 +41,7 @@ def run_layer(matrix_context, monkeypatch):
     def run_scheduler_layer(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
         monkeypatch.setattr(in_cell, "run", lambda *_, **__: Completed(code, output, "", 1.0, timed_out))
-        return BY_NAME["scheduler"].check(matrix_context, matrix_context.matrix.cells[0])
+        return BY_NAME["scheduler"].run(matrix_context, matrix_context.matrix.cells[0])
 
     return run_scheduler_layer
 
@@ -84,7 +84,7 @@ def test_program_over_its_limit_is_a_timeout(run_layer):
 def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
     """A reproduced crash fails with the codes, file:line and the mitigations that helped."""
     useless = {**kit.CRASH, "mitigation": "lock", "outcome": "not_mitigated"}
-    answer = run_layer(document(kit, kit.CRASH, kit.CURED, useless), 1)
+    answer = run_layer(document(kit, kit.CRASH, kit.MITIGATED, useless), 1)
     assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
     assert answer.summary == "SCH001 at vllm/core/scheduler.py:7 (lost_step)"
     assert "SCH001: abort_orphans helped against lost_step" in answer.details
@@ -134,7 +134,8 @@ def test_training_run_needs_proven_syncs(matrix_context, changes, outcome, messa
     """A training run passes only with steps, a rising reward, and a proof of every weight sync."""
     document = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
     document |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
-    answer = programs.train_answer(make_reply({**document, **changes}), matrix_context.matrix.cells[0])
+    train_answer = programs.answer_with_summary(programs.TRAINING_SUMMARY, programs.training_problem)
+    answer = train_answer(make_reply({**document, **changes}), matrix_context.matrix.cells[0])
     assert (answer.outcome, answer.summary) == (outcome, message)
 
 
@@ -169,7 +170,7 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
 def test_conformance_run_needs_a_passed_test(found, code, outcome, message):
     """A conformance run without a passed test or with an unknown exit code of pytest is an infrastructure error."""
     assert conformance.suite_outcome(
-        found, in_cell.Completed(Completed(code, "", "", 1.0, False), "", "", Path())
+        found, in_cell.CellRun(Completed(code, "", "", 1.0, False), "", "", Path())
     ) == (outcome, message)
 
 
@@ -185,19 +186,20 @@ def test_recipe_adds_a_distribution_name(matrix_context):
     assert (distribution.name, distribution.version) == ("vllm", "1.0+cpu")
 
 
-def test_failed_server_start_has_its_first_error(matrix_context):
-    """A failed server start has its error as a sign and in its summary; a server that answered passes."""
+def test_answer_has_the_error_or_the_filled_summary(matrix_context):
+    """A failed program has its error as sign and summary; a pass has the template filled with its document."""
     cell = matrix_context.matrix.cells[0]
     error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
     failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
-    answer = programs.server_answer(make_reply(failed, "the log's end"), cell)
+    server_answer = programs.answer_with_summary("{server}: up, and {protocol} answered")
+    answer = server_answer(make_reply(failed, "the log's end"), cell)
     assert (answer.outcome, answer.signs) == (Outcome.FAIL, (error,))
-    assert (answer.summary, answer.excerpt) == (f"trl vllm-serve: {error}", "the log's end")
+    assert (answer.summary, answer.excerpt) == (error, "the log's end")
     ran = {"server": "vllm serve", "outcome": "ok", "protocol": "/v1/completions", "tokens": 8}
-    answer = programs.server_answer(make_reply(ran), cell)
+    answer = server_answer(make_reply(ran), cell)
     assert answer.outcome is Outcome.PASS
-    assert answer.summary == "vllm serve: up, and /v1/completions answered with 8 tokens"
-    assert programs.server_answer(make_reply({}), cell).outcome is Outcome.FAIL
+    assert answer.summary == "vllm serve: up, and /v1/completions answered"
+    assert server_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
 def test_trl_training_layer(matrix_context):
@@ -220,7 +222,7 @@ def test_trl_training_layer(matrix_context):
 
 
 def test_doctor_layer_records_findings():
-    """Findings of doctor are recorded and pass; a crashed check fails."""
+    """Findings of doctor become signs of a pass; a crashed check fails."""
     finding = {"severity": "error", "code": "CMP902", "title": "known to fail", "detail": "because"}
     checks = [{"check": "a", "outcome": "findings"}, {"check": "b", "outcome": "skipped", "reason": "why"}]
     answer = doctor.doctor_answer({"checks": checks, "findings": [finding]})
@@ -251,7 +253,7 @@ def test_loss_layer_passes_fails_or_is_not_run(matrix_context, monkeypatch):
             return Completed(0 if output else 1, output, "", 1.0, False)
 
         monkeypatch.setattr(in_cell, "run", run)
-        return BY_NAME["loss"].check(matrix_context, verl)
+        return BY_NAME["loss"].run(matrix_context, verl)
 
     near, far = ({"losses": {"gspo": worst}, "advantages": {"grpo": 0.0}} for worst in (1e-9, 1e-3))
     assert check(json.dumps(near)).outcome is Outcome.PASS
@@ -270,7 +272,7 @@ def test_contract_of_another_trainer_comes_from_the_index(matrix_context):
     outcomes = {}
     for version, vllm in (("0.5.0", "0.8.5"), ("0.9.1", "0.24.0"), ("0.7.1", "0.8.5"), ("99.0", "0.8.5")):
         verl = msgspec.structs.replace(cell, trainer="verl", version=version, vllm=vllm)
-        answer = BY_NAME["contract"].check(matrix_context, verl)
+        answer = BY_NAME["contract"].run(matrix_context, verl)
         outcomes[version] = answer.outcome
         assert all(name in answer.summary for _kind, name, _moment in answer.facts)
     assert outcomes == {

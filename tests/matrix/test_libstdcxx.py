@@ -1,4 +1,4 @@
-"""The replacement for a libstdc++ that is too old is compiled and loaded, and supports one symbol version."""
+"""The stand-in for a libstdc++ that is too old is compiled and loaded, and provides one symbol version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 
 
 def test_unsupported_symbol_version_is_refused(tmp_path):
-    """A symbol version that the replacement does not have is refused with the gcc to install."""
+    """A symbol version that the stand-in does not have is refused with the gcc to install."""
     with pytest.raises(
         libstdcxx.NotProvidedError, match=r"GLIBCXX_3.4.99.*install libstdc\+\+ of gcc 13 or newer"
     ):
@@ -28,8 +28,8 @@ def test_library_that_needs_the_symbol_loads(tmp_path):
     """A library that needs the new symbol and symbols of the machine's libstdc++ loads and runs."""
     stand_in = tmp_path / libstdcxx.SONAME
     library = libstdcxx._system_library()
-    offered = {name for name in libstdcxx._symbol_versions(library) if name != "GLIBCXX_3.4.32"}
-    libstdcxx._compile(shutil.which("cc"), str(library), offered, stand_in)
+    provided = {name for name in libstdcxx._symbol_versions(library) if name != "GLIBCXX_3.4.32"}
+    libstdcxx._compile(shutil.which("cc"), str(library), provided, stand_in)
     # Like the library of a wheel, it needs the new symbol and a symbol of the real library, both from libstdc++.
     (tmp_path / "wheel.c").write_text(
         "void _ZSt21ios_base_library_initv(void); void *_Znwm(unsigned long); void _ZdlPv(void *);"
@@ -54,8 +54,8 @@ def test_library_that_needs_the_symbol_loads(tmp_path):
 
 
 @needs_compiler
-def test_cell_python_loads_the_replacement_at_startup(tmp_path, monkeypatch):
-    """A .pth file in site-packages loads the library."""
+def test_cell_python_loads_the_stand_in_at_startup(tmp_path, monkeypatch):
+    """The stand-in gets a .pth file in site-packages that loads it."""
     monkeypatch.setattr(libstdcxx, "_symbol_versions", lambda _library: {"GLIBCXX_3.4"})
     assert libstdcxx.provide(tmp_path, "3.4.32") is True
     (path,) = re.findall("CDLL\\('(.*)', mode", (tmp_path / "grpo_doctor_libstdcxx.pth").read_text())

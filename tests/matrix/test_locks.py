@@ -1,4 +1,4 @@
-"""Locks have the hashes and platform of a resolution, stale locks are reported, and installs verify the hashes."""
+"""Locks have the hashes of a resolution, unfit locks are reported, installs verify hashes; committed locks are fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from diagnostics.matrix import command, locks, resolve
 from diagnostics.matrix.cells import load_matrix
-from diagnostics.matrix.context import Context
+from diagnostics.matrix.context import ROOT, Context
 from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.layers.resolve import resolution_answer
 from diagnostics.matrix.resolve import LockedPackage, Resolution, read_pylock
@@ -72,25 +72,25 @@ def test_newer_glibc_is_tried(monkeypatch):
     assert answer.summary.endswith("(resolved for x86_64 with glibc 2.28)")
 
 
-def test_install_verifies_hashes(world, kit):
-    """An install refuses a file whose hash differs from the lock."""
-    aside = world.folder / "wheels"
+def test_install_verifies_hashes(project, kit):
+    """An install refuses a file whose hash differs from the lock; a wheel of a local folder has no hash."""
+    aside = project.folder / "wheels"
     kit.build_wheel(aside, "local", "1.0+here", {"local/__init__.py": ""})
-    world.index.add("local", "0.9")
-    world.index.add("vllm", "1.0", kit.toy_vllm("1.0"), requires=("local",))
-    world.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
-    world.write(kit.cell("1.0", "1.0", ("resolve", "install")))
-    world.environ["PIP_FIND_LINKS"] = str(aside)
-    assert world.run("lock").returncode == 0
-    lock = world.folder / "locks" / "vllm-1.0+trl-1.0.cpu.txt"
+    project.index.add("local", "0.9")
+    project.index.add("vllm", "1.0", kit.toy_vllm("1.0"), requires=("local",))
+    project.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+    project.write(kit.cell_table("1.0", "1.0", ("resolve", "install")))
+    project.environ["PIP_FIND_LINKS"] = str(aside)
+    assert project.run("lock").returncode == 0
+    lock = project.folder / "locks" / "vllm-1.0+trl-1.0.cpu.txt"
     text = lock.read_text()
     assert locks.pins_of(text) == ("local==1.0+here", "trl==1.0", "vllm==1.0")
     assert (text.count("--hash=sha256:"), "no hash for local==1.0+here" in text) == (2, True)
     lock.write_text(re.sub(r"(?<=sha256:)[0-9a-f]{4}", "0000", text))
-    refused = world.run("run")
+    refused = project.run("run")
     assert (refused.returncode, "Hash mismatch" in refused.stdout) == (3, True), refused.stdout
     lock.write_text(text)
-    assert world.run("run").returncode == 0
+    assert project.run("run").returncode == 0
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def locked_context(tmp_path, kit):
     (tmp_path / "locks").mkdir()
 
     def write_lock(change=lambda text: text):
-        text = kit.HEAD + kit.cell("1.0", "1.0", ("resolve", "install"))
+        text = kit.HEAD + kit.cell_table("1.0", "1.0", ("resolve", "install"))
         (tmp_path / "matrix.toml").write_text(change(text))
         return Context(load_matrix(tmp_path / "matrix.toml", LAYERS), Store(tmp_path / "store"))
 
@@ -124,7 +124,7 @@ def locked_context(tmp_path, kit):
     ],
 )
 def test_stale_lock_is_reported(locked_context, change, message):
-    """A lock with another date, or without a requirement of the recipe, is reported."""
+    """A lock with another date, or that lacks a requirement of the recipe, is reported; an unchanged lock is not."""
     context = locked_context(lambda text: text.replace(*change) if change[0] else text)
     problems = locks.check_locks(context, context.matrix.cells)
     assert bool(problems) is bool(message)
@@ -142,3 +142,14 @@ def test_missing_and_orphaned_locks_are_reported(locked_context):
 
 def test_committed_locks_are_current(capsys):
     assert (command.main(["lock", "--check"]), capsys.readouterr().out) == (0, "")
+
+
+def test_locks_name_no_machine():
+    """Committed locks contain no addresses or local folders; only torch may have no hash, which the header reports."""
+    for path in (ROOT / "locks").glob("*.txt"):
+        text = path.read_text(encoding="utf-8")
+        assert "://" not in text
+        assert "/opt" not in text
+        unhashed = locks.unhashed_pins(text) if path.name.startswith("vllm-") else []
+        assert {line.partition("==")[0] for line in unhashed} <= {"torch"}, path.name
+        assert not unhashed or f"no hash for {unhashed[0]}" in text, path.name

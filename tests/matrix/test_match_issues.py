@@ -1,4 +1,4 @@
-"""Known issues are recognised in the logs of failed matrix layers."""
+"""Known issues are recognised in the logs and the missing names of failed matrix layers."""
 
 from __future__ import annotations
 

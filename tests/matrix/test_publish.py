@@ -1,4 +1,4 @@
-"""Publishing some results of a store keeps the other published verdicts."""
+"""Publishing merges final answers into the published table; other verdicts stay, or are dropped without a cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diagnostics.matrix import releases
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers import BY_NAME, LAYERS
-from diagnostics.matrix.publish import make_publication, publication_text
+from diagnostics.matrix.publish import make_publication
 from diagnostics.matrix.results import Question, ResultsGrid
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, Outcome
@@ -40,11 +40,13 @@ def publish(tmp_path, kit, use_index):
     """Return a function that publishes answers, {(cell, layer): outcome}, over an existing document."""
     use_index(trl=TRL, vllm=VLLM)
 
-    def build_store(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None, others=()):
+    def publish_answers(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None, others=()):
         path = tmp_path / "matrix.toml"
-        text = kit.HEAD.replace('"trl=={trl}"', "") + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells)
+        text = kit.HEAD.replace('"trl=={trl}"', "") + "".join(
+            kit.cell_table(vllm, "1.0", layers) for vllm in cells
+        )
         for name in others:
-            text += kit.cell("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
+            text += kit.cell_table("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
         path.write_text(text + BREADTH)
         matrix = load_matrix(path, LAYERS)
         grids = []
@@ -61,7 +63,7 @@ def publish(tmp_path, kit, use_index):
             *grids, published, "today", updated or {cell.id for cell in (*matrix.cells, *generated)}
         )
 
-    return build_store
+    return publish_answers
 
 
 def verdicts(publication):
@@ -76,7 +78,7 @@ def verdicts(publication):
 def test_missing_answers_keep_published_verdicts(publish):
     """One new answer changes its verdict and that of its cell; all other published verdicts stay."""
     complete = publish(COMPLETE, {})
-    assert (complete.kept, complete.dropped, complete.unanswered) == (0, [], [])
+    assert (complete.kept_count, complete.dropped, complete.unanswered) == (0, [], [])
     publication = publish({(FIRST, "install"): "fail"}, complete.document)
     assert verdicts(publication) == {**verdicts(complete), (FIRST, "install"): "fail"}
     assert [cell["verdict"] for cell in publication.document["cells"]] == ["fail", "pass"]
@@ -85,7 +87,7 @@ def test_missing_answers_keep_published_verdicts(publish):
         f"{FIRST} install: fail, was pass: saw fail",
         f"{FIRST}: the cell is fail, was pass",
     ]
-    assert (publication.kept, publication.dropped, publication.unanswered) == (4, [], [])
+    assert (publication.kept_count, publication.dropped, publication.unanswered) == (4, [], [])
 
 
 def test_unfinished_answers_change_nothing(publish):
@@ -162,7 +164,7 @@ def test_doctor_reads_the_published_pairs(publish, tmp_path):
         "1.1.0": {"declares": "==0.5", "contract": {"pass": "0.6 0.7"}, "resolve": {"unresolvable": "0.3"}},
     }
     path = tmp_path / "compat.json"
-    path.write_text(publication_text(document))
+    path.write_text(json.dumps(document))
     known = load_compat(path).static_result("0.9", "1.0.1")
     assert (known.contract, known.missing, known.allowed) == ("fail", "gone", True)
 
@@ -177,7 +179,7 @@ def test_shipped_table_follows_its_schema():
 
 
 def test_empty_store_changes_nothing(tmp_path):
-    """Publishing from an empty store keeps every verdict of the shipped table."""
+    """Publishing from an empty store keeps the cells and the generated pairs of the shipped table."""
     from diagnostics.matrix import command
 
     target = tmp_path / "compat.json"
@@ -189,25 +191,25 @@ def test_empty_store_changes_nothing(tmp_path):
     assert [part["breadth"] for part in parts] == [parts[0]["breadth"]] * 2
 
 
-def test_publish_refuses_open_verdicts_and_names_dropped_ones(world, kit):
+def test_publish_refuses_open_verdicts_and_names_dropped_ones(project, kit):
     """The exit code is 3 for an open verdict; a verdict without a cell is dropped by name; --dry-run only prints."""
-    target = world.folder / "out" / "compat.json"
-    world.index.add("vllm", "1.0")
-    world.index.add("trl", "1.0", extras={"vllm": ("vllm",)})
-    world.write(kit.cell("1.0", "1.0", ("resolve",), recipe=None))
+    target = project.folder / "out" / "compat.json"
+    project.index.add("vllm", "1.0")
+    project.index.add("trl", "1.0", extras={"vllm": ("vllm",)})
+    project.write(kit.cell_table("1.0", "1.0", ("resolve",), recipe=None))
     command = ("publish", "--output", str(target))
-    open_question = world.run(*command)
+    open_question = project.run(*command)
     assert (open_question.returncode, target.exists()) == (3, False)
     assert "no answer: vllm-1.0+trl-1.0 resolve" in open_question.stderr
-    assert world.run("run").returncode == 0
-    assert (world.run(*command, "--dry-run").returncode, target.exists()) == (0, False)
-    assert world.run(*command).returncode == 0
+    assert project.run("run").returncode == 0
+    assert (project.run(*command, "--dry-run").returncode, target.exists()) == (0, False)
+    assert project.run(*command).returncode == 0
     document = json.loads(target.read_text())
     removed = {**document["cells"][0], "id": "vllm-0.9+trl-1.0"}
     target.write_text(json.dumps({**document, "cells": [*document["cells"], removed]}))
-    again = world.run(*command)
+    again = project.run(*command)
     assert (again.returncode, "dropped: vllm-0.9+trl-1.0 resolve: pass" in again.stderr) == (0, True)
     assert [cell["id"] for cell in json.loads(target.read_text())["cells"]] == ["vllm-1.0+trl-1.0"]
-    assert world.run(*command, "--cells", "vllm-9*").returncode == 2
+    assert project.run(*command, "--cells", "vllm-9*").returncode == 2
     target.write_text("torn")
-    assert (world.run(*command).returncode, target.read_text()) == (2, "torn")
+    assert (project.run(*command).returncode, target.read_text()) == (2, "torn")

@@ -1,4 +1,4 @@
-"""The matrix generates cells for pairs of releases, with their date cuts and expectations."""
+"""The matrix generates and runs cells for pairs of releases, with their date cuts and expectations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def generate(tmp_path, kit, use_index):
 
     def cells(table=BREADTH, more=""):
         path = tmp_path / "matrix.toml"
-        path.write_text(kit.HEAD + kit.cell("0.6", "1.1.0", kit.ALL_LIGHT, more=more) + table)
+        path.write_text(kit.HEAD + kit.cell_table("0.6", "1.1.0", kit.LIGHT_LAYERS, more=more) + table)
         return {cell.id: cell for cell in releases.generated_cells(load_matrix(path, LAYERS))}
 
     return cells
@@ -102,7 +102,7 @@ def test_rule_applies_within_its_ranges(generate):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('trl_since = "1.0"', 'trl_since = "one"', "trl_since is 'one': expected a version, as '0.14'"),
+        ('trl_since = "1.0"', 'trl_since = "one"', "trl_since is 'one': expected a version, as 0.14"),
         ('trl = ">=1.1"', 'trl = "from 1.1"', "trl is 'from 1.1': expected a range"),
         ('layer = "contract"', 'layer = "install"', "expected one of contract, resolve, resolve:today"),
         ('outcome = "fail"', 'outcome = "pass"', "a pass needs no entry"),
@@ -132,29 +132,29 @@ def test_project_covers_every_minor_release_of_trl():
 
 
 @pytest.fixture
-def breadth_world(world, kit, use_index):
+def breadth_project(project, kit, use_index):
     """Return a toy project that generates cells from two vLLM and two TRL releases."""
     for version in ("1.0", "2.0"):
-        world.index.add("vllm", version, kit.toy_vllm(version))
-    world.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
-    world.index.add("trl", "2.0", kit.toy_trl("from vllm import Newest"), extras={"vllm": ("vllm>=1.0",)})
+        project.index.add("vllm", version, kit.toy_vllm(version))
+    project.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
+    project.index.add("trl", "2.0", kit.toy_trl("from vllm import Newest"), extras={"vllm": ("vllm>=1.0",)})
     engines = dict.fromkeys(("1.0", "2.0"), uploaded(0))
     use_index(trl={"1.0": uploaded(0, "<2"), "2.0": uploaded(0, ">=1.0")}, vllm=engines)
-    path = world.write(kit.cell("1.0", "1.0", kit.ALL_LIGHT, recipe=None), head=kit.HEAD)
+    path = project.write(kit.cell_table("1.0", "1.0", kit.LIGHT_LAYERS, recipe=None), head=kit.HEAD)
     table = BREADTH.replace("3.11", kit.PYTHON).replace('"0.2"', '"1.0"').partition("[[")[0]
     path.write_text(path.read_text() + table)
-    return world
+    return project
 
 
-def test_generated_cells_run_once(breadth_world):
+def test_generated_cells_run_once(breadth_project):
     """Generated cells run three at a time, and a second run uses the stored results."""
-    world, command = breadth_world, ("run", "--profile", "breadth", "--jobs", "3")
-    first = world.run(*command)
+    project, command = breadth_project, ("run", "--profile", "breadth", "--jobs", "3")
+    first = project.run(*command)
     assert first.returncode == 1, first.stdout + first.stderr
     assert "vllm-2.0+trl-2.0 contract: FAIL: 1 of 1 things that TRL uses are missing" in first.stdout
     assert "2 not as expected" in first.stdout
-    stored = (world.store / "store.jsonl").read_bytes()
-    second = world.run(*command)
+    stored = (project.store / "store.jsonl").read_bytes()
+    second = project.run(*command)
     assert (second.stdout, second.returncode) == (first.stdout, 1)
-    assert (world.store / "store.jsonl").read_bytes() == stored
-    assert (world.store / "report" / "breadth" / "index.html").exists()
+    assert (project.store / "store.jsonl").read_bytes() == stored
+    assert (project.store / "report" / "breadth" / "index.html").exists()

@@ -12,18 +12,24 @@ from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m ::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
-DEEP = ("resolve", "contract", "install", "import", "scheduler")
+CELL_LAYERS = ("resolve", "contract", "install", "import", "scheduler")
 
 
 @pytest.fixture
 def grid(tmp_path, kit):
     """Return a grid with passes, an expected and a hostile failure, a timeout, and blocked layers."""
     expected = '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"\n'
-    text = kit.HEAD + kit.cell("1.0", "1.0", DEEP, more=expected) + kit.cell("2.0", "1.0", DEEP)
+    text = (
+        kit.HEAD
+        + kit.cell_table("1.0", "1.0", CELL_LAYERS, more=expected)
+        + kit.cell_table("2.0", "1.0", CELL_LAYERS)
+    )
     (tmp_path / "matrix.toml").write_text(text)
     cells = load_matrix(tmp_path / "matrix.toml", LAYERS).cells
     questions = [
-        Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name))) for cell in cells for name in DEEP
+        Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
+        for cell in cells
+        for name in CELL_LAYERS
     ]
     by_key = {(question.cell.vllm, question.layer.name): question for question in questions}
     events = []
@@ -34,7 +40,7 @@ def grid(tmp_path, kit):
         time = "2026-01-02T00:00:00Z"
         events.append(Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r"))
 
-    for layer in DEEP[:4]:
+    for layer in CELL_LAYERS[:4]:
         add("1.0", layer, Outcome.PASS)
     add("1.0", "scheduler", Outcome.FAIL, "SCH001 at a.py:1", codes=("SCH001",))
     add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")

@@ -17,17 +17,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def locked_world(tmp_path_factory, kit):
+def locked_project(tmp_path_factory, kit):
     """Lock three cells: one that works, one with a known crash, one whose trainer needs a newer engine."""
     folder = tmp_path_factory.mktemp("locked")
     with kit.serve_index(folder / "index") as package_index:
-        world = kit.make_world(folder, package_index)
-        world.index.add("vllm", "1.0", kit.toy_vllm("1.0", kit.NOTHING))
-        world.index.add("vllm", "2.0", kit.toy_vllm("2.0", kit.CRASH, kit.CURED))
-        world.index.add(
+        project = kit.make_project(folder, package_index)
+        project.index.add("vllm", "1.0", kit.toy_vllm("1.0", kit.NOT_REPRODUCED))
+        project.index.add("vllm", "2.0", kit.toy_vllm("2.0", kit.CRASH, kit.MITIGATED))
+        project.index.add(
             "trl", "1.0", kit.toy_trl("from vllm import LLM, SamplingParams"), extras={"vllm": ("vllm>=1.0",)}
         )
-        world.index.add(
+        project.index.add(
             "trl", "2.0", kit.toy_trl("from vllm import LLM, Newest"), extras={"vllm": ("vllm<2",)}
         )
         known = """
@@ -46,40 +46,40 @@ def locked_world(tmp_path_factory, kit):
             reason = "no Newest"
             shows = ["vllm.Newest"]
         """
-        world.write(
-            kit.cell("1.0", "1.0", (*kit.DEEP, "engine", "train:colocate")),
-            kit.cell("2.0", "1.0", kit.DEEP, more=known),
-            kit.cell("2.0", "2.0", kit.ALL_LIGHT, recipe=None, more=missing_wheel),
+        project.write(
+            kit.cell_table("1.0", "1.0", (*kit.CELL_LAYERS, "engine", "train:colocate")),
+            kit.cell_table("2.0", "1.0", kit.CELL_LAYERS, more=known),
+            kit.cell_table("2.0", "2.0", kit.LIGHT_LAYERS, recipe=None, more=missing_wheel),
         )
-        locked = world.run("lock")
+        locked = project.run("lock")
         assert (locked.returncode, "failed" in locked.stderr) == (0, False), locked.stderr
-        yield world
+        yield project
 
 
 @pytest.fixture
-def fresh_world(locked_world, tmp_path):
+def fresh_project(locked_project, tmp_path):
     """Return a copy of the locked project in which nothing has run."""
-    return copy_world(locked_world, tmp_path)
+    return copy_project(locked_project, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def finished_world(locked_world, tmp_path_factory):
+def finished_project(locked_project, tmp_path_factory):
     """Return a copy of the locked project after one run."""
-    world = copy_world(locked_world, tmp_path_factory.mktemp("finished"))
-    assert world.run("run").returncode == 0
-    return world
+    project = copy_project(locked_project, tmp_path_factory.mktemp("finished"))
+    assert project.run("run").returncode == 0
+    return project
 
 
 @pytest.fixture
-def finished(finished_world, tmp_path):
+def finished(finished_project, tmp_path):
     """Return a copy of the finished project with its store and environments."""
-    return copy_world(finished_world, tmp_path)
+    return copy_project(finished_project, tmp_path)
 
 
-def copy_world(world, folder):
+def copy_project(project, folder):
     """Copy a project into a folder."""
-    shutil.copytree(world.folder, folder / "project", symlinks=True)
-    return replace(world, folder=folder / "project")
+    shutil.copytree(project.folder, folder / "project", symlinks=True)
+    return replace(project, folder=folder / "project")
 
 
 def verdicts(report):
@@ -101,22 +101,22 @@ EXPECTED = {
 }
 
 
-def test_unchanged_second_run_uses_the_store(fresh_world):
+def test_unchanged_second_run_uses_the_store(fresh_project):
     """The first run runs all layers in real environments; an unchanged second run only reads the store."""
-    first = fresh_world.run("run")
+    first = fresh_project.run("run")
     assert first.returncode == 0, first.stdout + first.stderr
-    assert verdicts(fresh_world.report()) == EXPECTED
-    before = (fresh_world.store / "store.jsonl").read_bytes()
-    second = fresh_world.run("run")
+    assert verdicts(fresh_project.report()) == EXPECTED
+    before = (fresh_project.store / "store.jsonl").read_bytes()
+    second = fresh_project.run("run")
     assert second.returncode == 0
     assert second.stdout == first.stdout
-    assert (fresh_world.store / "store.jsonl").read_bytes() == before
+    assert (fresh_project.store / "store.jsonl").read_bytes() == before
     assert "…" not in second.stderr  # no layer ran
 
 
-def change_matrix(world, old, new):
+def change_matrix(project, old, new):
     """Replace a text of the matrix file."""
-    path = world.folder / "matrix.toml"
+    path = project.folder / "matrix.toml"
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -140,7 +140,9 @@ def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
     assert done.returncode == 1
     assert "expected the codes SCH002, observed SCH001" in done.stdout
     finished.write(
-        kit.cell("1.0", "1.0", kit.ALL_LIGHT, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n')
+        kit.cell_table(
+            "1.0", "1.0", kit.LIGHT_LAYERS, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n'
+        )
     )
     done = finished.run("run")
     assert (done.returncode, "UNEXPECTED PASS" in done.stdout) == (1, True)
@@ -159,41 +161,41 @@ def test_changed_code_and_fresh_run_again(finished):
     }
 
 
-def test_low_disk_space_is_an_infrastructure_fault(fresh_world):
+def test_low_disk_space_is_an_infrastructure_fault(fresh_project):
     """With too little disk nothing is built, the summary has the required space, and the exit code is 3."""
-    change_matrix(fresh_world, "disk_gb = 0.01", "disk_gb = 900000.0")
-    done = fresh_world.run("run", "--cells", "vllm-1.0+trl-1.0")
+    change_matrix(fresh_project, "disk_gb = 0.01", "disk_gb = 900000.0")
+    done = fresh_project.run("run", "--cells", "vllm-1.0+trl-1.0")
     assert done.returncode == 3, done.stdout + done.stderr
-    layers = fresh_world.report()["vllm-1.0+trl-1.0"]
+    layers = fresh_project.report()["vllm-1.0+trl-1.0"]
     assert layers["install"]["verdict"] == "infra_error"
     assert "900000.0 GB of free disk are required" in layers["install"]["summary"]
     assert (layers["import"]["verdict"], layers["import"]["summary"]) == ("not_run", "install: infra_error")
-    assert not list((fresh_world.store / "environments").iterdir())
-    change_matrix(fresh_world, "disk_gb = 900000.0", "disk_gb = 0.01")
-    assert fresh_world.run("run", "--cells", "vllm-1.0+trl-1.0").returncode == 0
+    assert not list((fresh_project.store / "environments").iterdir())
+    change_matrix(fresh_project, "disk_gb = 900000.0", "disk_gb = 0.01")
+    assert fresh_project.run("run", "--cells", "vllm-1.0+trl-1.0").returncode == 0
 
 
-def test_unreachable_index_is_an_infrastructure_fault(fresh_world):
+def test_unreachable_index_is_an_infrastructure_fault(fresh_project):
     """An unreachable index is an infrastructure error with exit code 3, and the next run tries again."""
     environ = {
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple/",
-        "UV_CACHE_DIR": str(fresh_world.folder / "empty"),
+        "UV_CACHE_DIR": str(fresh_project.folder / "empty"),
     }
-    done = fresh_world.run("run", "--layers", "resolve,contract", **environ, UV_HTTP_RETRIES="0")
+    done = fresh_project.run("run", "--layers", "resolve,contract", **environ, UV_HTTP_RETRIES="0")
     assert done.returncode == 3, done.stdout
-    reports = verdicts(fresh_world.report()).values()
+    reports = verdicts(fresh_project.report()).values()
     assert {layers[name] for layers in reports for name in ("resolve", "contract")} == {"infra_error"}
-    assert fresh_world.run("run").returncode == 0
-    assert verdicts(fresh_world.report()) == EXPECTED
+    assert fresh_project.run("run").returncode == 0
+    assert verdicts(fresh_project.report()) == EXPECTED
 
 
-def test_networkx_message_is_no_network_fault(world, kit):
+def test_networkx_message_is_no_network_fault(project, kit):
     """A message of uv that names the package networkx is not taken for a network fault."""
-    world.index.add("vllm", "1.0")
-    world.index.add("trl", "1.0", extras={"vllm": ("vllm", "networkx==9")})
-    world.write(kit.cell("1.0", "1.0", ("resolve",), recipe=None))
-    assert world.run("run").returncode == 1
-    assert world.report()["vllm-1.0+trl-1.0"]["resolve"]["verdict"] == "unresolvable"
+    project.index.add("vllm", "1.0")
+    project.index.add("trl", "1.0", extras={"vllm": ("vllm", "networkx==9")})
+    project.write(kit.cell_table("1.0", "1.0", ("resolve",), recipe=None))
+    assert project.run("run").returncode == 1
+    assert project.report()["vllm-1.0+trl-1.0"]["resolve"]["verdict"] == "unresolvable"
 
 
 def test_environment_is_rebuilt_if_fresh_or_incomplete(finished):
@@ -210,33 +212,33 @@ def test_environment_is_rebuilt_if_fresh_or_incomplete(finished):
 
 
 @pytest.fixture(scope="module")
-def hanging_world(tmp_path_factory, kit):
+def hanging_project(tmp_path_factory, kit):
     """Lock a cell whose programs hang after they write their process id into the home folder."""
     folder = tmp_path_factory.mktemp("hanging")
     hang = "import os, time; open(os.environ['HOME'] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
     with kit.serve_index(folder / "index") as package_index:
-        world = kit.make_world(folder, package_index)
-        world.index.add("vllm", "1.0", kit.toy_vllm("1.0", before=hang))
-        world.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
-        world.write(kit.cell("1.0", "1.0", kit.DEEP))
-        world.run("lock")
-        yield world
+        project = kit.make_project(folder, package_index)
+        project.index.add("vllm", "1.0", kit.toy_vllm("1.0", before=hang))
+        project.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+        project.write(kit.cell_table("1.0", "1.0", kit.CELL_LAYERS))
+        project.run("lock")
+        yield project
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupt_keeps_results_and_ends_the_program(hanging_world, tmp_path, number, code):
+def test_interrupt_keeps_results_and_ends_the_program(hanging_project, tmp_path, number, code):
     """After Ctrl-C or SIGTERM the store is valid, the table is printed, and no process remains."""
-    world = copy_world(hanging_world, tmp_path)
-    pid = world.store / "home" / "pid"
+    project = copy_project(hanging_project, tmp_path)
+    pid = project.store / "home" / "pid"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(world.command("run"), env=world.environ, cwd=ROOT, **streams)
+    process = subprocess.Popen(project.command("run"), env=project.environ, cwd=ROOT, **streams)
     wait_until(lambda: pid.exists() and pid.read_text())
     process.send_signal(number)
     output, errors = process.communicate(timeout=500)
     assert process.returncode == code, errors
     assert "3 of 5 results passed" in output
     wait_until(lambda: not is_running(int(pid.read_text())))
-    assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
+    assert len((project.store / "store.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(

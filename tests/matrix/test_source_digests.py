@@ -63,8 +63,8 @@ def test_repro_digest_ignores_other_repros(digest):
     assert digest(*names, repro__drivers__engine="A = 2\n") != before
 
 
-def test_every_layer_has_a_digest():
-    """Every layer names existing modules, and different layers of a cell have different digests."""
+def test_layers_name_existing_code():
+    """Every layer names existing modules, every repro has a layer, and two layers of a cell have different digests."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     context = Context(matrix, Store(ROOT / "unused"))
     for layer in LAYERS:

@@ -1,4 +1,4 @@
-"""Members of remote wheels are read once and cached; missing, unreachable and altered wheels are distinguished."""
+"""Files of remote and local wheels are read and cached; missing, unreachable and altered wheels are distinguished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GitHub workflows are valid, run existing commands, and have a job for each cell of the matrix file."""
+"""The GitHub workflows, issue forms and citation file are valid; the matrix workflow has a job for each cell."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.layers import LAYERS
 
 ROOT = Path(__file__).parents[2]
-COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"
-RELEASE, SUITE = (COMMITTED.with_name(f"{name}.yml") for name in ("release", "gpu"))
-WHOLE = [COMMITTED, RELEASE, SUITE]
+MATRIX_WORKFLOW = ROOT / ".github" / "workflows" / "matrix.yml"
+RELEASE_WORKFLOW, GPU_WORKFLOW = (MATRIX_WORKFLOW.with_name(f"{name}.yml") for name in ("release", "gpu"))
+WORKFLOWS = [MATRIX_WORKFLOW, RELEASE_WORKFLOW, GPU_WORKFLOW]
 
 
 def ci_jobs(capsys, *arguments):
@@ -38,13 +38,13 @@ def test_every_cell_has_a_job_with_enough_time(capsys):
     for cell, job in zip(cells, jobs, strict=True):
         assert job["layers"].split(",") == list(cell.layers)
         assert re.fullmatch(r"[\w.-]+", job["artifact"])
-        limits = sum(matrix.layer(name).timeout_s for name in cell.layers) / 60
+        limits = sum(matrix.settings[name].timeout_s for name in cell.layers) / 60
         assert min(cli.LONGEST_MINUTES, limits) < job["minutes"] <= cli.LONGEST_MINUTES
 
 
 def test_workflow_commands_parse():
     """The matrix's parser accepts the arguments after `nox -s matrix --`."""
-    commands = re.findall(r"nox -s matrix -- ([^)\n]+)", COMMITTED.read_text())
+    commands = re.findall(r"nox -s matrix -- ([^)\n]+)", MATRIX_WORKFLOW.read_text())
     assert len(commands) == 5
     for line in commands:
         words = shlex.split(line)
@@ -56,20 +56,22 @@ def test_workflow_commands_parse():
 
 def test_release_workflow_permissions():
     """Only the publishing job may request an identity token, and no job reads secrets."""
-    build, publish = RELEASE.read_text().split("  publish:")
+    build, publish = RELEASE_WORKFLOW.read_text().split("  publish:")
     assert "id-token" not in build
     assert publish.count("permissions:\n      id-token: write\n    steps:") == 1
     assert "secrets." not in build + publish
-    matrix_actions = set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
+    matrix_actions = set(re.findall(r"uses: (\S+)", MATRIX_WORKFLOW.read_text()))
     assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_actions
 
 
 def test_gpu_workflow_scripts_exist():
-    text = SUITE.read_text()
+    text = GPU_WORKFLOW.read_text()
     scripts = re.findall(r"run: bash (\S+)", text)
     assert scripts == ["evaluation/gpu/fetch_wheels.sh", "evaluation/gpu/run.sh"]
     assert all((ROOT / script).is_file() for script in scripts)
-    assert set(re.findall(r"uses: (\S+)", text)) <= set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
+    assert set(re.findall(r"uses: (\S+)", text)) <= set(
+        re.findall(r"uses: (\S+)", MATRIX_WORKFLOW.read_text())
+    )
 
 
 SCHEMA = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
@@ -79,9 +81,9 @@ FORMS = (".github/ISSUE_TEMPLATE/a-run-died.yml", ".github/ISSUE_TEMPLATE/a-faul
 @pytest.mark.parametrize(
     ("command", "files"),
     [
-        (("actionlint",), WHOLE),
-        ((str(Path(sys.executable).with_name("zizmor")), "--offline"), WHOLE),
-        ((*SCHEMA, "vendor.github-workflows"), WHOLE),
+        (("actionlint",), WORKFLOWS),
+        ((str(Path(sys.executable).with_name("zizmor")), "--offline"), WORKFLOWS),
+        ((*SCHEMA, "vendor.github-workflows"), WORKFLOWS),
         ((*SCHEMA, "vendor.github-issue-forms"), FORMS),
         ((*SCHEMA, "vendor.github-issue-config"), [".github/ISSUE_TEMPLATE/config.yml"]),
         ((*SCHEMA, "vendor.citation-file-format"), ["CITATION.cff"]),

@@ -1,4 +1,4 @@
-"""All layers, in the order in which they run for a cell. Each module defines the layers of one subject."""
+"""List all layers, in the order in which they run for a cell; each module of this package defines some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the type `Layer`: one check that runs for a cell, with everything that its answer depends on."""
+"""Define `Layer`, which is one check that runs for a cell, and the exception that ends a layer early."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Layer:
     """Question that the layer answers, for the HTML page."""
     evidence: EvidenceLevel
     check: Callable[[Context, Cell], Answer]
-    """Function that runs the layer; expected errors become answers, not exceptions."""
+    """Function that runs the layer; expected errors become answers or EarlyAnswer."""
     code: tuple[str, ...]
     """Our own modules and packages that the answer depends on; the layer's own module first."""
     needs: tuple[str, ...] = ()
@@ -31,13 +31,20 @@ class Layer:
     trainers: tuple[str, ...] = ()
     """Trainers whose cells may have the layer; empty for all."""
     solves: bool = False
-    """Whether the layer resolves the declared requirements; no solution is expected where the metadata forbids it."""
+    """Whether the layer resolves the declared requirements: a pair that the metadata forbids must have no solution."""
     inputs: Callable[[Context, Cell], Mapping[str, str]] = lambda _context, _cell: {}
     """Function that returns further inputs of the answer, in readable form."""
     program: Callable[[LayerSettings, Cell], Sequence[str]] = lambda _settings, _cell: ()
     """Function that returns the arguments of `python -m` in the cell; empty if no program in the cell is needed."""
     codes: Callable[[LayerSettings], Sequence[str]] | None = None
-    """Known issues that the layer tries to reproduce; a reproduced issue does not fail the pair."""
+    """Function that returns the known issues that the layer tries to reproduce; these do not fail the cell."""
+
+    def run(self, context: Context, cell: Cell) -> Answer:
+        """Run the layer and return its answer."""
+        try:
+            return self.check(context, cell)
+        except EarlyAnswer as early:
+            return early.answer
 
 
 class EarlyAnswer(Exception):  # noqa: N818 - not an error: the answer of a layer that ends early

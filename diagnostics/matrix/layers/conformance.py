@@ -37,14 +37,11 @@ def _program(settings: LayerSettings, _cell: Cell) -> list[str]:
 
 
 def _check(context: Context, cell: Cell) -> Answer:
-    try:
-        tools = _install_tools(context, cell)
-        program = _program(context.matrix.layer("conformance"), cell)
-        completed = in_cell.run_in_cell(
-            context, cell, "conformance", program, import_from=(tools,), prepare=_copy_suite
-        )
-    except EarlyAnswer as early:
-        return early.answer
+    tools = _install_tools(context, cell)
+    program = _program(context.matrix.settings["conformance"], cell)
+    completed = in_cell.run_in_cell(
+        context, cell, "conformance", program, import_from=(tools,), prepare=_copy_suite
+    )
     try:
         outcomes = json.loads((completed.folder / _OUTCOMES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -56,14 +53,14 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def _copy_suite(folder: Path) -> None:
-    """Copy the suite into a package `tests` that is found before any `tests` of the cell's packages."""
+    """Copy the suite into a package `tests` in the working folder, which Python finds before installed packages."""
     ignore = shutil.ignore_patterns("__pycache__", "test_*")
     shutil.copytree(ROOT / SUITE, folder / SUITE, ignore=ignore)
     shutil.copy(ROOT / "tests" / "__init__.py", folder / "tests")
 
 
 def _install_tools(context: Context, cell: Cell) -> Path:
-    """Return a folder with pytest for this Python, installed when first needed.
+    """Return a folder with pytest for the cell's Python, installed when first needed.
 
     Raises:
         EarlyAnswer: pytest could not be installed.
@@ -77,18 +74,12 @@ def _install_tools(context: Context, cell: Cell) -> Path:
         except InterpreterError as error:
             raise EarlyAnswer(infrastructure_fault(str(error), EvidenceLevel.EXECUTED)) from None
         requirements = "".join(f"{name} --hash={digest}\n" for name, digest in _TOOLS.items())
-        options = ["--quiet", "--no-config", "--no-deps", "--require-hashes", "-r", "-"]
-        command = [
-            str(context.uv),
-            "pip",
-            "install",
-            *options,
-            "--target",
-            str(aside),
-            "--python",
-            str(python),
-        ]
-        result = context.run_command(command, timeout_s=300, stdin=requirements)
+        options = ["--quiet", "--no-config", "--no-deps", "--require-hashes", "-r", "-", "--target"]
+        result = context.run_command(
+            [context.uv, "pip", "install", "--python", python, *options, aside],
+            timeout_s=300,
+            stdin=requirements,
+        )
         if result.code != 0:
             summary = f"pytest could not be installed next to the cell: {result.errors.strip()[-200:]}"
             raise EarlyAnswer(infrastructure_fault(summary, EvidenceLevel.EXECUTED, result.errors[-4000:]))
@@ -97,14 +88,21 @@ def _install_tools(context: Context, cell: Cell) -> Path:
 
 
 def suite_outcome(
-    outcomes: Mapping[str, Mapping[str, str]], completed: in_cell.Completed
+    outcomes: Mapping[str, Mapping[str, str]], completed: in_cell.CellRun
 ) -> tuple[Outcome, str]:
-    """Return the suite's outcome and summary, given the outcomes of its tests and the exit code of its process."""
+    """Return the suite's outcome and summary.
+
+    Args:
+        outcomes: Test -> its `outcome` and `why`.
+        completed: The process of pytest.
+    """
     names = {kind: [name for name, item in outcomes.items() if item["outcome"] == kind] for kind in _KINDS}
     counts = ", ".join(f"{len(tests)} {kind}" for kind, tests in names.items() if tests)
     process = completed.process
     if process.code < 0:
-        return in_cell.blame(process), f"{in_cell.signal_text(process)} after these: {counts or 'none'}"
+        return in_cell.outcome_of_exit(
+            process
+        ), f"{in_cell.signal_text(process)} after these: {counts or 'none'}"
     if names["failed"]:
         first = names["failed"][0]
         return Outcome.FAIL, f"{counts}; first {first}{_reason(outcomes[first])}"

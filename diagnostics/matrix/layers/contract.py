@@ -1,4 +1,8 @@
-"""Layer `contract`: check whether vLLM's source has all names that TRL's source uses, by reading both wheels."""
+"""Layer `contract`: check, without running them, whether this vLLM provides what the trainer's source uses.
+
+For TRL, both wheels are read: names, arguments, routes and options, and rules about vLLM's behaviour are applied. For
+other trainers, the API index is read, which has names and arguments.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class Undecided:
 
 @dataclass
 class Contract(Comparison):
-    """The comparison of a TRL release with a vLLM release."""
+    """The comparison of a TRL release with a vLLM release, and what it leaves undecided."""
 
     undecided: list[Undecided] = field(default_factory=list)
     holding: list[Ruling] = field(default_factory=list)
@@ -47,14 +51,14 @@ class Contract(Comparison):
 
 
 def is_grpo_file(file: str) -> bool:
-    """Return whether a GRPO run uses a file of TRL; what other trainers' files miss is only a remark."""
+    """Return whether a GRPO run uses a file of TRL; a name that only other files miss does not fail the layer."""
     return any(fnmatch.fnmatch(file, pattern) for pattern in project_rules().grpo_files)
 
 
 def compare_apis(
     trainer: Sources, engine: Surface, version: Version, rules: tuple[Rule, ...] | None = None
 ) -> Contract:
-    """Look up every use of the engine in the trainer's source, and apply the rules (None for the project's rules)."""
+    """Look up the uses of the engine in the trainer's source, and apply the rules (None for the project's rules)."""
     assert isinstance(engine.source, SourceFacts)
     uses, unparsed = _collect_uses(trainer)
     off = fields_off_by_default(trainer.read(_CONFIG)) if _CONFIG in trainer.names() else frozenset()
@@ -74,9 +78,13 @@ def compare_apis(
     for ruling in rulings:
         _add_ruling(contract, ruling)
     # A rule about a path has already said that it holds or breaks, or that no case of the rule fits this engine.
-    settled = [f"{path}." for ruling in rulings for path in ruling.rule.settles]
+    settled_paths = [f"{path}." for ruling in rulings for path in ruling.rule.settles]
     for use, reason in contract.unfollowed:
-        if is_grpo_file(use.file) and not use.option(off) and not f"{use.text}.".startswith(tuple(settled)):
+        if (
+            is_grpo_file(use.file)
+            and not use.option(off)
+            and not f"{use.text}.".startswith(tuple(settled_paths))
+        ):
             needed = "a rule in rules.toml that says where it leads in this release"
             contract.undecided.append(Undecided(use.text, f"{reason} ({use.file}:{use.line})", needed))
     return contract
@@ -96,7 +104,7 @@ def _collect_uses(trainer: Sources) -> tuple[list[Use], dict[str, str]]:
 
 
 def _own_routes(trainer: Sources) -> frozenset[str]:
-    """Return the routes of the trainer's own server, if it has one: its client uses that server."""
+    """Return the routes of the trainer's own server, if it has one, because then its client uses these."""
     files = [name for name in trainer.names() if name.endswith(LAUNCHER)]
     names = [name for file in files for name in extract(trainer.read(file), file)]
     return frozenset(name.removeprefix("route:") for name in names if name.startswith("route:"))
@@ -144,7 +152,10 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def indexed_answer(cell: Cell) -> Answer:
-    """Return the answer for a trainer other than TRL, from the API index: which of its code a run uses is not known."""
+    """Return the answer for a trainer other than TRL, from the API index.
+
+    Names that only functions use give NOT_CHECKED, because it is not known which functions a run calls.
+    """
     user, provider = query.Release(cell.trainer, cell.version), query.Release("vllm", cell.vllm)
     comparison = query.check(user, provider)
     if comparison is None:
@@ -172,7 +183,7 @@ def indexed_answer(cell: Cell) -> Answer:
 
 
 def comparison_answer(comparison: Contract) -> Answer:
-    """Return the answer of a comparison."""
+    """Return the answer for the comparison of a TRL release with a vLLM release."""
     blocking = [item for item in comparison.missing if is_grpo_file(item.use.file)]
     elsewhere = [item for item in comparison.missing if not is_grpo_file(item.use.file)]
     outcome, summary = _conclusion(comparison, blocking, len(elsewhere))

@@ -1,6 +1,7 @@
 """Layer `doctor`: run `grpo-doctor doctor` on the environment of the cell.
 
-The layer passes whatever doctor reports. The page shows the findings next to the results of the cell's other layers.
+The layer passes whatever doctor reports, and fails if a check of doctor crashed. The page shows the findings next to
+the results of the cell's other layers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.environments import python_of
 from diagnostics.matrix.layers import in_cell
-from diagnostics.matrix.layers.base import EarlyAnswer, Layer, infrastructure_fault
+from diagnostics.matrix.layers.base import Layer, infrastructure_fault
 from diagnostics.matrix.locks import pins_digest
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
@@ -34,10 +35,7 @@ def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 
 def _check(context: Context, cell: Cell) -> Answer:
-    try:
-        in_cell.built_environment(context, cell)
-    except EarlyAnswer as early:
-        return early.answer
+    in_cell.built_environment(context, cell)
     command = ["-m", "diagnostics", "doctor", "--python", str(python_of(context, cell)), "--format", "json"]
     result = context.run_command([sys.executable, *command], timeout_s=TIMEOUT_S)
     try:
@@ -51,7 +49,7 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def doctor_answer(document: Mapping[str, Any]) -> Answer:
-    """Return the answer for doctor's report, with one sign per finding, such as 'error CMP902'."""
+    """Return the answer for doctor's report; its signs are severities with codes, such as 'error CMP902'."""
     checks, findings = document.get("checks", []), document.get("findings", [])
     crashed = [f"{item['check']}: {item['reason']}" for item in checks if item["outcome"] == "crashed"]
     if crashed:

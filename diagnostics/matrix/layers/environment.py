@@ -1,4 +1,4 @@
-"""Layers `install`, `import` and `rollout`: build the environment of the cell, and import its modules."""
+"""Layers `install`, `import` and `rollout`: build the environment of the cell, and import modules there."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from diagnostics.matrix import locks
-from diagnostics.matrix.cells import Cell, LayerSettings
+from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import in_cell
-from diagnostics.matrix.layers.base import EarlyAnswer, Layer
+from diagnostics.matrix.layers.base import Layer
 from diagnostics.matrix.resolve import package_facts
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 
 def _install(context: Context, cell: Cell) -> Answer:
     assert cell.recipe is not None
-    try:
-        built = in_cell.built_environment(context, cell)
-    except EarlyAnswer as early:
-        return early.answer
+    built = in_cell.built_environment(context, cell)
     pins = locks.read_pins(context, cell, runs=True)
     return Answer(
         Outcome.PASS,
@@ -32,17 +29,7 @@ def _install(context: Context, cell: Cell) -> Answer:
     )
 
 
-def _import_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
-    assert cell.recipe is not None
-    return ("repro", "imports", *cell.recipe.imports)
-
-
-def _rollout_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
-    assert cell.recipe is not None
-    return ("repro", "imports", *cell.recipe.rollout)
-
-
-def import_answer(reply: in_cell.Reply, cell: Cell) -> Answer:
+def import_answer(reply: in_cell.CellRun, cell: Cell) -> Answer:
     """Return the answer for the document of the program that imports each module in a separate process."""
     modules: Mapping[str, Mapping[str, Any]] = reply.document.get("modules", {})
     broken = {name: item for name, item in modules.items() if not item.get("ok")}
@@ -80,12 +67,14 @@ LAYERS = (
         code=(__name__, "diagnostics.matrix.environments", "diagnostics.matrix.libstdcxx"),
     ),
     in_cell.program_layer(
-        "import", "Can its modules be imported?", _import_program, "grpo-doctor.imports.v1",
-        import_answer, code=(__name__, "repro.drivers.imports"), needs=("install",),
+        "import", "Can its modules be imported?",
+        lambda _settings, cell: ("repro", "imports", *(cell.recipe.imports if cell.recipe else ())),
+        "grpo-doctor.imports.v1", import_answer, code=(__name__, "repro.drivers.imports"), needs=("install",),
     ),
     in_cell.program_layer(
         "rollout", "Can the trainer's rollout worker or server for vLLM be imported without a GPU?",
-        _rollout_program, "grpo-doctor.imports.v1", import_answer,
+        lambda _settings, cell: ("repro", "imports", *(cell.recipe.rollout if cell.recipe else ())),
+        "grpo-doctor.imports.v1", import_answer,
         code=(__name__, "repro.drivers.imports"), needs=("install",),
     ),
 )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Run one of our programs in the environment of a cell, and turn the JSON document that it prints into an answer."""
+"""Run one of our programs in the environment of a cell, and read the JSON document that it prints.
+
+`program_layer` makes a layer of such a program; its function `answer` turns the document into the layer's answer.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +23,24 @@ from diagnostics.matrix.environments import BuildError, Built
 from diagnostics.matrix.layers.base import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.process import Completed as Finished
-from diagnostics.process import log_tail, run
+from diagnostics.process import Completed, log_tail, run
 
 # Layers that must pass before our programs can run in an environment.
 USABLE = ("install", "import")
 
 
 @dataclass(frozen=True)
-class Completed:
-    """A program that ended before its time limit."""
+class CellRun:
+    """A run of a program in a cell that ended before its time limit."""
 
-    process: Finished
+    process: Completed
     excerpt: str
     """The tail of the log, without local paths."""
     log: str
     folder: Path
     """The program's working folder."""
-
-
-@dataclass(frozen=True)
-class Reply(Completed):
-    """A program that printed a document of the expected schema."""
-
-    document: dict[str, Any]
+    document: dict[str, Any] = field(default_factory=dict)
+    """The document that the program printed; `read_document` fills it in."""
 
 
 def program_layer(
@@ -51,7 +48,7 @@ def program_layer(
     question: str,
     program: Sequence[str] | Callable[[LayerSettings, Cell], Sequence[str]],
     schema: str,
-    answer: Callable[[Reply, Cell], Answer],
+    answer: Callable[[CellRun, Cell], Answer],
     *,
     code: tuple[str, ...],
     needs: tuple[str, ...] = USABLE,
@@ -77,11 +74,8 @@ def program_layer(
         return (*chosen, *settings.arguments)
 
     def check(context: Context, cell: Cell) -> Answer:
-        command = [*arguments(context.matrix.layer(name), cell), "--json"]
-        try:
-            return answer(read_document(run_in_cell(context, cell, name, command), schema), cell)
-        except EarlyAnswer as early:
-            return early.answer
+        command = [*arguments(context.matrix.settings[name], cell), "--json"]
+        return answer(read_document(run_in_cell(context, cell, name, command), schema), cell)
 
     return Layer(
         name=name,
@@ -98,7 +92,7 @@ def program_layer(
 
 
 def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of all layers that run in the cell's environment."""
+    """Return the inputs that the layers in the cell's environment share: Python, machine and contents."""
     try:
         _path, version = context.interpreter(cell.python)
     except InterpreterError:
@@ -107,7 +101,7 @@ def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 
 def program_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of a program in the cell, without its arguments."""
+    """Return the inputs of a program in the cell: those of the environment, and the recipe's variables."""
     assert cell.recipe is not None
     variables = tuple(cell.recipe.environment.items())
     return {**environment_inputs(context, cell), "variables": str(variables)}
@@ -135,7 +129,7 @@ def run_in_cell(
     *,
     import_from: Sequence[Path] = (),
     prepare: Callable[[Path], None] = lambda _folder: None,
-) -> Completed:
+) -> CellRun:
     """Run `python -m <arguments>` in the cell.
 
     Args:
@@ -159,7 +153,7 @@ def run_in_cell(
     folder.mkdir()
     prepare(folder)
     context.show_status(f"running python -m {' '.join(arguments[:2])}")
-    limit_s = context.matrix.layer(layer).timeout_s
+    limit_s = context.matrix.settings[layer].timeout_s
     process = run(
         [environments.python_of(context, cell), "-m", *arguments],
         env=environment,
@@ -174,11 +168,11 @@ def run_in_cell(
         late = f"no answer within {limit_s:.0f} s"
         answer = Answer(Outcome.TIMEOUT, late, EvidenceLevel.EXECUTED, excerpt=excerpt, log=log_name)
         raise EarlyAnswer(answer)
-    return Completed(process, excerpt, log_name, folder)
+    return CellRun(process, excerpt, log_name, folder)
 
 
-def read_document(completed: Completed, schema: str) -> Reply:
-    """Return the document that a program printed.
+def read_document(completed: CellRun, schema: str) -> CellRun:
+    """Return the run with the document that the program printed.
 
     Raises:
         EarlyAnswer: The program printed no document with this schema, or ended by a signal or with exit code 2.
@@ -197,21 +191,22 @@ def read_document(completed: Completed, schema: str) -> Reply:
         printed = repr(" ".join(process.output.split())[:80]) if process.output.strip() else "nothing"
         problem = f"the program ended with {process.code} and printed {printed}, not a document {schema!r}"
     if problem:
-        answer = Answer(blame(process), problem, EvidenceLevel.EXECUTED)
+        answer = Answer(outcome_of_exit(process), problem, EvidenceLevel.EXECUTED)
         raise EarlyAnswer(msgspec.structs.replace(answer, excerpt=completed.excerpt, log=completed.log))
-    return Reply(completed.process, completed.excerpt, completed.log, completed.folder, document)
+    return replace(completed, document=document)
 
 
-def blame(process: Finished) -> Outcome:
-    """Return the outcome for a missing answer: a failure of the cell after a crash (a signal), else a fault of ours.
+def outcome_of_exit(process: Completed) -> Outcome:
+    """Return the outcome of a program without a document: a crash is a failure of the cell, all else is ours.
 
-    SIGKILL, SIGTERM and SIGINT come from outside; SIGKILL mostly because memory ran out.
+    A crash is an end by a signal other than SIGKILL, SIGTERM and SIGINT. These come from outside, SIGKILL mostly
+    because memory ran out.
     """
     crashed = process.code < 0 and -process.code not in {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}
     return Outcome.FAIL if crashed else Outcome.INFRA_ERROR
 
 
-def signal_text(process: Finished) -> str:
+def signal_text(process: Completed) -> str:
     """Return a text that names the signal that ended a program."""
     try:
         name = signal.Signals(-process.code).name
@@ -221,7 +216,7 @@ def signal_text(process: Finished) -> str:
 
 
 def executed_answer(
-    reply: Completed, cell: Cell, outcome: Outcome, summary: str, versions: Any = None, **more: Any
+    reply: CellRun, cell: Cell, outcome: Outcome, summary: str, versions: Any = None, **more: Any
 ) -> Answer:
     """Return the answer of a program that ran in the cell, with versions, log and, unless it passed, an excerpt."""
     return Answer(
@@ -236,12 +231,12 @@ def executed_answer(
 
 
 def document_lines(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return each entry of a document as a line, except its versions and its schema."""
+    """Return a line for each entry of a document, without its versions and its schema."""
     return tuple(f"{key}: {value}" for key, value in document.items() if key not in {"versions", "schema"})
 
 
 def document_error(document: Mapping[str, Any]) -> str:
-    """Return the error of a document whose outcome is not `ok`, on one line."""
+    """Return the error in a document on one line, or else its outcome."""
     return " ".join(str(document.get("error") or f"outcome {document.get('outcome')!r}").split())
 
 

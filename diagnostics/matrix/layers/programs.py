@@ -1,10 +1,10 @@
-"""Layers that run training software in the cell: engine, trainers, their parsers and losses, and servers."""
+"""Layers that run training software in the cell: vLLM's engine, TRL, our trainer, parsers, losses, servers."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import msgspec
 
 from diagnostics.matrix.cells import TRAINERS, Cell, LayerSettings
 from diagnostics.matrix.context import ROOT, Context
-from diagnostics.matrix.layers.base import EarlyAnswer, Layer
+from diagnostics.matrix.layers.base import Layer
 from diagnostics.matrix.layers.in_cell import (
     USABLE,
-    Reply,
+    CellRun,
     document_error,
     document_lines,
     executed_answer,
@@ -34,11 +34,15 @@ TRAIN_MODES = {
 SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
 PEER_PROGRAMS = "tests/grpo_core/peer_programs"
 LOSS_PROGRAMS = {"verl": "verl_loss", "ms-swift": "swift_loss", "openrlhf": "openrlhf_loss"}
+TRAINING_SUMMARY = (
+    "{steps} steps with {engine}: reward {reward_first:.2f} → {reward_last:.2f}; "
+    "{syncs_proven} of {syncs} weight syncs proven; staleness ≤ {max_staleness}"
+)
 # In float64 both losses agree to 1e-12; some of the trainers' formulas always use float32.
 LOSS_BOUND = 1e-6
 
 
-def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str) -> Answer:
+def _program_answer(reply: CellRun, cell: Cell, problem: str, summary: str) -> Answer:
     """Return a pass with the summary, or a failure with the problem, which is also a sign for expectations."""
     outcome = Outcome.FAIL if problem else Outcome.PASS
     details, signs = document_lines(reply.document), (problem,) if problem else ()
@@ -50,39 +54,25 @@ def _problem(document: Mapping[str, Any]) -> str:
     return "" if document.get("outcome") == "ok" else document_error(document)
 
 
-def engine_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of the engine probe."""
-    document = reply.document
-    summary = (
-        f"{document.get('engine')} {document.get('engine_version') or ''}: {document.get('tokens')} tokens; "
-        f"log-probs within {_number(document.get('max_logprob_difference_before'), '.1e')} of the trainer's, "
-        f"{_number(document.get('max_logprob_difference_after'), '.1e')} after new weights"
-    )
-    return _program_answer(reply, cell, _problem(document), summary)
+def answer_with_summary(
+    template: str, find_problem: Callable[[Mapping[str, Any]], str] = _problem
+) -> Callable[[CellRun, Cell], Answer]:
+    """Return the function that makes the answer of a program.
+
+    Args:
+        template: The summary of a pass; a name in braces stands for a value of the program's document.
+        find_problem: Function that returns why the document is no pass; '' for a pass.
+    """
+
+    def answer(reply: CellRun, cell: Cell) -> Answer:
+        problem = find_problem(reply.document)
+        return _program_answer(reply, cell, problem, "" if problem else template.format_map(reply.document))
+
+    return answer
 
 
-def logprobs_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of the comparison of vLLM's log-probs with transformers'; the program applies the bound."""
-    document = reply.document
-    largest, mean = (_number(document.get(f"{name}_difference"), ".1e") for name in ("max", "mean"))
-    summary = (
-        f"{document.get('tokens')} tokens in {document.get('dtype')}: maximum difference {largest}, mean {mean} "
-        f"(bound {_number(document.get('bound'), '.0e')})"
-    )
-    return _program_answer(reply, cell, _problem(document), summary)
-
-
-def server_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of the program that starts a rollout server."""
-    document = reply.document
-    server, problem = document.get("server"), _problem(document)
-    summary = f"{server}: up, and {document.get('protocol')} answered with {document.get('tokens')} tokens"
-    answer = _program_answer(reply, cell, problem, summary)
-    return msgspec.structs.replace(answer, summary=f"{server}: {answer.summary}") if problem else answer
-
-
-def trl_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of the training steps with the cell's own TRL; an exception becomes a sign."""
+def trl_answer(reply: CellRun, cell: Cell) -> Answer:
+    """Return the answer of the training steps with the cell's own TRL; the error of a failed run is its sign."""
     document = reply.document
     logged: Mapping[str, list[float]] = document.get("logged") or {}
     problem = _problem(document)
@@ -99,22 +89,8 @@ def trl_answer(reply: Reply, cell: Cell) -> Answer:
     return msgspec.structs.replace(answer, outcome=outcome, details=(*lines, *curves))
 
 
-def train_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of a run of the reference trainer."""
-    document = reply.document
-    if problem := _train_problem(document):
-        return msgspec.structs.replace(_program_answer(reply, cell, problem, ""), signs=())
-    summary = (
-        f"{document.get('steps')} steps with {document.get('engine')}: "
-        f"reward {_number(document.get('reward_first'))} → {_number(document.get('reward_last'))}; "
-        f"{document.get('syncs_proven')} of {document.get('syncs')} weight syncs proven; "
-        f"staleness ≤ {document.get('max_staleness')}"
-    )
-    return _program_answer(reply, cell, "", summary)
-
-
-def _train_problem(document: Mapping[str, Any]) -> str:
-    """Return the reason why the run does not count as training; '' if it does."""
+def training_problem(document: Mapping[str, Any]) -> str:
+    """Return the reason why a run of the reference trainer does not count as training; '' if it does."""
     if document.get("outcome") != "ok":
         return document_error(document)
     if not document.get("steps"):
@@ -127,30 +103,18 @@ def _train_problem(document: Mapping[str, Any]) -> str:
     return ""
 
 
-def config_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of the program that gives the trainer's own parser a valid and a wrong configuration."""
-    document = reply.document
-    summary = (
-        f"{document.get('parser')}: accepted {document.get('accepted')}; refused {document.get('refused')}"
-    )
-    return _program_answer(reply, cell, _problem(document), summary)
-
-
 def _loss_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
     return (LOSS_PROGRAMS[cell.trainer],)
 
 
 def _check_loss(context: Context, cell: Cell) -> Answer:
-    """Compare the trainer's loss and advantages with ours, by the programs of the tests that do this."""
+    """Compare the trainer's loss, gradient and advantages with ours, by the programs that tests run for this."""
 
     def copy_programs(folder: Path) -> None:
         shutil.copytree(ROOT / PEER_PROGRAMS, folder, dirs_exist_ok=True)
 
-    program = _loss_program(context.matrix.layer("loss"), cell)
-    try:
-        completed = run_in_cell(context, cell, "loss", program, prepare=copy_programs)
-    except EarlyAnswer as early:
-        return early.answer
+    program = _loss_program(context.matrix.settings["loss"], cell)
+    completed = run_in_cell(context, cell, "loss", program, prepare=copy_programs)
     try:
         document = json.loads(completed.process.output)
         differences = {
@@ -184,7 +148,10 @@ ENGINE_LAYERS = (
         "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
         ("repro.cell_programs.engine_probe",),
         "grpo-doctor.engine.v1",
-        engine_answer,
+        answer_with_summary(
+            "{engine} {engine_version}: {tokens} tokens; log-probs within {max_logprob_difference_before:.1e} of the "
+            "trainer's, {max_logprob_difference_after:.1e} after new weights"
+        ),
         code=(*_TRAINER, "repro.cell_programs.engine_probe"),
     ),
     program_layer(
@@ -192,7 +159,10 @@ ENGINE_LAYERS = (
         "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
         ("repro.cell_programs.logprob_agreement",),
         "grpo-doctor.logprobs.v1",
-        logprobs_answer,
+        answer_with_summary(
+            "{tokens} tokens in {dtype}: maximum difference {max_difference:.1e}, mean {mean_difference:.1e} "
+            "(bound {bound:.0e})"
+        ),
         code=(__name__, "repro.cell_programs.logprob_agreement"),
         needs=(*USABLE, "engine"),
     ),
@@ -214,7 +184,7 @@ ENGINE_LAYERS = (
             f"Does the reference trainer train with it when {about}?",
             ("grpo_core", "train", "--rollout.mode", mode),
             "grpo-doctor.train.v1",
-            train_answer,
+            answer_with_summary(TRAINING_SUMMARY, training_problem),
             code=_TRAINER,
             needs=(*USABLE, "engine"),
         )
@@ -228,7 +198,7 @@ OTHER_TRAINER_LAYERS = (
         "Does the trainer's own code accept a GRPO configuration, and refuse an option that does not exist?",
         lambda _settings, cell: ("repro.cell_programs.trainer_config", cell.trainer),
         "grpo-doctor.config.v1",
-        config_answer,
+        answer_with_summary("{parser}: accepted {accepted}; refused {refused}"),
         code=(__name__, "repro.cell_programs.trainer_config"),
         needs=("install",),
         trainers=_OTHERS,
@@ -251,7 +221,7 @@ SERVER_LAYERS = tuple(
         f"Does `{command}` of the cell's own packages start and answer a request?",
         ("repro.cell_programs.server_start", server),
         "grpo-doctor.started.v1",
-        server_answer,
+        answer_with_summary("{server}: up, and {protocol} answered with {tokens} tokens"),
         code=(__name__, "repro.cell_programs.server_start"),
         trainers=("trl",) if server == "trl" else (),
     )

@@ -1,4 +1,7 @@
-"""Layers `scheduler` and `repro:CODE`: try to reproduce known issues in the cell, with and without mitigations."""
+"""Layers `scheduler` and `repro:CODE`: try to reproduce known issues in the cell, with and without mitigations.
+
+A reproduced issue gives the outcome FAIL with its code, which `matrix.toml` can expect.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from diagnostics.matrix.cells import Cell, LayerSettings
+from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers.in_cell import USABLE, Reply, program_layer, versions_that_ran
+from diagnostics.matrix.layers.in_cell import USABLE, CellRun, program_layer, versions_that_ran
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 SCHEMA = "grpo-doctor.repro.v1"
@@ -36,8 +39,8 @@ def repro_program(codes: Sequence[str]) -> tuple[str, ...]:
     return ("repro", "run", *codes, "--mitigation", "all", "--timeout", f"{ATTEMPT_S:g}")
 
 
-def repro_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer for the document of a repro."""
+def repro_answer(reply: CellRun, cell: Cell) -> Answer:
+    """Return the answer for the document that `python -m repro run` prints."""
     issues: Mapping[str, Any] = reply.document.get("codes", {})
     attempts = [(code, attempt) for code, item in issues.items() for attempt in item.get("attempts", [])]
     upstream: Mapping[str, Any] = reply.document.get("upstream") or {}
@@ -66,7 +69,7 @@ def repro_answer(reply: Reply, cell: Cell) -> Answer:
 def _conclusion(
     issues: Mapping[str, Any], attempts: list[tuple[str, Any]], upstream: Mapping[str, Any]
 ) -> tuple[Outcome, tuple[str, ...], str]:
-    """Return (outcome, codes reproduced, summary)."""
+    """Return (outcome, codes of reproduced issues, summary)."""
     if upstream.get("modified"):
         modified = ", ".join(map(str, upstream["modified"][:3]))
         return Outcome.INFRA_ERROR, (), f"the installed files differ from the wheel's: {modified}"
@@ -122,13 +125,10 @@ def _mitigation_lines(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterato
             yield f"{code}: {mitigation} {', '.join(parts)}"
 
 
-def _mitigation(attempt: Mapping[str, Any]) -> str:
-    return str(attempt.get("mitigation") or UNMITIGATED)
-
-
 def _sign(code: str, attempt: Mapping[str, Any]) -> str:
     location = f" {attempt['where']}" if attempt.get("where") else ""
-    return f"{code} {attempt.get('trigger')} {_mitigation(attempt)} {attempt.get('outcome')}{location}"
+    mitigation = attempt.get("mitigation") or UNMITIGATED
+    return f"{code} {attempt.get('trigger')} {mitigation} {attempt.get('outcome')}{location}"
 
 
 def _detail(code: str, attempt: Mapping[str, Any]) -> str:
@@ -142,14 +142,10 @@ def _detail(code: str, attempt: Mapping[str, Any]) -> str:
     return line + (f" [simulated: {', '.join(map(str, simulated))}]" if simulated else "")
 
 
-def _scheduler_program(settings: LayerSettings, _cell: Cell) -> tuple[str, ...]:
-    return repro_program(settings.codes)
-
-
 SCHEDULER = program_layer(
     "scheduler",
     "Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
-    _scheduler_program,
+    lambda settings, _cell: repro_program(settings.codes),
     SCHEMA,
     repro_answer,
     code=(__name__, "repro"),

@@ -1,6 +1,7 @@
-"""Layers `resolve` and `resolve:today`: resolve the declared requirements of a pair of TRL and vLLM with uv.
+"""Layers `resolve` and `resolve:today`: resolve the declared requirements of a trainer and vLLM with uv.
 
-`resolve` uses packages up to the cell's date cut. `resolve:today` uses packages up to the last day of the breadth.
+`resolve` uses packages up to the cell's date cut, and compares the solution with the committed lock. `resolve:today`
+uses packages up to the day `until` in the table `[breadth]` of the matrix file.
 """
 
 from __future__ import annotations
@@ -11,12 +12,7 @@ from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers.base import Layer, infrastructure_fault
-from diagnostics.matrix.resolve import (
-    Resolution,
-    hash_coverage,
-    package_facts,
-    resolve_declared,
-)
+from diagnostics.matrix.resolve import Resolution, hash_coverage, package_facts, resolve_declared
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut
 
@@ -25,7 +21,7 @@ SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
 
 
 def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of `resolve`: if one changes, its stored answer is stale."""
+    """Return the inputs of `resolve`."""
     return {
         "python": cell.python,
         "platform": context.matrix.platform,
@@ -37,7 +33,7 @@ def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 def _check(context: Context, cell: Cell) -> Answer:
     """Resolve up to the cell's date cut, and compare the result with the committed lock."""
     context.show_status("resolving its declared requirements")
-    resolution = resolve_declared(context, cell, timeout_s=context.matrix.layer("resolve").timeout_s)
+    resolution = resolve_declared(context, cell, timeout_s=context.matrix.settings["resolve"].timeout_s)
     committed = set(locks.read_pins(context, cell, runs=False))
     if not committed:
         return resolution_answer(resolution, "no lock is committed" if cell.declares is None else "")
@@ -52,24 +48,19 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def _today_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of `resolve:today`."""
-    return {
-        "python": cell.python,
-        "platform": context.matrix.platform,
-        # A verdict stays valid until the last day changes.
-        "exclude_newer": context.matrix.breadth.until.isoformat()
-        if context.matrix.breadth
-        else "no [breadth]",
-    }
+    """Return the inputs of `resolve:today`; its answer is valid until the day changes."""
+    breadth = context.matrix.breadth
+    day = breadth.until.isoformat() if breadth else "no [breadth]"
+    return {"python": cell.python, "platform": context.matrix.platform, "exclude_newer": day}
 
 
 def _check_today(context: Context, cell: Cell) -> Answer:
-    """Resolve up to the last day of the breadth."""
+    """Resolve up to the day in the table `[breadth]`."""
     breadth = context.matrix.breadth
     if breadth is None:
         return Answer(Outcome.NOT_RUN, "matrix.toml has no table [breadth]", EvidenceLevel.STATIC)
     context.show_status("resolving its declared requirements with today's packages")
-    limit_s = context.matrix.layer("resolve:today").timeout_s
+    limit_s = context.matrix.settings["resolve:today"].timeout_s
     return resolution_answer(resolve_declared(context, cell, timeout_s=limit_s, cut=breadth.until))
 
 
