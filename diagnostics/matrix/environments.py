@@ -41,7 +41,7 @@ class BuildError(RuntimeError):
         self.excerpt = excerpt
 
 
-class Built(Struct, frozen=True):
+class BuildMarker(Struct, frozen=True):
     """The contents of an environment's marker file."""
 
     lock: str
@@ -62,11 +62,11 @@ def python_of(context: Context, cell: Cell) -> Path:
     return environment_folder(context, cell) / "bin" / "python"
 
 
-def existing_environment(context: Context, cell: Cell) -> Built | None:
+def existing_environment(context: Context, cell: Cell) -> BuildMarker | None:
     """Return the marker of the cell's environment; None unless the environment is complete and current."""
     try:
         marker = (environment_folder(context, cell) / MARKER).read_bytes()
-        built = msgspec.json.decode(marker, type=Built)
+        built = msgspec.json.decode(marker, type=BuildMarker)
         _path, version = context.interpreter(cell.python)
     except (OSError, msgspec.DecodeError, InterpreterError):
         return None
@@ -74,7 +74,7 @@ def existing_environment(context: Context, cell: Cell) -> Built | None:
     return built if current and python_of(context, cell).exists() else None
 
 
-def ensure_environment(context: Context, cell: Cell) -> Built:
+def ensure_environment(context: Context, cell: Cell) -> BuildMarker:
     """Return the marker of the cell's environment; build the environment first if it is not complete and current.
 
     Raises:
@@ -83,7 +83,7 @@ def ensure_environment(context: Context, cell: Cell) -> Built:
     return existing_environment(context, cell) or _build(context, cell)
 
 
-def _build(context: Context, cell: Cell) -> Built:
+def _build(context: Context, cell: Cell) -> BuildMarker:
     recipe, pins = cell.recipe, locks.read_pins(context, cell, runs=True)
     if recipe is None:
         raise BuildError(f"{cell.id} has no recipe in matrix.toml: nothing runs in it", infrastructure=False)
@@ -107,7 +107,7 @@ def _build(context: Context, cell: Cell) -> Built:
     _install_lock(context, cell, pins)
     _add_extras(context, cell, recipe)
     seconds = round(time.monotonic() - started, 1)
-    built = Built(locks.environment_digest(context, cell), version, len(pins), seconds)
+    built = BuildMarker(locks.environment_digest(context, cell), version, len(pins), seconds)
     write_atomically(target / MARKER, msgspec.json.encode(built))
     return built
 

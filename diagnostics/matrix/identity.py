@@ -63,15 +63,15 @@ class SourceDigests:
         if path not in self._digests:
             data = path.read_bytes()
             if path.suffix == ".py":
-                data = without_comments(data.decode()).encode()
+                data = syntax_tree_text(data.decode()).encode()
             self._digests[path] = hashlib.sha256(data).hexdigest()[:16]
         return self._digests[path]
 
 
-def without_comments(text: str) -> str:
+def syntax_tree_text(text: str) -> str:
     """Return the syntax tree of a Python text, without docstrings, as text; the text itself if it has syntax errors.
 
-    >>> without_comments('x = 1  # why') == without_comments("x=1")
+    >>> syntax_tree_text('x = 1  # why') == syntax_tree_text("x=1")
     True
     """
     try:

@@ -136,7 +136,7 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
 
 
 def _check_address(address: str) -> None:
-    """Test the connection first, because Ray itself would retry for a minute.
+    """Test whether something listens at the address, because Ray itself would retry for a minute.
 
     Raises:
         RayError: Nothing listens at the address, or the text is no address.

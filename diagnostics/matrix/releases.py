@@ -63,7 +63,7 @@ def generated_cells(matrix: Matrix) -> list[Cell]:
     cells = []
     for trainer in newest_of_minor.values():
         pairs = releases_around(engines, trainer.vllm, breadth.aside)
-        resolved = thinned(pairs, trainer.vllm, breadth.resolved)
+        resolved = thin_out(pairs, trainer.vllm, breadth.resolved)
         for engine in pairs:
             layers = [
                 layer.name
@@ -94,7 +94,7 @@ def releases_around(engines: Sequence[Release], declared: str, aside: int) -> li
     return list(engines[max(0, allowed[0] - aside) : allowed[-1] + 1 + aside])
 
 
-def thinned(pairs: Sequence[Release], declared: str, most: int) -> list[Release]:
+def thin_out(pairs: Sequence[Release], declared: str, most: int) -> list[Release]:
     """Return all releases outside the declared range, and of those inside at most `most`, evenly spaced.
 
     The first and the last release inside are among them; if `most` is 1, only the last.

@@ -291,7 +291,7 @@ def import_errors(signs: Iterable[str]) -> list[str]:
 
 
 def depends_on_setting(code: str) -> bool:
-    """Return whether a known issue's status is not `active`, so that more than the release decides about it."""
+    """Return whether a known issue is not `active`: a setting decides whether it occurs, or it is retired."""
     issue = catalog.load().get(code)
     return issue is not None and issue.status != "active"
 

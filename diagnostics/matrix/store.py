@@ -99,7 +99,7 @@ class Store:
 
     def read_events(self) -> list[Event]:
         """Return the events in the order of the file, without invalid lines (such as a torn last one)."""
-        with _explained(self.path, "read"):
+        with _reported_as_store_error(self.path, "read"):
             try:
                 lines = safe_io.read_bytes(self.path, safe_io.ARTIFACT_LIMIT, inside=self.folder).split(b"\n")
             except FileNotFoundError:
@@ -116,7 +116,7 @@ class Store:
         Raises:
             StoreError: The event could not be written completely; earlier events are safe.
         """
-        with _explained(self.path, "written"):
+        with _reported_as_store_error(self.path, "written"):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o644)
             try:
                 data = (event.to_line() + "\n").encode()
@@ -134,7 +134,7 @@ class Store:
         Raises:
             StoreError: The other store has a line that no run writes; nothing was added.
         """
-        with _explained(other.path, "read"):
+        with _reported_as_store_error(other.path, "read"):
             *lines, _torn = safe_io.read_text(other.path, safe_io.ARTIFACT_LIMIT, inside=other.folder).split(
                 "\n"
             )
@@ -159,7 +159,7 @@ class Store:
             StoreBusyError: Another process holds the lock.
             StoreError: The folder cannot be created, or the store's file cannot be repaired.
         """
-        with _explained(self.folder, "used as a store"):
+        with _reported_as_store_error(self.folder, "used as a store"):
             self.folder.mkdir(parents=True, exist_ok=True)
             file = _open_no_link(self.folder / "lock", os.O_APPEND | os.O_CREAT)
         with file as lock:
@@ -172,7 +172,7 @@ class Store:
                     f"{self.folder}: another run of the matrix (process {holder}) is using this store; "
                     "wait for it, or name another folder with --store"
                 ) from None
-            with _explained(self.folder, "used as a store"):
+            with _reported_as_store_error(self.folder, "used as a store"):
                 lock.truncate(0)
                 lock.write(str(os.getpid()))
                 lock.flush()
@@ -192,7 +192,7 @@ def _open_no_link(path: Path, flags: int) -> TextIOWrapper:
 
 
 @contextmanager
-def _explained(path: Path, done: str) -> Iterator[None]:
+def _reported_as_store_error(path: Path, done: str) -> Iterator[None]:
     """Convert an OSError within the block to a StoreError; `done` completes the message "PATH: cannot be …"."""
     try:
         yield

@@ -132,7 +132,7 @@ def _if_random_part(match: Match) -> str:
 
 
 def _is_random(word: str) -> bool:
-    """Return whether a word is long, mixes digits and both cases, and has no syllables of a name."""
+    """Return whether a word is long, mixes digits and both cases often, and has few syllables of a name."""
     if len(word) < 16 or not all(any(map(kind, word)) for kind in (str.isdigit, str.isupper, str.islower)):
         return False
     syllables = sum(map(len, _SYLLABLE.findall(word)))
@@ -181,7 +181,7 @@ def _mask_options(match: Match) -> str:
 
 
 def _mask_value(match: Match) -> str:
-    """Mask a value, unless it is a number, or a word after a weak separator, under a name not of a password."""
+    """Mask a value; under a name that is not of a password, numbers and words after a weak separator stay."""
     label, value = match["label"], match["value"]
     is_harmless = _NUMBER.match(value) or (match.groupdict().get("weak") and value.isalpha())
     return match[0] if is_harmless and "pass" not in label.lower() else f"{label}{MASK}"
@@ -560,7 +560,7 @@ def _own_names(text: str) -> str:
 
 
 def mask(text: str) -> str:
-    """Replace every secret in a text.
+    """Replace the secrets that the rules recognise, for the user's own screen.
 
     >>> mask("Authorization: Digest abc; --hub_token s3cr3tvalue")
     'Authorization: <secret>'
@@ -582,7 +582,7 @@ def mask_and_cut(text: str, length: int) -> str:
 
 
 def redact(text: str) -> str:
-    """Replace secrets and everything that identifies a person or a machine, for a text that is shared.
+    """Replace what the rules recognise as a secret, a person or a machine, for a text that is shared.
 
     >>> redact("/home/ada/run.sh on 10.1.2.3, see ada@example.org")
     '/home/<user>/run.sh on <address>, see <mail>'

@@ -19,7 +19,7 @@ import msgspec
 from diagnostics.matrix import environments, locks
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import Context, InterpreterError, machine, without_local_paths
-from diagnostics.matrix.environments import BuildError, Built
+from diagnostics.matrix.environments import BuildError, BuildMarker
 from diagnostics.matrix.layers.base import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut
@@ -107,7 +107,7 @@ def program_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
     return {**environment_inputs(context, cell), "variables": str(variables)}
 
 
-def built_environment(context: Context, cell: Cell) -> Built:
+def built_environment(context: Context, cell: Cell) -> BuildMarker:
     """Return the marker of the cell's environment, which is built if necessary.
 
     Raises:
