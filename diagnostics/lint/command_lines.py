@@ -95,29 +95,26 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch, int]
 
 def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
     """Find a user's script or module that trains with a framework, by its source; None if there is none."""
-    previous = ("", *words)
-    candidates = (
-        (index, word, module)
-        for index, word in enumerate(words)
-        if (module := previous[index] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES))
-        or word.endswith(".py")
+    starts = (
+        (index, word, before in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES))
+        for index, (before, word) in enumerate(pairwise(("", *words)))
     )
-    for index, word, module in islice(candidates, _MAX_PROGRAMS):
-        if module and word.startswith(_OTHER_MODULES):
-            return None
-        path = find_script(word, file, module=module)
+    index, word, module = next((it for it in starts if it[2] or it[1].endswith(".py")), (0, "", False))
+    if not word:
+        return None
+    path, arguments = find_script(word, file, module=module), words[index + 1 :]
+    framework = read_user_script(path).framework if path is not None else ""
+    if path is None and "grpo" in word.rpartition("/")[2]:
         # A script that cannot be read counts if its name has "grpo" and TRL's parser gets a YAML file.
-        has_config = any(
-            flag == "--config" and value.endswith((".yaml", ".yml"))
-            for flag, value in pairwise(words[index + 1 :])
-        )
-        unread_framework = "trl" if has_config and "grpo" in word.rpartition("/")[2] else ""
-        framework = read_user_script(path).framework if path is not None else unread_framework
-        # A test of such a framework has no overrides.
-        if uses_overrides(framework) and not any(map(_OVERRIDE.match, words[index + 1 :])):
-            return None
-        return FrameworkCommand(framework, Start(), index + 1, index, word, module) if framework else None
-    return None
+        configs = [value for flag, value in pairwise(arguments) if flag == "--config"]
+        framework = "trl" if any(name.endswith((".yaml", ".yml")) for name in configs) else ""
+    # A command of a framework with overrides that sets none is a test, for example.
+    is_other = (module and word.startswith(_OTHER_MODULES)) or (
+        uses_overrides(framework) and not any(map(_OVERRIDE.match, arguments))
+    )
+    if is_other or not framework:
+        return None
+    return FrameworkCommand(framework, Start(), index + 1, index, word, module)
 
 
 def read_command(

@@ -71,22 +71,22 @@ def _option_value(settings: Settings, option: str) -> Value | None:
 
 def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
     """Set names of the plan, each by the first entry that applies."""
-    settled: set[str] = set()
+    filled: set[str] = set()
     for entry in entries:
-        is_set = entry.name in settled or (entry.name in plan.values and not entry.replaces)
+        is_set = entry.name in filled or (entry.name in plan.values and not entry.replaces)
         incomplete = (entry.complete or entry.option) and plan.settings.has_unread_options
         if is_set or incomplete or not _applies(plan, entry):
             continue
         value = _compute(plan, entry)
         if value is not None:
-            settled.add(entry.name)
+            filled.add(entry.name)
             plan.put(entry.name, value)
 
 
 def _applies(plan: RunPlan, entry: PlanValue) -> bool:
     """Return whether an entry's conditions hold and its range has the release; False if the release is unknown."""
-    values = [(read_source(plan, source), wanted) for source, wanted in entry.when.items()]
-    holds = all(wanted == "" if value is None else value.data == wanted for value, wanted in values)
+    values = [(read_source(plan, source), expected) for source, expected in entry.when.items()]
+    holds = all(expected == ("" if value is None else value.data) for value, expected in values)
     return holds and plan.versions.within(plan.framework, entry.versions) is True
 
 

@@ -247,8 +247,11 @@ def _load(framework: Framework) -> Dialect:
     table = {"framework": framework.name, **framework.lint}
     base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
     for key in base.keys() & {"names", "derived", "classes", "loss_options"}:
-        own, extended = table.get(key), base[key]
-        table[key] = {**extended, **(own or {})} if isinstance(extended, dict) else [*(own or ()), *extended]
+        extended = base[key]
+        if isinstance(extended, dict):
+            table[key] = extended | table.get(key, {})
+        else:
+            table[key] = [*table.get(key, ()), *extended]
     flat_until, removed = table.pop("flat_until", ""), list(table.get("removed", ()))
     for dotted, flat in table.get("flat_flags", {}).items():
         removed += [

@@ -244,7 +244,7 @@ def build_report(run: LintRun) -> None:
                 {"file": source.name, "plans": list(map(_describe, source.plans))} for source in run.sources
             ],
             "packages": common,
-            "given": sorted(run.versions.given),
+            "given": sorted(run.versions.user_packages),
         },
         checks=tuple(run.checks),
         notes=tuple(_notes(run)),

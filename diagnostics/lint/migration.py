@@ -95,11 +95,8 @@ def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migrati
         raise UserError(f"--from {old.package} --to {new.package}: expected two releases of one package")
     read_inputs(run)
     before, run.versions = (Versions({item.package: Version(item.version)}) for item in (old, new))
-    run.checks, migrations, reason = (
-        list(run.unread),
-        [],
-        f"no run of {DISPLAY_NAMES[new.package]} found in it",
-    )
+    run.checks, migrations = list(run.unread), []
+    reason = f"no run of {DISPLAY_NAMES[new.package]} found in it"
     for source in run.sources:
         source.plans = [make_plan(plan.settings, run.versions) for plan in plans_of(source.settings, before)]
         compared = [Migration(plan, old, new) for plan in source.plans if plan.framework == new.package]
@@ -147,8 +144,8 @@ def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
         abbreviated = parser_of(package) != "hydra" and not value.place.file.endswith(TYPED_FILES)
         accepted = option_index.accepts(key, migration.new_options, abbreviated=abbreviated)
         by_script = key in settings.script_options and not settings.framework_parser
-        others = FRAMEWORKS[package].option_packages
-        by_other = by_script or any(option_index.release_span(name, key) for name in others)
+        companions = FRAMEWORKS[package].option_packages
+        by_other = by_script or any(option_index.release_span(name, key) for name in companions)
         if key not in migration.old_options or accepted or by_other:
             continue
         removal, effect, new_name = migration.dialect.removal(key, migration.new.version), "has it", None

@@ -177,12 +177,12 @@ def _follow_files(settings: Settings) -> None:
     _follow_launcher_files(settings)
 
 
-def _include(settings: Settings, named: Value, prefix: str = "") -> None:
+def _include(settings: Settings, reference: Value, prefix: str = "") -> None:
     """Add the options of a config that a run names; note a missing config, in which more options may be set."""
-    options = _read_options(settings, named)
-    if options is None and named.key != "@":
+    options = _read_options(settings, reference)
+    if options is None and reference.key != "@":
         settings.has_unread_options = True
-        _report_missing(settings, named)
+        _report_missing(settings, reference)
     for key, value in (options or {}).items():
         settings.options.setdefault(prefix + key, value.with_key(prefix + key))
 
@@ -190,28 +190,28 @@ def _include(settings: Settings, named: Value, prefix: str = "") -> None:
 def _include_bases(settings: Settings, key: str) -> None:
     """Add the options of the configs that a config extends, also indirectly; the nearest one takes precedence."""
     for _ in range(_MAX_BASES):
-        named = settings.options.pop(key, None)
-        if named is None:
+        bases = settings.options.pop(key, None)
+        if bases is None:
             return
-        files = named.data if isinstance(named.data, list) else [named.data]
+        files = bases.data if isinstance(bases.data, list) else [bases.data]
         if len(files) > _MAX_BASES:
             settings.has_unread_options = True
-            _report_missing(settings, replace(named, data=f"{len(files)} files"))
+            _report_missing(settings, replace(bases, data=f"{len(files)} files"))
         for file in reversed(files[-_MAX_BASES:]):
-            _include(settings, replace(named, data=file))
+            _include(settings, replace(bases, data=file))
 
 
 def _follow_launcher_files(settings: Settings) -> None:
     """Read the configs of DeepSpeed and accelerate that a run names."""
     deepspeed = settings.options.get("deepspeed")
     accelerate = settings.launcher.get("config_file") or settings.options.get("accelerate_config")
-    for named in filter(None, (deepspeed, accelerate)):
-        if not str(named.data).lower().endswith(_CONFIG_SUFFIXES):
+    for reference in filter(None, (deepspeed, accelerate)):
+        if not str(reference.data).lower().endswith(_CONFIG_SUFFIXES):
             continue
-        options = _read_options(settings, named)
+        options = _read_options(settings, reference)
         if options is None:
-            _report_missing(settings, named)
-        elif named is deepspeed:
+            _report_missing(settings, reference)
+        elif reference is deepspeed:
             for key, value in options.items():
                 settings.options.setdefault(f"deepspeed.{key}", value.with_key(f"deepspeed.{key}"))
         else:
@@ -225,17 +225,19 @@ def share_accelerate_config(options: Mapping[str, Value], run: Settings) -> None
             run.launcher.setdefault(name, options[key])
 
 
-def _report_missing(settings: Settings, named: Value) -> None:
-    name = str(named.data) if named.known else named.key
+def _report_missing(settings: Settings, reference: Value) -> None:
+    name = str(reference.data) if reference.known else reference.key
     reason = (
-        "the file was not found or cannot be read" if named.known else "its path is set outside the script"
+        "the file was not found or cannot be read"
+        if reference.known
+        else "its path is set outside the script"
     )
-    settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(named.place)))
+    settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(reference.place)))
 
 
-def _read_options(settings: Settings, named: Value) -> dict[str, Value] | None:
+def _read_options(settings: Settings, reference: Value) -> dict[str, Value] | None:
     """Return the options of a YAML or JSON file that a run names; None if the file cannot be read."""
-    path = find_named(str(named.data), named.place.file)
+    path = find_named(str(reference.data), reference.place.file)
     suffix = path.suffix.lower() if path is not None else ""
     try:
         # Another kind of file, or a link to another kind of file, is not read.

@@ -19,13 +19,13 @@ class Versions:
 
     Attributes:
         known: Package -> release; the release of a package that is not listed is unknown.
-        given: Packages whose release the user gave.
+        user_packages: Packages whose release the user gave.
         copies: Framework of which the run's project has its own copy -> folder of the copy.
         sources: Notes for the report: where the project names a release or has a copy.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
+    user_packages: frozenset[str] = frozenset()
     copies: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
@@ -49,19 +49,19 @@ class Versions:
         """Return versions with the project's releases in place of installed ones; releases that the user gave stay."""
         known, sources = dict(self.known), []
         for name, (release, file) in project.pins.items():
-            if name not in self.given:
+            if name not in self.user_packages:
                 known[name] = release
                 sources.append(f"{name} {release}: {file}")
         for name, (copied, folder) in project.copies.items():
             sources.append(
                 f"the project has its own copy of {name}, which may differ from any release: {folder}"
             )
-            if name not in self.given:
+            if name not in self.user_packages:
                 known.pop(name, None)
                 if copied is not None:
                     known[name] = copied
         copies = {name: folder for name, (_release, folder) in project.copies.items()}
-        return Versions(known, self.given, copies, tuple(sources))
+        return Versions(known, self.user_packages, copies, tuple(sources))
 
 
 def collect_versions(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:

@@ -136,12 +136,12 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
 def _stall(stall: Stall) -> NotChecked:
     """Return an entry with the messages of a stalled run, and their counters at 0, which show what is idle."""
     zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
-    shown = " / ".join(shortened(hit.text) for hit in stall.messages)
+    texts = " / ".join(shortened(hit.text) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
     number = fixes.count_of(len(stall.messages), "message")
     return NotChecked(
         _STALL,
-        f"the last {stall.lines} lines repeat {number} without a change: {shown}{idle}",
+        f"the last {stall.lines} lines repeat {number} without a change: {texts}{idle}",
         "run grpo-doctor hang where it runs; pass the logs of the other processes as well",
         stall.messages[0].location,
     )

@@ -272,10 +272,10 @@ def _evaluate(node: ast.expr) -> int:
     function = _ARITHMETIC_OPERATORS.get(type(node.op)) if isinstance(node, ast.BinOp) else None
     if not isinstance(node, ast.BinOp) or function is None:
         raise SyntaxError(ast.dump(node))
-    left, right = _evaluate(node.left), _evaluate(node.right)
-    if max(abs(left), abs(right)) > _LARGEST:
+    operands = _evaluate(node.left), _evaluate(node.right)
+    if max(map(abs, operands)) > _LARGEST:
         raise OverflowError
-    return function(left, right)
+    return function(*operands)
 
 
 def _without_marks(text: str) -> str:

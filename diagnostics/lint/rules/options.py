@@ -97,14 +97,14 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
 def refuse_value(release: Release, value: Value) -> Problem | None:
     """Return the problem of a value that is not of its option's type or not among the choices; None if it is fine."""
     is_word = value.known and not value.place.file.endswith(TYPED_FILES) and value.data != ""
-    if is_word and (wanted := wanted_type(release, value.key, value.data)):
+    if is_word and (expected_type := wanted_type(release, value.key, value.data)):
         # Hydra accepts any text, and verl fails later.
         by_hydra = parser_of(release.package) == "hydra"
         verb = "expects no text" if by_hydra else "cannot read"
         return Problem(
-            f"{release} {verb} {value.key}={format_value(value.data)}: the option takes {wanted}.",
+            f"{release} {verb} {value.key}={format_value(value.data)}: the option takes {expected_type}.",
             [value],
-            fix=f"Write {wanted}.",
+            fix=f"Write {expected_type}.",
             severity=Severity.WARNING if by_hydra else Severity.ERROR,
         )
     if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):

@@ -38,16 +38,16 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     values = [*settings.options.values(), *settings.launcher.values(), *settings.env.values()]
     # If only a config is checked, the command may replace OmegaConf's `???`.
     alone = settings.place.file.endswith((".yaml", ".yml"))
-    found: dict[str, list[Value]] = {}
+    by_message: dict[str, list[Value]] = {}
     for value in values:
         is_certain = _matches(_PLACEHOLDER, value)
         if is_certain and alone and value.data == "???":
-            found.setdefault("{} has to be set by the command.", []).append(value)
+            by_message.setdefault("{} has to be set by the command.", []).append(value)
         elif is_certain and not _LABEL_OPTION.search(value.key):
-            found.setdefault(_ERROR, []).append(value)
+            by_message.setdefault(_ERROR, []).append(value)
         elif is_certain or _matches(_PROBABLE, value):
-            found.setdefault("{} probably still has a placeholder for a value.", []).append(value)
-    for message, placeholders in found.items():
+            by_message.setdefault("{} probably still has a placeholder for a value.", []).append(value)
+    for message, placeholders in by_message.items():
         keys = ", ".join(dict.fromkeys(value.key for value in placeholders))
         severity = Severity.ERROR if message == _ERROR else Severity.WARNING
         yield Problem(message.format(keys), placeholders, f"Set {keys} to your own value.", severity)

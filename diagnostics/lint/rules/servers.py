@@ -104,7 +104,9 @@ def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
             by_host.setdefault(str(host.data), []).append(server)
     trainers = [plan for plan in plans if plan.role == "train"]
     complete = {trainer.source for trainer in trainers}
-    named = [plan for plan in plans if plan.role == "serve" and plan.explicit and plan.source not in complete]
+    named_servers = [
+        plan for plan in plans if plan.role == "serve" and plan.explicit and plan.source not in complete
+    ]
     pairs = []
     for trainer in trainers:
         mode = trainer.values.get("rollout.mode")
@@ -113,7 +115,7 @@ def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
         addresses = trainer.evidence("server.host", "server.address")
         text = " ".join(str(address.data) for address in addresses if address.known)
         addressed = [server for host, servers in by_host.items() if host in text for server in servers]
-        candidates = by_source.get(trainer.source) or addressed or (named if trainer.explicit else [])
+        candidates = by_source.get(trainer.source) or addressed or (named_servers if trainer.explicit else [])
         pairs += [(trainer, server) for server in _matching_ports(trainer, candidates)]
     return pairs
 
