@@ -227,11 +227,8 @@ def share_accelerate_config(options: Mapping[str, Value], run: Settings) -> None
 
 def _report_missing(settings: Settings, reference: Value) -> None:
     name = str(reference.data) if reference.known else reference.key
-    reason = (
-        "the file was not found or cannot be read"
-        if reference.known
-        else "its path is set outside the script"
-    )
+    unset = "its path is set outside the script"
+    reason = "the file was not found or cannot be read" if reference.known else unset
     settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(reference.place)))
 
 

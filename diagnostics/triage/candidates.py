@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES, EarlierTraceback, Issue, Signature
+from diagnostics.findings import Certainty
 from diagnostics.logs.tracebacks import Traceback
 from diagnostics.triage.model import Hit, Hits, LogFacts, has_frame
 from diagnostics.triage.rules import Rules
 from diagnostics.versions import NOT_AFFECTED, NOT_EXAMINED, Applicability, affects
 
-HYPOTHESIS = "hypothesis"
 # A match of a `none` pattern excludes hits in its traceback and within this number of lines.
 _EXCLUDED_LINES = 3
 _MAX_EVIDENCE = 5
@@ -84,7 +84,7 @@ class Candidate:
 
     def as_hypothesis(self) -> Candidate:
         """Return the candidate with certainty `hypothesis`, marked as broad."""
-        return replace(self, certainty=HYPOTHESIS, broad=True)
+        return replace(self, certainty=Certainty.HYPOTHESIS, broad=True)
 
 
 def find_candidates(
@@ -147,7 +147,9 @@ def _candidate(
     return Candidate(
         issue=issue,
         role=signature.role,
-        certainty=HYPOTHESIS if broad else _certainty(signature, matching, applicability, bool(relevant)),
+        certainty=Certainty.HYPOTHESIS
+        if broad
+        else _certainty(signature, matching, applicability, bool(relevant)),
         broad=broad,
         late=patterns <= set(signature.late),
         hits=tuple(matching),
@@ -182,12 +184,12 @@ def _certainty(
     signature: Signature, hits: list[Hit], applicability: Applicability, has_releases: bool
 ) -> str:
     if applicability.answer == NOT_AFFECTED:
-        return HYPOTHESIS
+        return Certainty.HYPOTHESIS
     if _is_in_named_code(signature, hits):
-        return "established"
+        return Certainty.ESTABLISHED
     in_traceback = any(hit.traceback for hit in hits)
     is_established = in_traceback and has_releases and applicability.answer != NOT_EXAMINED
-    return "established" if is_established else "supported"
+    return Certainty.ESTABLISHED if is_established else Certainty.SUPPORTED
 
 
 def _is_in_named_code(signature: Signature, hits: Iterable[Hit]) -> bool:
@@ -200,7 +202,7 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
     """Return the sort key: roots before consequences, hypotheses last, then crashes, confirmed ones, and position."""
     return (
         ROLES.index(candidate.role),
-        candidate.certainty == HYPOTHESIS,
+        candidate.certainty == Certainty.HYPOTHESIS,
         # A crash in another process may have caused a wait, so crashes come first.
         KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
         not candidate.confirmed,

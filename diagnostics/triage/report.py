@@ -182,12 +182,8 @@ def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
         "followed": [_candidate_document(candidate) for candidate in verdict.followed],
         "anchors": [_hit_document(hit) for hit in verdict.anchors],
         "leads": [
-            {
-                **_issue_document(lead.issue),
-                "why": lead.why,
-                "settles": lead.settles,
-                "place": lead.hit.location,
-            }
+            _issue_document(lead.issue)
+            | {"why": lead.why, "settles": lead.settles, "place": lead.hit.location}
             for lead in verdict.leads
         ],
         "near": [_issue_document(issue) for issue in verdict.similar],

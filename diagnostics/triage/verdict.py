@@ -15,19 +15,14 @@ from diagnostics.catalog.model import Issue
 from diagnostics.findings import Finding
 from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage.candidates import (
-    HYPOTHESIS,
-    Candidate,
-    distinct_hits,
-    find_candidates,
-    without_values,
-)
+from diagnostics.triage.candidates import Candidate, distinct_hits, find_candidates, without_values
 from diagnostics.triage.fallback import Fallback, Lead, analyze_unmatched, lead_from_broad_line, unique_leads
 from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.rules import Rules
 
 MAX_CANDIDATES = 3
-NOT_JUDGED = "not_judged"
+# States of a verdict that several functions use.
+HYPOTHESIS, NOT_JUDGED = "hypothesis", "not_judged"
 _UNRESOLVED = {"unknown", "wrapper", NOT_JUDGED}
 _MAX_FAILING, _MAX_ANCHORS = 3, 8
 # The issue for a NaN of unknown cause; the metrics may show the cause.

@@ -92,12 +92,11 @@ class ComposedConfig:
         path = self._folder / f"{name}.yaml"
         self._file_count += 1
         try:
-            is_readable = path.stat().st_size <= MAX_BYTES and self._file_count <= _MAX_FILES
-            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder) if is_readable else ""
-            trees = parse_yaml(text, str(path))
+            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder)
+            trees = parse_yaml(text, str(path)) if self._file_count <= _MAX_FILES else None
         except (OSError, UnreadableError):
-            is_readable = False
-        if not is_readable:
+            trees = None
+        if trees is None:
             self.missing += [path.stem] if path.stem not in SHIPPED else []
             return
         tree = trees[0] if trees and isinstance(trees[0], dict) else {}

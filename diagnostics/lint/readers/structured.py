@@ -70,25 +70,21 @@ def _join_list(node: Any) -> Value:
     """Turn a list into one Value, at the line of its first leaf."""
     if isinstance(node, Value):
         return node
-    first = _first_leaf(node)
-    if first is None:
+    leaves: list[Value] = []
+    data = _plain_data(node, leaves)
+    if not leaves:
         raise UnreadableError("an empty table where a value was expected")
-    return Value(_plain_data(node), first.place, first.key)
+    return Value(data, leaves[0].place, leaves[0].key)
 
 
-def _first_leaf(node: Any) -> Value | None:
+def _plain_data(node: Any, leaves: list[Value]) -> Any:
+    """Return a tree of Values as plain data, and add the Values to `leaves`."""
     if isinstance(node, Value):
-        return node
-    children = list(node.values()) if isinstance(node, dict) else list(node)
-    return next((leaf for child in children if (leaf := _first_leaf(child)) is not None), None)
-
-
-def _plain_data(node: Any) -> Any:
-    if isinstance(node, Value):
+        leaves.append(node)
         return node.data
     if isinstance(node, dict):
-        return {key: _plain_data(value) for key, value in node.items()}
-    return [_plain_data(value) for value in node]
+        return {key: _plain_data(value, leaves) for key, value in node.items()}
+    return [_plain_data(value, leaves) for value in node]
 
 
 def parse_yaml(text: str, file: str) -> list[Any]:
