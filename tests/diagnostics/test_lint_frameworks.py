@@ -1,4 +1,4 @@
-"""Frameworks that only a TOML file describes are recognised, read into the run plan and checked by the rules."""
+"""Frameworks are described by TOML files alone: their commands, scripts and configs are recognised and checked."""
 
 import re
 import shutil
@@ -58,7 +58,7 @@ def test_a_toml_file_alone_adds_a_framework(tmp_path):
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run["framework"])
 def test_settings_have_the_plans_names(run):
-    """The same run of five frameworks gives the same plan; sizes, devices and the mode of others are named as well."""
+    """An example run of each framework gives the values of the run plan that the case lists."""
     [plan] = plans(run["text"], run["syntax"])
     assert plan.framework == run["framework"]
     assert {name: plan.get(name) for name in run["plan"]} == run["plan"]
@@ -103,7 +103,7 @@ def test_entry_module_is_recognised_by_its_imports(source, arguments, framework,
 
 
 def test_config_takes_what_the_configs_that_it_extends_set(tmp_path):
-    """The nearest config wins; a config may extend one that extends another."""
+    """Of configs that extend each other, the nearest one takes precedence."""
     (tmp_path / "base.yaml").write_text(
         "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, val_period: 10}\n"
     )

@@ -1,4 +1,4 @@
-"""`lint` turns scripts, configs and notebooks of five frameworks into run plans, following files that they name."""
+"""`lint` turns scripts, configs, notebooks and folders into run plans, and follows the files that they name."""
 
 import io
 import json
@@ -61,7 +61,7 @@ def test_nested_json_options_and_negated_flags_are_read(text, syntax, name, expe
 
 
 def test_files_named_together_are_one_run(tmp_path):
-    """Accelerate's config, DeepSpeed's config and a Python script that are linted together are one run."""
+    """An accelerate config and a script that are named together are one run, with the script's DeepSpeed config."""
     (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
     (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
     (tmp_path / "train.py").write_text(

@@ -42,7 +42,7 @@ def mangle(seed, rng):
     return text
 
 
-def crashes(text, syntax, known):
+def find_crashes(text, syntax, known):
     """Read and check a text; return the errors of crashed rules, and refusals that are longer than a line."""
     try:
         plans = plans_of(read_text(text, "fuzz", "", syntax), known)
@@ -61,7 +61,7 @@ def test_mangled_configs_crash_no_rule():
     for number in range(1_500):
         syntax, seed = rng.choice(SEEDS)
         text = mangle(seed, rng)
-        assert crashes(text, syntax, known[number % 2]) == [], (syntax, text)
+        assert find_crashes(text, syntax, known[number % 2]) == [], (syntax, text)
 
 
 HOSTILE = {
@@ -111,7 +111,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_input_is_read_or_refused(name):
     syntax, text = HOSTILE[name]
-    assert crashes(text, syntax, Versions()) == []
+    assert find_crashes(text, syntax, Versions()) == []
 
 
 TRL_RUN = "trl grpo --use_vllm true --vllm_mode server --num_generations 8 --per_device_train_batch_size 3\n"
@@ -158,7 +158,7 @@ def test_time_grows_in_proportion_to_the_text(name):
     def seconds(number):
         text = text_of(number)
         started = time.process_time()
-        assert crashes(text, syntax, Versions()) == []
+        assert find_crashes(text, syntax, Versions()) == []
         return time.process_time() - started
 
     seconds(size)

@@ -1,4 +1,7 @@
-"""`lint`'s shell reader agrees with bash about the words of commands in random scripts and launch-script idioms."""
+"""`lint`'s shell reader gives bash's words for random scripts and launch-script idioms, and marks unknown parts.
+
+It also marks defaults, and reads the lines `#SBATCH`.
+"""
 
 import random
 import shutil
@@ -31,7 +34,7 @@ def command_words(text):
     return [[word.clean.replace(HOLE, "?") for word in command.words] for command in commands(text)]
 
 
-def quoted(text, rng):
+def quote_randomly(text, rng):
     """Quote a text in a random style; tabs are always in quotes, because tree-sitter ends a word at an escaped tab."""
     style = rng.randrange(4)
     if (style == 1 or "\t" in text) and "'" not in text:
@@ -47,7 +50,7 @@ def random_word(rng, depth=0):
     name = rng.choice(NAMES)
     numbers = [str(rng.randint(1, 9)) for _ in range(3)]
     kinds = [
-        lambda: quoted(rng.choice(TEXTS), rng),
+        lambda: quote_randomly(rng.choice(TEXTS), rng),
         lambda: rng.choice(("${%s}", "$%s", '"$%s"', '"${%s}"', 'x"${%s}"y', "pre${%s}")) % name,
         lambda: f"$(({numbers[0]} {rng.choice('+-*')} {numbers[1]} {rng.choice('+-*/%')} {numbers[2]}))",
         lambda: f'"${{ARR[@]}}{rng.choice(("", "z"))}"',
@@ -57,7 +60,7 @@ def random_word(rng, depth=0):
         plain = rng.choice(("8", "$B", "a b", "${C:-7}", ""))
         kinds.append(lambda: f"${{{name}{mark}{random_word(rng, depth + 1)}}}")
         kinds.append(lambda: f'"${{{name}{mark}{plain}}}"')
-        kinds.append(lambda: random_word(rng, depth + 1) + quoted(rng.choice(TEXTS), rng))
+        kinds.append(lambda: random_word(rng, depth + 1) + quote_randomly(rng.choice(TEXTS), rng))
     return rng.choice(kinds)()
 
 
@@ -67,11 +70,11 @@ def random_script(rng):
     for _ in range(rng.randint(1, 6)):
         name = rng.choice(NAMES)
         forms = (
-            f"{name}={quoted(rng.choice(TEXTS), rng)}",
+            f"{name}={quote_randomly(rng.choice(TEXTS), rng)}",
             f'{name}="${{{rng.choice(NAMES)}:-{rng.choice("48x")}}}"',
             f"export {name}={rng.randint(0, 64)}",
             f"ARR=({random_word(rng)} {random_word(rng)})",
-            f"ARR+=({quoted(rng.choice(TEXTS), rng)})  # more",
+            f"ARR+=({quote_randomly(rng.choice(TEXTS), rng)})  # more",
             f"if [ 1 = {rng.randint(1, 2)} ]; then {name}=5; else {name}=6; fi",
             f"case {rng.choice('ab')} in a) {name}=7;; *) {name}=8;; esac",
             f"for {name} in 1 2; do {rng.choice(NAMES)}=3; done",

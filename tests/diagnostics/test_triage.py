@@ -1,4 +1,4 @@
-"""`triage` finds the root cause in whole logs of several ranks and formats, and gives no verdict without evidence."""
+"""`triage` finds root causes in logs of several ranks and formats, and gives no verdict without evidence."""
 
 import json
 import os
@@ -213,7 +213,7 @@ BOX, CELL = LINES["rich_box"], LINES["ipython_cell"]
     ],
 )  # fmt: skip
 def test_tracebacks_in_other_formats(triage_lines, lines):
-    """Tracebacks of rich, IPython, Loguru, structlog, log collectors and `repr` give the same root and frames."""
+    """Coloured, boxed, grouped, escaped and JSON tracebacks give the same root cause and frames."""
     verdict = triage_lines(["step 1", *lines, "step 2"])
     assert codes(verdict) == ["MEM005"]
     about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
