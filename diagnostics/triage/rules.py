@@ -41,7 +41,7 @@ class Rule:
 
 
 class Rules:
-    """All patterns of the catalog, as one set for matching a line, and as anchors for searching a block of the log.
+    """The patterns of the known issues: a set for matching a line, and anchors for searching a block of the log.
 
     Attributes:
         issues: The known issues by code.
@@ -50,6 +50,8 @@ class Rules:
         by_anchor: For each literal text, the indexes of the rules that may match a line with this text.
         anchors: Each anchor by name, as an RE2 pattern; the name of a plain text is the text itself. A line without
             any anchor needs no check.
+        set: Finds the rules that match a line.
+        prefilter: The compiled anchors.
     """
 
     def __init__(self, issues: dict[str, Issue]) -> None:
