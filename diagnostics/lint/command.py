@@ -15,8 +15,8 @@ from diagnostics import UserError
 from diagnostics.cli import Command
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.frameworks import FRAMEWORKS
-from diagnostics.lint.engine import LintRun, build_report, check_rules, make_plans, read_inputs
 from diagnostics.lint.migration import compare_releases, make_patch
+from diagnostics.lint.steps import LintRun, build_report, check_rules, make_plans, read_inputs
 from diagnostics.lint.versions import collect_versions
 from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, filter_report, report_options, write_report

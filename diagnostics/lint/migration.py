@@ -22,12 +22,12 @@ from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS, Dialect
-from diagnostics.lint.engine import LintRun, build_report, plans_of, read_inputs
 from diagnostics.lint.readers.structured import MAX_BYTES
+from diagnostics.lint.rules.finding_builder import to_finding
 from diagnostics.lint.rules.options import is_skipped, refuse_value
 from diagnostics.lint.rules.registry import Problem
-from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.steps import LintRun, build_report, plans_of, read_inputs
 from diagnostics.lint.values import TYPED_FILES, Value, format_value, has_type
 from diagnostics.lint.versions import Versions
 from diagnostics.output.redact import mask

@@ -1,1 +1,1 @@
-"""Parse the formats of log lines: prefixes, JSON envelopes, tracebacks, and names of metrics."""
+"""Parse the formats of log lines: prefixes, JSON envelopes, tracebacks, and metrics."""

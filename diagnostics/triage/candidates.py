@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES, EarlierTraceback, Issue, Signature
 from diagnostics.findings import Certainty
 from diagnostics.logs.tracebacks import Traceback
-from diagnostics.triage.model import Hit, Hits, LogFacts, has_frame
+from diagnostics.triage.log_facts import Hit, Hits, LogFacts, has_frame
 from diagnostics.triage.rules import Rules
 from diagnostics.versions import NOT_AFFECTED, NOT_EXAMINED, Applicability, affects
 

@@ -16,7 +16,7 @@ from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
 from diagnostics.output.redact import mask, mask_and_cut
 from diagnostics.triage import line_patterns
-from diagnostics.triage.model import MAX_TEXT, Hits, LogFacts
+from diagnostics.triage.log_facts import MAX_TEXT, Hits, LogFacts
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
 
 # After this number of tracebacks in a log, or of lines inside tracebacks, no further tracebacks are parsed.
@@ -105,7 +105,7 @@ class FactCollector:
         return [it for it in self._match(text) if not (name and re2.search(rules[it].pattern, name[1]))]
 
     def finish(self) -> None:
-        """Report a traceback without an end as an error if the log has no other failure."""
+        """Store the tracebacks without an end; the first of them is an error if the log has no other failure."""
         log = self._log
         cut = [it for it in self._tracebacks.open.values() if it.frames and not it.ignored]
         unfinished = [it for it in cut if it.headed]

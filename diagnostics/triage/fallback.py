@@ -1,8 +1,8 @@
 """Analyze logs without a known root cause: find leads, similar issues, symptoms and the end of the run.
 
 A lead is a known issue that may explain a log although no line proves it. Leads come from a traceback without its last
-line, a repeated wait, a prompt for input, or a symptom in the metrics. Each lead is a hypothesis, and names a test that
-would confirm or exclude it.
+line, a repeated wait, a prompt for input, a symptom in the metrics, or a line that several failures print. Each lead is
+a hypothesis, and names a test that would confirm or exclude it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from diagnostics.logs.metrics import metric_rows
 from diagnostics.logs.tracebacks import short_path
 from diagnostics.triage import symptoms
 from diagnostics.triage.log_end import LogEnd, OpenBar, Stall, find_end
-from diagnostics.triage.model import Hit, LogFacts, has_frame
+from diagnostics.triage.log_facts import Hit, LogFacts, has_frame
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.symptoms import Symptom
 

@@ -18,7 +18,7 @@ from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.line_patterns import IGNORED_EXCEPTION
-from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
+from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 
 # Number of the log's last bytes that are kept.
 TAIL = 1 << 14

@@ -14,7 +14,7 @@ from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.line_patterns import installed_versions, pattern_of
-from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
+from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 
 _CODE = "CMP906"

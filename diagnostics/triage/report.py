@@ -27,7 +27,7 @@ from diagnostics.output.terminal import print_finding, print_text, shortened
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
-from diagnostics.triage.model import Hit
+from diagnostics.triage.log_facts import Hit
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 

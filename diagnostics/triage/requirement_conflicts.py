@@ -14,7 +14,7 @@ from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import parse_line
-from diagnostics.triage.model import LogFacts
+from diagnostics.triage.log_facts import LogFacts
 from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import in_range
 

@@ -21,7 +21,7 @@ from diagnostics.catalog.search import IssueSearch
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.triage import line_patterns
-from diagnostics.triage.model import Hits
+from diagnostics.triage.log_facts import Hits
 
 # The beginning of a frame, also with a quotation mark escaped for JSON or HTML.
 FRAME_PATTERN = r'  File ["\\&]'

@@ -13,8 +13,8 @@ from diagnostics.logs.prefixes import parse_line
 from diagnostics.output import progress
 from diagnostics.triage.fact_collector import FactCollector
 from diagnostics.triage.log_end import TAIL
+from diagnostics.triage.log_facts import LogFacts
 from diagnostics.triage.log_reader import LogSource, SourceError
-from diagnostics.triage.model import LogFacts
 from diagnostics.triage.rules import AnchorSearch, Rules
 
 # Number of bytes of a long line that are read before an anchor; after it, twice as many.

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from diagnostics.logs.metrics import MAX_STEPS_PER_S, MetricRow
-from diagnostics.triage.model import Hit
+from diagnostics.triage.log_facts import Hit
 
 # Rows that show a symptom, each with the metrics that show it.
 Matches = list[tuple[MetricRow, tuple[str, ...]]]

@@ -17,7 +17,7 @@ from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.candidates import Candidate, distinct_hits, find_candidates, without_values
 from diagnostics.triage.fallback import Fallback, Lead, analyze_unmatched, lead_from_broad_line, unique_leads
-from diagnostics.triage.model import MAX_TEXT, Hit, LogFacts
+from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.rules import Rules
 
 MAX_CANDIDATES = 3

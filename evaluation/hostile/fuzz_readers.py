@@ -435,13 +435,13 @@ EOF
 
 def lint(numbers, folder):
     """Read a damaged config or script of a random format."""
-    from diagnostics.lint import reading
+    from diagnostics.lint import settings_reader
     from diagnostics.lint.readers.structured import UnreadableError
 
     name = numbers.choice(list(_CONFIGS))
     (folder / name).write_bytes(damage_bytes(numbers, _CONFIGS[name]))
     with refusing(UnreadableError):
-        reading.read_file(folder / name)
+        settings_reader.read_file(folder / name)
 
 
 def store_event(numbers=None):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint.command import run_workflow
-from diagnostics.lint.engine import LintRun
+from diagnostics.lint.steps import LintRun
 from diagnostics.lint.versions import collect_versions
 
 

@@ -27,10 +27,10 @@ from typing import Any
 from packaging.version import Version
 
 from diagnostics.findings import Severity
-from diagnostics.lint.engine import check_rule, plans_of
-from diagnostics.lint.reading import read_command_line
 from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.rules.registry import registered_rules
+from diagnostics.lint.settings_reader import read_command_line
+from diagnostics.lint.steps import check_rule, plans_of
 from diagnostics.lint.versions import Versions
 
 TRL_PROGRAM = """

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.findings import Severity
-from diagnostics.lint.engine import check_plans, plans_of
-from diagnostics.lint.reading import read_file
+from diagnostics.lint.settings_reader import read_file
+from diagnostics.lint.steps import check_plans, plans_of
 from diagnostics.lint.versions import Versions
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from packaging.version import Version
 
 from diagnostics.findings import Severity
-from diagnostics.lint.engine import check_plans, plans_of
-from diagnostics.lint.reading import read_command_line
+from diagnostics.lint.settings_reader import read_command_line
+from diagnostics.lint.steps import check_plans, plans_of
 from diagnostics.lint.versions import Versions
 
 COMMANDS = {

@@ -18,9 +18,9 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.findings import Severity
-from diagnostics.lint.engine import check_plans, plans_of
 from diagnostics.lint.readers.structured import UnreadableError
-from diagnostics.lint.reading import read_file
+from diagnostics.lint.settings_reader import read_file
+from diagnostics.lint.steps import check_plans, plans_of
 from diagnostics.lint.versions import Versions
 
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py"}

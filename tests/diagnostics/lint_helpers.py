@@ -5,8 +5,8 @@ from packaging.version import Version
 from diagnostics.findings import Report
 from diagnostics.lint import not_checked
 from diagnostics.lint.command import run_workflow
-from diagnostics.lint.engine import LintRun, check_plans, plans_of
-from diagnostics.lint.reading import read_text
+from diagnostics.lint.settings_reader import read_text
+from diagnostics.lint.steps import LintRun, check_plans, plans_of
 from diagnostics.lint.versions import Versions, collect_versions
 
 

@@ -13,8 +13,8 @@ import yaml
 import diagnostics
 from diagnostics.frameworks import Framework
 from diagnostics.lint.dialects import Dialect, PlanValue, Removed, Start
-from diagnostics.lint.engine import plans_of
-from diagnostics.lint.reading import read_file
+from diagnostics.lint.settings_reader import read_file
+from diagnostics.lint.steps import plans_of
 from diagnostics.lint.versions import Versions
 from tests.diagnostics.lint_helpers import lint, plans, report
 

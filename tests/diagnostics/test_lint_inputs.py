@@ -12,7 +12,7 @@ from diagnostics.__main__ import main
 from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint import option_index
 from diagnostics.lint.readers import hydra
-from diagnostics.lint.reading import read_file, read_text
+from diagnostics.lint.settings_reader import read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
 from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_helpers import codes, findings, lint, plans

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diagnostics.lint.engine import check_plans, plans_of
 from diagnostics.lint.readers.python import read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_json, parse_yaml
-from diagnostics.lint.reading import read_file, read_text
+from diagnostics.lint.settings_reader import read_file, read_text
+from diagnostics.lint.steps import check_plans, plans_of
 from diagnostics.lint.values import UNKNOWN, parse_scalar
 from diagnostics.lint.versions import Versions
 from tests.diagnostics.lint_helpers import versions

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from diagnostics.lint.engine import check_plans, plans_of
-from diagnostics.lint.reading import read_command_line
+from diagnostics.lint.settings_reader import read_command_line
+from diagnostics.lint.steps import check_plans, plans_of
 from evaluation.repro.swift_arguments import CASES
 from tests.diagnostics.lint_helpers import versions
 

@@ -2,7 +2,7 @@
 
 from diagnostics.findings import Severity
 from diagnostics.lint import not_checked
-from diagnostics.lint.reading import read_text
+from diagnostics.lint.settings_reader import read_text
 from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_helpers import codes, lint, report
 

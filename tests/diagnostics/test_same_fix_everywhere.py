@@ -17,14 +17,14 @@ from diagnostics.doctor.installers import find_installer as installer_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configuring_trainers
+from diagnostics.lint.rules.finding_builder import to_finding
 from diagnostics.lint.rules.registry import Problem
-from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.lint.versions import Versions
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.command import triage
-from diagnostics.triage.model import Hit
+from diagnostics.triage.log_facts import Hit
 from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import Diagnosis

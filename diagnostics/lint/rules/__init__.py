@@ -7,7 +7,7 @@ from diagnostics.lint.rules import (  # noqa: F401
     batches,
     declared,
     devices,
-    engine_issues,
+    known_issues,
     options,
     placeholders,
     servers,

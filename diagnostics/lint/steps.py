@@ -21,12 +21,12 @@ from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.project_files import lintable_files
 from diagnostics.lint.project_requirements import PACKAGES, read_project
 from diagnostics.lint.readers.structured import UnreadableError
-from diagnostics.lint.reading import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.rules import RULES
+from diagnostics.lint.rules.finding_builder import to_finding
 from diagnostics.lint.rules.registry import Rule
-from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.rules.servers import pair_with_trainers
 from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.settings_reader import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.values import Settings
 from diagnostics.lint.versions import Versions
 from diagnostics.output.redact import mask_and_cut
@@ -80,7 +80,7 @@ class LintRun:
 
     @property
     def plans(self) -> list[RunPlan]:
-        """All run plans."""
+        """The run plans of all sources."""
         return [plan for source in self.sources for plan in source.plans]
 
 
