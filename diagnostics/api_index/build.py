@@ -24,7 +24,7 @@ from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Increase the number when `extract` or `uses` changes: all sources in the cache are then extracted again.
-_NAMES, _USES = "names.4", "uses.4"
+_NAMES, _USES = "names.5", "uses.4"
 NOT_BUILT = "not built"
 _AT_ONCE = 500
 # Limits on star imports of star imports, and on the names that all of a release bring; more stay unresolved.
@@ -230,6 +230,7 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
             module_of(path)[0]: extracts[path, checksum]
             for path, checksum in sorted(files, key=lambda item: not item[0].endswith(".so"))
         }
+        _add_stub_names(package, names)
         options.append(declared_options(package.name, names))
         for module, facts in (names | expand_stars(names)).items():
             earlier = history.setdefault(module, [])
@@ -251,6 +252,20 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     }
     store.write_package(path, _about(package, versions, records), modules, **uses, **documents)
     return path
+
+
+def _add_stub_names(package: IndexedPackage, names: dict[str, Facts]) -> None:
+    """Replace the dynamic names of the top-level package by the names in the stubs of its compiled modules."""
+    stubs = {module_of(path)[0]: names.get(module_of(path)[0], {}) for path in package.stubs}
+    if not any(stubs.values()):
+        return
+    facts = names[package.modules[0]]
+    stars = [item for item in facts.get("*", "").removeprefix("import ").split(", ") if item not in stubs]
+    for module, stub in stubs.items():
+        facts = {name: "value" for name, entry in stub.items() if not entry.startswith("import ")} | facts
+        names[module] = {"__getattr__": "dynamic *"}
+    getter = facts.get("__getattr__", "dynamic").replace(" *", "")
+    names[package.modules[0]] = facts | {"__getattr__": getter, "*": f"import {', '.join(stars)}"}
 
 
 def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str, str]]) -> dict[str, Any]:

@@ -211,10 +211,10 @@ def explain_missing(
 
 
 def _explain_shadowed(message: str) -> Explanation | None:
-    """Explain an import that found another folder instead of an indexed package."""
+    """Explain an import that found another folder instead of a package."""
     match = _ERRORS[0][0].search(message)
-    module = match["module"] if match and "(unknown location)" in message else ""
-    if not match or not query.package_of(module):
+    module = match["module"] if match and "(unknown location)" in message else "."
+    if not match or "." in module:
         return None
     advice = f"Start Python where no other folder {module} is; if there is none, install the package again."
     return Explanation(f"{module}.{match['name']}", module, (), (), elsewhere=advice, is_decided=False)

@@ -125,6 +125,8 @@ class _ModuleReader:
     lazy_stars: dict[str, None] = field(default_factory=dict)
     """Modules of which only type checkers import all names."""
     lazy: bool = False
+    sets_globals: bool = False
+    """Whether it creates names that its source does not show."""
 
     def read_module(self, tree: ast.Module) -> None:
         conditional: set[str] = set()
@@ -193,8 +195,7 @@ class _ModuleReader:
         while isinstance(target, ast.Subscript | ast.Attribute):
             if isinstance(target, ast.Subscript):
                 self.lazy |= dotted_name(target.value) == "sys.modules"
-                if _is_globals(target.value):
-                    self.facts["__getattr__"] = "dynamic *"
+                self.sets_globals |= _is_globals(target.value)
             target = target.value
 
     def _add_lazy_names(self, tree: ast.Module) -> None:
@@ -203,8 +204,9 @@ class _ModuleReader:
         for node, _state in _import_time_statements(tree.body):
             if _is_function(node, "__getattr__"):
                 getter = node
-            if isinstance(node, ast.Expr) and _sets_any_global(node.value):
-                self.facts["__getattr__"] = "dynamic *"
+            self.sets_globals |= isinstance(node, ast.Expr) and _sets_any_global(node.value)
+        if self.sets_globals:
+            self.facts["__getattr__"] = "dynamic *"
         if getter is None and not self.lazy:
             return
         names = self.type_checking | dict(_lazy_tables(tree, self.module))
@@ -214,7 +216,8 @@ class _ModuleReader:
             compared = dict.fromkeys(
                 text for text in constants if isinstance(text, str) and text.isidentifier()
             )
-            self.facts["__getattr__"] = " ".join(["dynamic", *(compared or ([] if names else ["*"]))])
+            any_name = ["*"] if self.sets_globals or not (compared or names) else []
+            self.facts["__getattr__"] = " ".join(["dynamic", *compared, *any_name])
         elif not names and not self.lazy_stars:
             self.facts["__getattr__"] = "dynamic *"
         for name, entry in names.items():

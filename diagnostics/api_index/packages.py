@@ -26,6 +26,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
         outlined: Folders with model definitions; only top-level classes and functions of their files are read.
         whole: Folders inside outlined ones that are read completely.
         left_out: Folders that are not read at all.
+        stubs: Stub files (`.pyi`) of the compiled modules whose names the top-level package has, too.
         configs: Whether its YAML config files are read.
         uses: Other packages whose names it uses; these uses are recorded.
         used_kinds: Kinds of uses that are recorded; empty for all.
@@ -40,17 +41,18 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     outlined: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    stubs: tuple[str, ...] = ()
     configs: bool = False
     uses: tuple[str, ...] = ()
     used_kinds: tuple[str, ...] = ()
     same_release_as: str = ""
 
     def includes(self, path: str) -> bool:
-        """Return whether a file is read: a Python module, a compiled one (`.so`), or a YAML file in a folder config."""
-        is_config = self.configs and "/config/" in path and path.endswith(".yaml")
+        """Return whether a file is read: a module (`.py`, `.so`), a stub, or a YAML file in a folder config."""
+        is_other = path in self.stubs or (self.configs and "/config/" in path and path.endswith(".yaml"))
         top = path.removesuffix(".py").partition("/")[0]
         return (
-            (path.endswith((".py", ".so")) or is_config)
+            (path.endswith((".py", ".so")) or is_other)
             and top in self.modules
             and not SKIPPED.search(path)
             and not path.startswith(self.left_out or ("//",))
@@ -58,7 +60,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_outlined(self, path: str) -> bool:
         """Return whether only the outline of a file is read."""
-        is_whole = path.startswith(self.whole or ("//",)) or path.endswith("/__init__.py")
+        is_whole = path.startswith((*self.whole, *self.stubs) or ("//",)) or path.endswith("/__init__.py")
         return path.startswith(self.outlined or ("//",)) and not is_whole
 
 

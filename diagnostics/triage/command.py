@@ -65,10 +65,12 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
     if verdict.state in {"known", "clean"}:
         return verdict
     first = verdict.anchors[0].location if verdict.anchors else ""
+    places = {item.evidence[0].place for item in names}
     # If something else failed, requirements that are not met may be harmless.
     failed = any(log.failures or (log.errors and not log.cut) for log in verdict.logs)
     if (conflicts and not failed) or any(
-        item.certainty != Certainty.HYPOTHESIS and first in {"", item.evidence[0].place} for item in names
+        item.certainty != Certainty.HYPOTHESIS and item.evidence[0].place in ({first} if first else places)
+        for item in (*names, *conflicts)
     ):
         return replace(verdict, state="known", anchors=())
     return verdict

@@ -34,7 +34,7 @@ _PATTERNS = (
 )
 # uv writes several requirements into a line.
 _UV = re.compile(rf"(?P<user>{_NAME})==(?P<version>\d[\w.+!-]{{0,60}}) depends on {_REQUIREMENT}(?=[\s,]|$)")
-# What transformers and xformers print at their import, and how pip would print it.
+# What transformers' `require_version` and xformers print at an import, and how pip would print it.
 _REWORDED = {
     re.compile(rf".*?({_NAME}?{_RANGE}) is required for a normal .*, but found (\S+?)==(\S+?)\.?$"): (
         r"transformers requires \1, but you have \2 \3 which is incompatible"
@@ -94,7 +94,8 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     steps = [f"No release satisfies all: {'; '.join(map(str, items))}." for items in unsolved]
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     if fix and len(conflicts) == 1 and first[0].found:
-        fix.append(f"Or take a release of {first[0].user.split()[0]} for {first[0].name} {first[0].found}.")
+        user = first[0].user.partition(" ")[0] or "the program"
+        fix.append(f"Or take a release of {user} for {first[0].name} {first[0].found}.")
     # The package index has no builds with a suffix such as +cu121.
     installable = tuple(change for change in changes if "+" not in change)
     yield Finding(
@@ -113,6 +114,12 @@ def _is_of_stack(requirement: StatedRequirement) -> bool:
     """Return whether a package of the training stack, or the user, requires it."""
     user = canonicalize_name(requirement.user.partition(" ")[0])
     return not user or user in {*PACKAGES, *store.indexed_packages()}
+
+
+def _requires(user: str, name: str) -> bool:
+    """Return whether the newest release of a package requires another one."""
+    newest = query.Release(user, query.find_releases(user, "")[0])
+    return bool(query.requirements_of(newest).get(canonicalize_name(name)))
 
 
 def _solve(requirements: list[StatedRequirement]) -> str:
@@ -149,6 +156,9 @@ def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
             for match in matches or _UV.finditer(text):
                 groups = match.groupdict()
                 user = " ".join(filter(None, (groups.get("user"), groups.get("version"))))
+                # Other programs call that function of transformers, too, for packages that it does not require.
+                if text != pip_text and user == "transformers" and not _requires(user, groups["name"]):
+                    user = ""
                 evidence = Evidence(text.strip(), f"{log.source}:{number}")
                 try:
                     specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))

@@ -62,3 +62,14 @@ def test_names_that_a_helper_attaches_are_read_from_its_table():
     facts = extract(textwrap.dedent(text), "hub", is_package=True)
     assert facts["fetch"] == "import hub.download:fetch"
     assert "__getattr__" not in facts
+
+
+def test_names_that_a_loop_creates_stay_unknown_beside_a_getter():
+    """As in torch, whose `__getattr__` has a table of deprecated names."""
+    text = """
+        for name in dir(_C):
+            globals()[name] = getattr(_C, name)
+        def __getattr__(name):
+            return {"old": 1}[name]
+    """
+    assert extract_module(text)["__getattr__"] == "dynamic old *"

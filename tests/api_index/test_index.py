@@ -748,6 +748,16 @@ def triage_first_finding(path, text):
     return json.loads(result.output)["findings"][0]
 
 
+def test_release_of_any_indexed_package_is_read_from_the_log(tmp_path):
+    finding = triage_first_finding(
+        tmp_path / "run.log",
+        "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors'\n"
+        "- huggingface_hub version: 0.23.5\n",
+    )
+    assert finding["certainty"] == "established"
+    assert "The installed huggingface-hub 0.23.5 is too old." in finding["detail"]
+
+
 def test_index_comes_before_an_entry_about_options_in_general(tmp_path):
     finding = triage_first_finding(
         tmp_path / "run.log",
@@ -764,3 +774,28 @@ def test_changes_lists_what_the_releases_of_a_period_removed():
     assert len(lines) == 3
     assert all(line.startswith("vllm 0.11.0 removed vllm.") for line in lines)
     assert "which trl 0.23.1 takes (trl/scripts/vllm_serve.py:539)" in lines[1]
+
+
+def test_stubs_show_the_names_of_a_compiled_module(tmp_path, monkeypatch):
+    """The top-level package has the names in the stub, and no others."""
+    files = {
+        "vllm/__init__.py": "from vllm._C import *\nfor x in dir(_C):\n    globals()[x] = 1\n",
+        "vllm/_C/__init__.pyi": "from typing import Any\nfloat8: dtype = ...\n",
+        "vllm/_C.cpython-311-x86_64-linux-gnu.so": "",
+    }
+    package = IndexedPackage("vllm", ("vllm",), stubs=("vllm/_C/__init__.pyi",))
+    cache = build.Cache("vllm", tmp_path / "cache")
+    with FakeIndex({"vllm": {"0.1": (files, [])}}).client() as client:
+        list(build.fetch(client, package, cache))
+    build.pack(package, cache, tmp_path)
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    clear_cache()
+    try:
+        found, missing, undecided = zip(
+            *(query.releases_with("vllm", Use("name", "vllm", name)) for name in ("float8", "Any")),
+            strict=True,
+        )
+        assert (found, missing, undecided) == ((["0.1"], []), ([], ["0.1"]), ([], []))
+        assert query.releases_with("vllm", Use("name", "vllm._C", "float8"))[2] == ["0.1"]
+    finally:
+        clear_cache()
