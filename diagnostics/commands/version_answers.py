@@ -19,6 +19,7 @@ from rich.console import Console
 
 from diagnostics import UserError
 from diagnostics.api_index import query, store
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Answer, Compatibility, Release
 from diagnostics.fixes import quote_command
 from diagnostics.output.redact import mask_and_cut
@@ -70,18 +71,14 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     """Return the ranked pairs of releases for the packages in a question.
 
     The first package is paired with each other package. A single package is paired with those of _PROVIDERS that it
-    depends on, or else with all indexed packages that depend on it.
+    depends on, or else with the packages that depend on it and whose uses are recorded.
     """
     if len(questions) == 1:
         package, releases = questions[0]
-        all_releases = {
-            name: [Release(name, item) for item in query.find_releases(name, "")]
-            for name in store.indexed_packages()
-            if name != package
-        }
-        related = [name for name in _PROVIDERS if name in all_releases and _depends(releases[0], name)]
-        related = related or [name for name, listed in all_releases.items() if _depends(listed[0], package)]
-        questions = questions + [(name, all_releases[name]) for name in related]
+        related = [name for name in _PROVIDERS if name != package and _depends(releases[0], name)]
+        compared = (name for name in store.indexed_packages() if name in PACKAGES and PACKAGES[name].uses)
+        related = related or [name for name in compared if _depends(_all_releases(name)[0], package)]
+        questions = questions + [(name, _all_releases(name)) for name in related]
     (first, mine), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -95,6 +92,10 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
             answer.pairs = [pair for pair in answer.pairs if mine[0] in {pair.user, pair.provider}]
         answers.append(answer)
     return answers
+
+
+def _all_releases(package: str) -> list[Release]:
+    return [Release(package, item) for item in query.find_releases(package, "")]
 
 
 def _depends(user: Release, provider: str) -> bool:
