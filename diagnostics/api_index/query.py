@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cache, cached_property
+from itertools import islice
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -283,13 +284,13 @@ def companions_of(release: Release, place: int = 0, until: date = date.max) -> t
     companions = []
     for name in _COMPANIONS.get(release.package, ()):
         required = [item for item, extra in declared_ranges(release, name) if not extra]
-        allowed = [
+        candidates = [Release(name, version) for version in find_releases(name, "")]
+        fitting = (
             item
-            for version in find_releases(name, "")
-            if all(in_range(version, ranges) for ranges in required)
-            and upload_day(item := Release(name, version)) <= until
-        ]
-        companions += allowed[place:][:1]
+            for item in (candidates if place == 0 else reversed(candidates))
+            if upload_day(item) <= until and all(in_range(item.version, ranges) for ranges in required)
+        )
+        companions += islice(fitting, 1)
     return tuple(companions)
 
 

@@ -147,7 +147,9 @@ class Package:
         self.name: str = about["package"]
         self.releases: list[str] = [release["version"] for release in about["releases"]]
         self.about: dict[str, Any] = about
-        self._numbers = {Version(version): number for number, version in enumerate(self.releases)}
+        self._numbers: dict[str | Version, int] = {
+            key: number for number, text in enumerate(self.releases) for key in (text, Version(text))
+        }
 
     def document(self, name: str) -> Any:
         """Return a document of the file by its name; empty if there is none."""
@@ -172,6 +174,8 @@ class Package:
 
     def number(self, version: str | Version) -> int | None:
         """Return the position of a release, oldest first, or None; if 1.0+cu129 is not listed, 1.0 is used."""
+        if version in self._numbers:
+            return self._numbers[version]
         try:
             parsed = Version(str(version))
         except InvalidVersion:
@@ -263,11 +267,12 @@ class UnpackedValues(Mapping[str, Any]):
 
 def load(package: str) -> Package | None:
     """Return the index of a package; None if it is not indexed."""
-    return _load(FOLDER / f"{canonicalize_name(package)}.zip")
+    return _load(FOLDER, package)
 
 
 @cache
-def _load(path: Path) -> Package | None:
+def _load(folder: Path, package: str) -> Package | None:
+    path = folder / f"{canonicalize_name(package)}.zip"
     return Package(path) if path.is_file() else None
 
 
