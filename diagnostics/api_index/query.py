@@ -267,7 +267,10 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
         if use.path and (definition is None or not _defines_method(lookup.surface, definition, use)):
             continue
         problem = lookup.problem(use)
-        is_undecided = lookup.unfollowed or (definition and definition.kind == "dynamic")
+        is_dynamic = definition is not None and definition.kind == "dynamic"
+        # Without a name that a module imports from a compiled module, the module itself could not be imported.
+        is_dynamic &= bool(use.path) or not lookup.surface.imports_name(use.module, use.name)
+        is_undecided = lookup.unfollowed or is_dynamic
         results[2 if is_undecided else bool(problem)].append(version)
     return results
 
@@ -281,7 +284,7 @@ def companions_of(release: Release, place: int = 0, until: date = date.max) -> t
         place: 0 for the newest one, -1 for the oldest.
         until: The day until which the returned release was uploaded.
     """
-    companions = []
+    companions: list[Release] = []
     for name in _COMPANIONS.get(release.package, ()):
         required = [item for item, extra in declared_ranges(release, name) if not extra]
         candidates = [Release(name, version) for version in find_releases(name, "")]

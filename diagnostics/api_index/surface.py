@@ -223,6 +223,10 @@ class Surface:
                 return Definition(module, name, "", "dynamic")
         return None
 
+    def imports_name(self, module: str, name: str) -> bool:
+        """Return whether a module itself imports a name, unconditionally."""
+        return self.facts(module).get(name, "").startswith("import ")
+
     def _follow(self, module: str, name: str, depth: int) -> Definition | None:
         if self._is_inside(module):
             return self.find(module, name, depth + 1)

@@ -26,8 +26,8 @@ _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 
 def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
     """Yield a finding for the first error about a missing name of an indexed package; a cause before its effects."""
-    installed = {package: version for package, (version, _place) in verdict.versions.items()}
-    installed = LoggedReleases(installed, verdict.logs)
+    known = {package: version for package, (version, _place) in verdict.versions.items()}
+    installed = LoggedReleases(known, verdict.logs)
     hits = [*verdict.anchors, *(hit for candidate in verdict.candidates for hit in candidate.hits)]
     hits = hits[:_MAX_LINES]
     if verdict.state != "clean":
