@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from diagnostics.api_index import query, store
+from diagnostics.api_index import query
+from diagnostics.api_index.packages import PACKAGES as INDEXED
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import PACKAGES
@@ -113,7 +114,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
 def _is_of_stack(requirement: StatedRequirement) -> bool:
     """Return whether a package of the training stack, or the user, requires it."""
     user = canonicalize_name(requirement.user.partition(" ")[0])
-    return not user or user in {*PACKAGES, *store.indexed_packages()}
+    return not user or user in PACKAGES or (user in INDEXED and bool(INDEXED[user].uses))
 
 
 def _requires(user: str, name: str) -> bool:

@@ -30,6 +30,8 @@ OPTION_SOURCES = {
     "verl": ("verl", "vllm", "transformers"),
     "openrlhf": ("openrlhf", "vllm", "transformers"),
 }
+# The catalog's edits are for this release and later ones; the index is older.
+_OLDEST = {"vllm": "0.6", "transformers": "4.46"}
 # The argument classes of these frameworks inherit from that of transformers.
 INHERITING_FRAMEWORKS = ("trl", "ms-swift")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
@@ -73,7 +75,7 @@ def build_option_index() -> dict[str, Any]:
             for variants in [packed if isinstance(packed, dict) else {"0-": packed}]
         }
         packages[name] = {
-            "releases": package.releases,
+            "releases": [item for item in package.releases if in_range(item, f">={_OLDEST.get(name, '0')}")],
             "options": {option: _by_version(package, text) for option, text in sorted(spans.items()) if text},
         }
     return packages
@@ -108,7 +110,8 @@ def releases_with(known: Mapping[str, Any], name: str) -> list[str]:
     for option in _keys(known, name):
         for span in known["options"][option].split(";"):
             first, _, last = span.partition("-")
-            releases |= set(order[order.index(first) : order.index(last) + 1 if last else None])
+            span_range = f">={first},<={last}" if last else f">={first}"
+            releases |= {item for item in order if in_range(item, span_range)}
     return [release for release in order if release in releases]
 
 
