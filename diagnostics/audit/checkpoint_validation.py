@@ -76,7 +76,7 @@ def _weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in suffixes and path.is_file())
 
 
-def load_model(folder: Path, **options: Any) -> Any:
+def load_model(folder: Path) -> Any:
     """Load a complete model; no code of the folder runs, and no hub is contacted.
 
     Adapters are refused: transformers 5 requests their base from the hub, even with local_files_only.
@@ -89,7 +89,7 @@ def load_model(folder: Path, **options: Any) -> Any:
     if (folder / "adapter_config.json").exists():
         raise AuditError(f"{folder}: an adapter: expected a whole model")
     _check_size(folder)
-    options |= {"output_loading_info": True}
+    options = {"output_loading_info": True}
     model, info = _load("AutoModelForCausalLM", folder, "transformers does not load it", options)
     if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
         raise AuditError(f"{folder}: {len(missing)} weights are in no file, {missing[0]} first")

@@ -60,7 +60,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--tokens",
-    type=click.IntRange(64, MAX_TOKENS),
+    type=click.IntRange(MIN_TOKENS, MAX_TOKENS),
     default=DEFAULT_TOKENS,
     show_default=True,
     help="Most tokens to generate.",
@@ -94,17 +94,15 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
 
 def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     """Raise UsageError for options that do not fit together."""
-    server, watch, tokens = options["server"], options["watch"], options["tokens"]
+    server, watch = options["server"], options["watch"]
     names = {"against": "against", "model": "model", "checkpoint": "checkpoint", "trainer": "trainer-config"}
     live_only = [f"--{option}" for name, option in names.items() if options[name]]
     no_checkpoint = "--server: expected --checkpoint DIR too: the weights that it should hold"
-    few_tokens = f"--tokens {tokens}: an audit of a server takes {MIN_TOKENS} at least"
     problems = {
         "--watch and --server: give one of them": watch and server,
         "expected a RUN, or --server URL --checkpoint DIR": not (paths or server or watch),
         "--idle: only with --watch": options["idle"] is not None and not watch,
         no_checkpoint: server and not options["checkpoint"],
-        few_tokens: server and tokens < MIN_TOKENS,
         "RUN and --server: give one of them": server and paths and not options["against"],
         "expected one RUN": len(paths) > 1 and not (server or watch),
         "--reward: only with a RUN": options["reward"] and (server or watch),

@@ -25,7 +25,7 @@ from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.report import build_report
 from diagnostics.hang.snapshot import Snapshot, join_snapshots
-from diagnostics.node_options import NodeOptions, node_options, query_nodes
+from diagnostics.node_options import node_options, query_nodes
 from diagnostics.output import progress
 from diagnostics.output.redact import mask
 from diagnostics.output.report_output import ReportOptions, print_report
@@ -34,7 +34,7 @@ FORMATS = ("terminal", "json", "markdown")
 MAX_SECONDS = 1e6
 
 
-def _check_seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+def _positive(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
     if not 0 < value <= MAX_SECONDS:  # NaN is neither
         raise click.BadParameter(f"{value:g}: expected seconds above 0, at most {MAX_SECONDS:.0f}")
     return value
@@ -42,13 +42,7 @@ def _check_seconds(_ctx: click.Context, _param: click.Parameter, value: float) -
 
 def _seconds_option(name: str, default: float, text: str) -> Callable[..., Any]:
     return click.option(
-        name,
-        type=float,
-        callback=_check_seconds,
-        default=default,
-        show_default=True,
-        metavar="SECONDS",
-        help=text,
+        name, type=float, callback=_positive, default=default, show_default=True, metavar="SECONDS", help=text
     )
 
 
@@ -80,27 +74,16 @@ def _seconds_option(name: str, default: float, text: str) -> Callable[..., Any]:
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
 @_seconds_option("--seconds", 1.5, "Time to observe the job.")
 @click.option(
-    "--samples",
-    type=click.IntRange(1, 50),
-    default=3,
-    show_default=True,
-    help="Number of stack samples in that time.",
+    "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stack samples in that time."
 )
 @_seconds_option("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
 @_seconds_option("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option(
-    "--verbose",
-    "--stacks",
-    "verbose",
-    is_flag=True,
-    help="Print everything that was observed, with all stacks.",
+    "--verbose", "--stacks", "verbose", is_flag=True, help="Print all observations, with the stacks."
 )
 @click.option(
-    "--save",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Save the snapshot for --from, without personal data.",
+    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Save the snapshot, redacted, for --from."
 )
 @_seconds_option("--stall", 300.0, "With --watch: diagnose after this time without a change.")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
@@ -140,11 +123,9 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
         progress.update("reading the dumps")
         return read_files(request.files)
     if request.nodes:
-        program = snapshot_program(request.pattern, request.seconds, request.samples)
-        return observe_hosts(request.nodes, program)
+        return observe_hosts(request)
     progress.update(f"observing processes for {request.seconds:g} s")
-    selection = Selection(request.pids, request.pattern, request.seconds, request.samples)
-    return take_snapshot(selection)
+    return take_snapshot(Selection(request.pids, request.pattern, request.seconds, request.samples))
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
@@ -242,9 +223,10 @@ def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
     return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", _SOURCES, options)
 
 
-def observe_hosts(nodes: NodeOptions, program: Program) -> Snapshot:
-    """Run the program on the hosts; return their joined snapshot, in which a host without an answer is missing."""
-    members = query_nodes(nodes, lambda _: program)
+def observe_hosts(request: SimpleNamespace) -> Snapshot:
+    """Observe the hosts; return their joined snapshot, in which a host without an answer is missing."""
+    program = snapshot_program(request.pattern, request.seconds, request.samples)
+    members = query_nodes(request.nodes, lambda _: program)
     # The report may be shared, so host names are printed on standard error only.
     for number, member in enumerate(members, start=1):
         reason = f": {member.answer.problem}" if member.answer.problem else ""

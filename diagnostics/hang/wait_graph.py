@@ -73,10 +73,7 @@ class _Waiter:
         """Return edges to those candidates that are dead (zombies)."""
         dead = [process for process in candidates if process.state == "Z"]
         return [
-            self.edge(
-                p, text, *evidence, f"/proc/{p.pid}/stat: state Z, its parent is {p.ppid}", certain=certain
-            )
-            for p in dead
+            self.edge(p, text, *evidence, _parent_evidence(p, "state Z, "), certain=certain) for p in dead
         ]
 
     def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
@@ -287,8 +284,8 @@ _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {
 }  # fmt: skip
 
 
-def _parent_evidence(child: Process) -> str:
-    return f"/proc/{child.pid}/stat: its parent is {child.ppid}"
+def _parent_evidence(child: Process, state: str = "") -> str:
+    return f"/proc/{child.pid}/stat: {state}its parent is {child.ppid}"
 
 
 def _ray_method(process: Process) -> str:

@@ -64,14 +64,10 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         raise AuditError(f"{source}: temperature {request['temperature']:g}: expected above 0")
     if "top_k" in request:
         request["top_k"] = max(0, int(request["top_k"]))
-    prompts = settings.get("prompts")
-    return TrainerSettings(
-        request,
-        Sampling(temperature=request["temperature"]),
-        sum(int(numbers.get(name, 0)) for name in _LENGTHS),
-        int(numbers.get("max_staleness", 0)),
-        tuple(map(str, prompts)) if isinstance(prompts, list) else (),
-    )
+    prompts, sampling = settings.get("prompts"), Sampling(temperature=request["temperature"])
+    texts = tuple(map(str, prompts)) if isinstance(prompts, list) else ()
+    length = sum(int(numbers.get(name, 0)) for name in _LENGTHS)
+    return TrainerSettings(request, sampling, length, int(numbers.get("max_staleness", 0)), texts)
 
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:

@@ -217,9 +217,6 @@ def is_updating(metrics: str) -> bool:
     pattern = rf"^{_UPDATES}(s_in_flight|_duration_seconds_count)\{{(.*)\}} {number}$"
     open_updates = 0.0
     for name, labels, value in re.findall(pattern, metrics, re.MULTILINE):
-        if name == "s_in_flight" and float(value) > 0:
-            return True
-        if name != "s_in_flight":
-            sign = ('operation="start"' in labels) - ('operation="finish"' in labels)
-            open_updates += float(value) * sign
+        started, finished = 'operation="start"' in labels, 'operation="finish"' in labels
+        open_updates += float(value) * (1 if name == "s_in_flight" else started - finished)
     return open_updates > 0

@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path, PurePath
 
 from diagnostics import safe_io
@@ -157,11 +156,10 @@ def _detect_kind(path: Path, unread: run_data.UnreadInputs, *, named: bool) -> s
 def _content_kind(path: Path) -> str:
     """Detect a file's kind by its content: trainer_state.json, JSON lines, or else a log."""
     try:
-        size, head = path.stat().st_size, safe_io.read_head(path, run_data.MAX_LINE)
+        head = safe_io.read_head(path, run_data.MAX_LINE)
     except OSError:
         return "log"
-    document = run_data.parse_object(head) if size <= run_data.MAX_LINE else None
-    if document is not None and metric_files.is_trainer_state(document):
+    if metric_files.is_trainer_state(run_data.parse_object(head)):
         return "state"
     return (_json_kind(path) if head.lstrip().startswith(b"{") else "") or "log"
 
@@ -183,17 +181,19 @@ def _limit(groups: Sequence[list[Path]], most: int, unread: run_data.UnreadInput
     return groups[:most]
 
 
-def _by_folder(paths: list[Path]) -> list[list[Path]]:
-    return [
-        list(files) for _, files in groupby(paths, key=lambda path: path.parent)
-    ]  # as os.walk orders them
+def _by_folder(paths: list[Path]) -> dict[Path, list[Path]]:
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, []).append(path)
+    return folders
 
 
 def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> Iterator[run_data.Recording]:
     for kind in ("parquet", "verl", "swift", "rollouts"):
-        groups = [[path] for path in kinds[kind]] if kind == "rollouts" else _by_folder(kinds[kind])
-        for paths in _limit(groups, _MAX_RECORDINGS, budget.unread):
-            if recording := sample_files.read_samples(kind, paths, budget):
+        paths = kinds[kind]
+        groups = [[path] for path in paths] if kind == "rollouts" else list(_by_folder(paths).values())
+        for group in _limit(groups, _MAX_RECORDINGS, budget.unread):
+            if recording := sample_files.read_samples(kind, group, budget):
                 yield recording
 
 
@@ -208,9 +208,7 @@ def _read_series(kinds: Kinds, unread: run_data.UnreadInputs) -> Iterator[run_da
 def _checkpoints(paths: list[Path]) -> tuple[run_data.Checkpoint, ...]:
     """Return the folders with weights, ordered by the step in their names."""
     checkpoints = [
-        run_data.Checkpoint(
-            run_data.step_in_name(files[0].parent), files[0].parent, tuple(sorted(files)[:512])
-        )
-        for files in _by_folder(paths)
+        run_data.Checkpoint(run_data.step_in_name(folder), folder, tuple(sorted(files)[:512]))
+        for folder, files in _by_folder(paths).items()
     ]
     return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder))))

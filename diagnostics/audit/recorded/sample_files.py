@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -69,31 +70,25 @@ def _line_samples(kind: str, path: Path, budget: ReadBudget) -> list[Sample]:
     """Read the JSON lines of verl or ms-swift."""
     budget.spend(path.stat().st_size if kind == "verl" else 0)
     samples: list[Sample] = []
-    parse, limit = _LINE_PARSERS[kind], min(run_data.MAX_FILE, budget.bytes)
+    limit = min(run_data.MAX_FILE, budget.bytes)
     for line, entry in run_data.read_json_lines(path, budget.unread, limit):
-        if detect_format(entry) == kind and len(samples) < budget.rows:
-            samples += parse(entry, f"{path.name}:{line}", run_data.step_in_name(path))
+        place = f"{path.name}:{line}"
+        if detect_format(entry) != kind or len(samples) >= budget.rows:
+            continue
+        if kind == "verl":
+            samples.append(_verl_sample(entry, place, run_data.step_in_name(path)))
+        else:
+            samples += _table_samples(entry, place, (int, float))
     return samples
 
 
-def _verl_samples(entry: dict[str, Any], place: str, step: int) -> list[Sample]:
+def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
     own_step, score = whole_number(entry.get("step")), number(entry["score"])
-    return [
-        Sample(
-            step if own_step is None else own_step,
-            text_of(entry["input"]),
-            text_of(entry["output"]),
-            score,
-            number(entry.get("advantage")),
-            {"score": score},
-            columns={name: value for name, value in entry.items() if name not in _VERL_OTHERS},
-            place=place,
-        )
-    ]
-
-
-def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample]:
-    return _table_samples(entry, place, (int, float))
+    step = step if own_step is None else own_step
+    prompt, completion = text_of(entry["input"]), text_of(entry["output"])
+    advantage, scores = number(entry.get("advantage")), {"score": score}
+    columns = {name: value for name, value in entry.items() if name not in _VERL_OTHERS}
+    return Sample(step, prompt, completion, score, advantage, scores, columns=columns, place=place)
 
 
 def _table_samples(
@@ -121,20 +116,14 @@ def _table_samples(
     advantages = (*run_data.numbers(table.get("advantages", table.get("advantage"))), *(None,) * size)
     samples = []
     for index, advantage in zip(range(size), advantages, strict=False):
+        step = whole_number(table["step"][index]) or 0
+        prompt, completion = (text_of(table[name][index]) for name in ("prompt", "completion"))
         row_scores = {name: values[index] for name, values in scores.items()}
-        samples.append(
-            Sample(
-                whole_number(table["step"][index]) or 0,
-                text_of(table["prompt"][index]),
-                text_of(table["completion"][index]),
-                # The weights of several functions are not recorded.
-                next(iter(row_scores.values())) if len(scores) == 1 else None,
-                advantage,
-                row_scores,
-                columns={name: values[index] for name, values in columns.items() if name not in scores},
-                place=f"{place}[{first + index}]",
-            )
-        )
+        # The weights of several functions are not recorded.
+        reward = next(iter(row_scores.values())) if len(scores) == 1 else None
+        others = {name: values[index] for name, values in columns.items() if name not in scores}
+        sample = Sample(step, prompt, completion, reward, advantage, row_scores, columns=others)
+        samples.append(replace(sample, place=f"{place}[{first + index}]"))
     return samples
 
 
@@ -216,20 +205,12 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
             (0,) * len(ids) + stream["policy_versions"],
             str(entry["finish_reasons"][index]),
         )
-        samples.append(
-            Sample(
-                int(entry["step"]),
-                text_of(prompt.get("text")),
-                text_of(entry["texts"][index]),
-                number(tensors["rewards"][index]),
-                number(tensors["advantages"][index]),
-                {key: number(value) for key, value in entry["scores"][index].items()},
-                str(owner),
-                prompt.get("columns") or {},
-                tokens,
-                f"step {entry['step']}, {entry['requests'][index]}",
-            )
-        )
+        texts = text_of(prompt.get("text")), text_of(entry["texts"][index])
+        reward, advantage = (number(tensors[name][index]) for name in ("rewards", "advantages"))
+        scores = {key: number(value) for key, value in entry["scores"][index].items()}
+        columns, place = prompt.get("columns") or {}, f"step {entry['step']}, {entry['requests'][index]}"
+        sample = Sample(int(entry["step"]), *texts, reward, advantage, scores, str(owner), columns)
+        samples.append(replace(sample, tokens=tokens, place=place))
     return samples
 
 
@@ -240,8 +221,6 @@ def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
     return [list(islice(rest, int(length))) for length in lengths]
 
 
-# Parsers; each takes a JSON line, its location, and the step in the file's name.
-_LINE_PARSERS = {"verl": _verl_samples, "swift": _swift_samples}
 _FORMAT_NAMES = {
     "parquet": "completions.parquet", "rollouts": "rollouts.jsonl", "verl": "step.jsonl", "swift": "completions.jsonl",
 }  # fmt: skip

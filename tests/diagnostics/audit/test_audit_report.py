@@ -85,7 +85,7 @@ SERVER = ("--server", "http://127.0.0.1:9")
         (("x", "--idle", "1"), "only with --watch"),
         (("--watch", "x", *SERVER), "--watch and --server: give one of them"),
         (("x", "--checkpoint", "y"), "--checkpoint: only with --server"),
-        ((*SERVER, "--checkpoint", "x", "--tokens", "100"), "takes 2200 at least"),
+        ((*SERVER, "--checkpoint", "x", "--tokens", "100"), "100 is not in the range 2200<=x<=1000000"),
         (("/nowhere",), "no such file"),
     ],
 )
