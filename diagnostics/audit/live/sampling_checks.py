@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from diagnostics.audit.live import estimation, sampled_ids
@@ -30,42 +28,6 @@ _MESSAGES = {
 _PENALTY = "the engine applies a {name} of {value:.3f}; the trainer computes with {expected:.3g}"
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Completions, with the logits of given weights computed exactly and in the engine's dtype.
-
-    Attributes:
-        exact: The tokens with exactly computed logits.
-        native: The tokens with logits computed in the engine's dtype.
-        expected: The parameters with which the trainer computes.
-    """
-
-    completions: tuple[Completion, ...]
-    exact: Observed
-    native: Observed
-    expected: Sampling
-
-    @classmethod
-    def compute(
-        cls, reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling
-    ) -> Samples:
-        """Compute the logits of the completions that have tokens."""
-        usable = tuple(completion for completion in completions if completion.ids)
-        exact, native = (Observed.compute(reference, usable, dtype, native=flag) for flag in (False, True))
-        return cls(usable, exact, native, expected)
-
-    @cached_property
-    def fit(self) -> Fit:
-        """The sampling parameters that explain the reported log-probs best."""
-        floor = self.floor(self.expected)
-        return estimation.fit_sampling(self.exact, self.expected, floor)
-
-    def floor(self, sampling: Sampling) -> float:
-        """Return the difference that rounding alone causes."""
-        difference = self.native.logprobs(sampling) - self.exact.logprobs(sampling)
-        return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
-
-
 def check_sampling(
     reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling, mode: str = ""
 ) -> list[Result]:
@@ -78,14 +40,17 @@ def check_sampling(
         expected: The parameters with which the trainer computes.
         mode: The server's logprobs_mode; empty if unknown.
     """
-    samples = Samples.compute(reference, completions, dtype, expected)
-    results = _check_token_ids(samples.completions)
-    fitted = _judge_fit(samples)
+    completions = [completion for completion in completions if completion.ids]
+    observed, native = (
+        Observed.compute(reference, completions, dtype, native=flag) for flag in (False, True)
+    )
+    fit = estimation.fit_sampling(observed, expected, _rounding_error(observed, native, expected))
+    results = _check_token_ids(completions)
+    fitted = _judge_fit(observed, fit, expected, _rounding_error(observed, native, fit.sampling))
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted
-    observed, fit = samples.exact, samples.fit
-    by_ids = [sampled_ids.check_ids(samples.completions, observed, fit.sampling, expected, mode)]
+    by_ids = [sampled_ids.check_ids(completions, observed, fit.sampling, expected, mode)]
     if by_ids[0].is_clean and any(result.is_fault for result in results):
         by_ids = []
     results, by_ids = sampled_ids.replace_refuted_results(observed, fit, expected, mode, results, by_ids)
@@ -94,6 +59,12 @@ def check_sampling(
     if not by_ids or by_ids[0].is_clean:
         results = [sampled_ids.recheck_raw(observed, result, mode) for result in results]
     return [*results, *by_ids]
+
+
+def _rounding_error(exact: Observed, native: Observed, sampling: Sampling) -> float:
+    """Return the mean difference of log-probs computed in the engine's dtype from exact ones."""
+    difference = native.logprobs(sampling) - exact.logprobs(sampling)
+    return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
 
 
 def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
@@ -105,10 +76,8 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
     return [fault("logprobs/token", message, "", values, probe="P8")] if wrong else []
 
 
-def _judge_fit(samples: Samples) -> list[Result]:
+def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -> list[Result]:
     """Return a result for each parameter that differs; above the fault threshold, an unknown cause."""
-    fit, observed, expected = samples.fit, samples.exact, samples.expected
-    floor = samples.floor(fit.sampling)
     count, times, alarm = len(observed.ids), fit.residual / floor, _FLOAT32_ALARM if floor < 1e-4 else _ALARM
     fields: dict[str, Any] = {
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,

@@ -10,15 +10,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from diagnostics.audit.live.client import Client, RefusedError
+from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.results import AuditError, NotAvailableError
 
 _LONGEST_TEXT, _MODELS = 200, 100
 _INT_LIMIT = 2**31
-# Larger is later; a trainer's own requests have priority 0.
-_LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
 _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 _Answer = TypeVar("_Answer")
@@ -61,8 +59,6 @@ class Server:
             shown = ", ".join(map(_short_text, names[:_MODELS]))
             raise AuditError(f"--model {model}: {client.address} serves {shown}")
         self.model = model or names[0]
-        # With priorities, the scheduler runs the trainer's requests first; a server that refuses them gets none.
-        self._priority: dict[str, int] = {"priority": _LOWEST_PRIORITY}
 
     def error(self, problem: str) -> AuditError:
         """Return an error that names the server."""
@@ -150,13 +146,7 @@ class Server:
 
     def _complete(self, body: dict[str, Any], cost: int) -> list[dict[str, Any]]:
         """Post to /v1/completions and return the choices in the order of the prompts."""
-        try:
-            answer = self.client.post("/v1/completions", {"model": self.model, **self._priority, **body})
-        except RefusedError as error:
-            if not self._priority or error.status != 400 or "priority" not in str(error):
-                raise
-            self._priority = {}
-            answer = self.client.post("/v1/completions", {"model": self.model, **body})
+        answer = self.client.post("/v1/completions", {"model": self.model, **body})
         self.client.tokens += cost
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not choices:

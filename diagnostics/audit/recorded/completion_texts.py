@@ -24,10 +24,6 @@ _NEXT_TURN = re.compile(
 _OTHER_SCRIPT = re.compile("[\u0400-\u04ff\u0590-\u06ff\u0900-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
 
-def _is_empty(row: Sample) -> bool:
-    return not row.completion.strip()
-
-
 def _continues(row: Sample) -> bool:
     match = None if _TOOL_TEXT.search(row.completion) else _NEXT_TURN.search(row.completion)
     # "User:" is the mark of a turn if the prompt has it, too; elsewhere it may be a dialogue.
@@ -56,7 +52,7 @@ def _mixes_scripts(row: Sample) -> bool:
 _CHECKS: tuple[tuple[str, Callable[[Sample], bool], float, str], ...] = (
     ("mixed_scripts", _mixes_scripts, 0.05,
      "{share:.0%} of completions alternate between scripts word by word {span}: garbled tokens"),
-    ("empty", _is_empty, 0.2, "{share:.0%} of completions are empty {span}"),
+    ("empty", lambda row: not row.completion.strip(), 0.2, "{share:.0%} of completions are empty {span}"),
     ("next_turn", _continues, 0.05,
      "{share:.0%} of completions go on after the end of their turn {span}: the stop token is missing"),
     ("repetition", _repeats, 0.1, "{share:.0%} of completions repeat the same words over and over {span}"),

@@ -44,7 +44,6 @@ class ServerFaults:
         no_logprobs: Samples have no log-probs.
         paused: The server reports that it is paused.
         versions: Weight versions that the server reports, one per request.
-        no_priority: Requests with a priority are refused.
         max_model_len: The most tokens that the server takes.
         settings: Model settings in the response of /server_info; None: 404.
     """
@@ -66,7 +65,6 @@ class ServerFaults:
     no_logprobs: bool = False
     paused: bool = False
     versions: list[str] = field(default_factory=list)
-    no_priority: bool = False
     max_model_len: int = 320
     settings: dict[str, Any] | None = field(default_factory=lambda: {"logprobs_mode": "processed_logprobs"})
 
@@ -80,7 +78,6 @@ class Engine:
         self.model = load_rounded(folder, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.calls = 0
-        self.priorities: list[int] = []
 
     @torch.inference_mode()
     def logits(self, ids: list[int], *, plain: bool = False) -> torch.Tensor:
@@ -242,18 +239,13 @@ def serving(engine: Engine) -> Iterator[str]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            engine.priorities.append(body.get("priority", 0))
-            if engine.wrong.no_priority and body.get("priority"):
-                reported = {"error": {"message": "Got priority 1 but Priority scheduling is not enabled."}}
-                self._reply(reported, 400)
-                return
             answers = {"/v1/completions": engine.complete, "/tokenize": engine.tokenize}
             self._reply(answers[self.path](body) if self.path in answers else None)
 
-        def _reply(self, answer: Any, status: int = 200) -> None:
+        def _reply(self, answer: Any) -> None:
             reported = answer if answer is not None else {"detail": "Not Found"}
             content = (reported if isinstance(reported, str) else json.dumps(reported)).encode()
-            self.send_response(status if answer is not None else 404)
+            self.send_response(200 if answer is not None else 404)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

@@ -1,4 +1,4 @@
-"""A live audit stays within its token budget, yields to the trainer, and refuses servers that it cannot audit."""
+"""A live audit ends with one line if an input or the server cannot be audited, or if weights change meanwhile."""
 
 import json
 
@@ -6,17 +6,8 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.audit.live.probe_plan import audit_server
-from diagnostics.audit.results import CLEAN, AuditError, NotAvailableError
+from diagnostics.audit.results import AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, ServerFaults, serving
-
-
-def test_server_that_refuses_priorities_is_audited_without(trained):
-    """The trainer's requests have priority 0; after one refusal the audit sends no priority."""
-    engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(no_priority=True))
-    with serving(engine) as address:
-        audit = audit_server(address, trained / "checkpoint-120", timeout_s=500)
-    assert audit.outcome == CLEAN
-    assert len([item for item in engine.priorities if item]) == 1
 
 
 def test_weight_update_during_the_audit_gives_no_verdict(trained):
