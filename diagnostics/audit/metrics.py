@@ -179,13 +179,8 @@ class Curves:
         row, count = episode.rows[0], len(episode.rows)
         numbers = {name: row.values[name] for name in quoted}
         text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        values = {
-            **numbers,
-            "span": episode.span,
-            "count": count,
-            "place": row.place,
-            "open": episode.open,
-        } | values
+        steps = {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
+        values = numbers | steps | values
         evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes))
         return fault(family, message, code, values, count=count, evidence=evidence)
 

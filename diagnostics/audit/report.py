@@ -31,13 +31,8 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
         _print_audit(audit, sanitize.console(sys.stdout), verbose=verbose)
         return exit_code(audit)
     document = results.shareable(results.make_document(audit))
-    details = text_filters.redact_for_sharing(list(map(_details, audit.results)))
-    values: dict[str, Any] = {
-        "document": document,
-        "words": results.WORDS,
-        "cost": _cost(audit),
-        "details": details,
-    }
+    values: dict[str, Any] = {"document": document, "words": results.WORDS, "cost": _cost(audit)}
+    values["details"] = text_filters.redact_for_sharing(list(map(_details, audit.results)))
     if form == "json":
         print(json.dumps(document, indent=1, ensure_ascii=False))
     elif form == "jsonl":

@@ -320,15 +320,11 @@ def blocked_state(process: Process) -> BlockedState:
         return BlockedState(process, ())
     steps = _follow(process, calls, first)
     thread, call = steps[-1]
-    return BlockedState(
-        process,
-        steps,
-        locked=_locked_threads(process, calls) if call.kind in WITHIN_PROCESS else (),
-        collectives=tuple(t for t in process.threads if calls[t.tid].kind == "collective"),
-        loop_blocked=call.kind not in IDLE
-        and any(PATTERNS["event_loops"].match(f.location) for f in thread.frames),
-        serves=any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid),
-    )
+    locked = _locked_threads(process, calls) if call.kind in WITHIN_PROCESS else ()
+    collectives = tuple(t for t in process.threads if calls[t.tid].kind == "collective")
+    runs_loop = any(PATTERNS["event_loops"].match(frame.location) for frame in thread.frames)
+    serves = any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid)
+    return BlockedState(process, steps, locked, collectives, runs_loop and call.kind not in IDLE, serves)
 
 
 def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:

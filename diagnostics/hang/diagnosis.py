@@ -69,12 +69,8 @@ def diagnose(
             blockers[key] = search.root_blocker(key)
     verdict = _judge(index, blockers, patience or Patience())
     verdict = _infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
-    verdict = replace(
-        verdict,
-        unseen=snapshot.blind,
-        excluded=_excluded(index, verdict),
-        next=_next_commands(index, verdict, selection),
-    )
+    excluded, commands = _excluded(index, verdict), _next_commands(index, verdict, selection)
+    verdict = replace(verdict, unseen=snapshot.blind, excluded=excluded, next=commands)
     return Diagnosis(verdict, index, graph)
 
 

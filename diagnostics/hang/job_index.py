@@ -287,12 +287,9 @@ class JobIndex:
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections to a process with a request that it has not read or not answered."""
-        ports = self.listening_ports(process)
-        return [
-            (item, s)
-            for item, s in self.open_connections(process)
-            if port_of(s.local) in ports and (s.unread or s.owes_response)
-        ]
+        ports, connections = self.listening_ports(process), self.open_connections(process)
+        accepted = [(item, socket) for item, socket in connections if port_of(socket.local) in ports]
+        return [(item, socket) for item, socket in accepted if socket.unread or socket.owes_response]
 
     def has_backlog(self, process: Process) -> bool:
         """Return whether connections to a process are not accepted yet."""
@@ -300,12 +297,9 @@ class JobIndex:
 
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections on which the process sent a request and got no response."""
-        ports = self.listening_ports(process)
-        return [
-            (item, s)
-            for item, s in self.open_connections(process)
-            if port_of(s.local) not in ports and s.request_unanswered
-        ]
+        ports, connections = self.listening_ports(process), self.open_connections(process)
+        own = [(item, socket) for item, socket in connections if port_of(socket.local) not in ports]
+        return [(item, socket) for item, socket in own if socket.request_unanswered]
 
 
 def merge_overlapping(groups: Iterable[set[T]]) -> list[set[T]]:

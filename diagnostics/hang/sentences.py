@@ -60,12 +60,8 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
     phrase = CAUSES[cause].phrase
     if cause in ("kernel", "stopped") and last and last.kind == "collective":
         phrase = f"is not in the collective that the others wait in: it {phrase}"
-    return phrase.format(
-        doing=_doing(state),
-        detail=state.call.detail or "function unknown",
-        locked=len(state.locked),
-        collectives=len(state.collectives),
-    )
+    counts = {"locked": len(state.locked), "collectives": len(state.collectives)}
+    return phrase.format(doing=_doing(state), detail=state.call.detail or "function unknown", **counts)
 
 
 def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:

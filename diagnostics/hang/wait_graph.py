@@ -257,13 +257,9 @@ class _Waiter:
     def actor_edges(self) -> list[Edge]:
         """Return edges to Ray actors that run a method; actors with a connection to this process come first."""
         kinds = {key: state.kind for key, state in self.index.states.items()}
-        running = [
-            p
-            for p in self.index.snapshot.processes
-            if p.role == "Ray actor"
-            and p.key != self.process.key
-            and ("." in _ray_method(p).split(" ")[0] or kinds[p.key] not in IDLE)
-        ]
+        processes = self.index.snapshot.processes
+        actors = [p for p in processes if p.role == "Ray actor" and p.key != self.process.key]
+        running = [p for p in actors if "." in _ray_method(p).split(" ")[0] or kinds[p.key] not in IDLE]
         connections = self.index.open_connections(self.process)
         nearby = {p.key for _, socket in connections for p in self.index.peers(self.process, socket)}
         candidates = [p for p in running if p.key in nearby] or running

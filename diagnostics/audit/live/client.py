@@ -24,10 +24,6 @@ _KEY = "VLLM_API_KEY"
 class RefusedError(AuditError):
     """Raised for an error status other than 503, which raises NotAvailableError."""
 
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
-
 
 class Client:
     """HTTP calls to one server.
@@ -154,7 +150,7 @@ class Client:
             return value
         call = f"{self.address}{path}"
         if status in (401, 403):
-            raise RefusedError(f"{call}: a key is required ({status}): set {_KEY}", status)
+            raise RefusedError(f"{call}: a key is required ({status}): set {_KEY}")
         for key in ("error", "message", "detail"):
             value = value.get(key, value) if isinstance(value, dict) else value
         # Masking takes seconds for each megabyte, and the server chooses the size.
@@ -162,4 +158,4 @@ class Client:
         reason = long if len(content) > _MAX_REASON else mask_and_cut(" ".join(str(value).split()), 300)
         if status == 503:
             raise NotAvailableError(f"{call}: it is busy (503): {reason}")
-        raise RefusedError(f"{call}: refused ({status}): {reason}", status)
+        raise RefusedError(f"{call}: refused ({status}): {reason}")

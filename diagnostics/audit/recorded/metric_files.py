@@ -27,9 +27,7 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
     if step is None:
         # ms-swift prints "40/160".
         progress = str(values.get("global_step/max_steps", "")).partition("/")[0]
-        printed_steps = [values[name] for name in _STEPS if name in values]
-        printed_steps += [int(progress)] if re.fullmatch("[0-9]{1,9}", progress) else []
-        step = run_data.whole_number(printed_steps[0]) if printed_steps else None
+        step = run_data.whole_number(next((values[name] for name in _STEPS if name in values), progress))
     canonical: dict[str, float] = {}
     for name, value in printed.items():
         meaning = "" if name == "train_loss" else canonical_name(name)

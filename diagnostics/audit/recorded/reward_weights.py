@@ -38,12 +38,8 @@ def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] 
     A function that is 0 in all steps has the weight 1, which changes no reward.
     """
     means = [_MEAN.format(name) for name in names]
-    rows = [
-        row
-        for row in series.rows
-        if all(math.isfinite(row.printed.get(name, math.nan)) for name in means)
-        and math.isfinite(row.values.get("reward", math.nan))
-    ]
+    rows = [row for row in series.rows if math.isfinite(row.values.get("reward", math.nan))]
+    rows = [row for row in rows if all(math.isfinite(row.printed.get(name, math.nan)) for name in means)]
     used = [name for name in means if any(row.printed[name] for row in rows)]
     if len(rows) < len(used) + 4 or not used:
         return None

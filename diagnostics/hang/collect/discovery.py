@@ -121,9 +121,8 @@ def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> boo
     labelled = role_of_title(entry.title)[0] in ("process", "server")
     rank = entry.environment.get("RANK")
     # A launcher sets other ranks for its children.
-    launches = any(
-        p.ppid == entry.pid and p.environment.get("RANK", rank) != rank for p in processes.values()
-    )
+    children = (process for process in processes.values() if process.ppid == entry.pid)
+    launches = any(child.environment.get("RANK", rank) != rank for child in children)
     return labelled and entry.python and not launches
 
 
@@ -149,12 +148,8 @@ def select_processes(
         matcher = re.compile(pattern)
         tops |= {pid for pid, entry in others.items() if matcher.search(entry.title)}
     if not (pids or pattern):
-        users = {os.geteuid(), 0}
-        tops |= {
-            pid
-            for pid, entry in others.items()
-            if entry.uid in users and role_of(processes, entry)[0] in _JOB_ROLES
-        }
+        ours_or_roots = [entry for entry in others.values() if entry.uid in {os.geteuid(), 0}]
+        tops |= {e.pid for e in ours_or_roots if role_of(processes, e)[0] in _JOB_ROLES}
     chosen = descendants(processes, tops) - {ours}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
     # A process of another user could join any job by its environment.

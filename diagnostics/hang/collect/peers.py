@@ -25,13 +25,10 @@ class Host:
 
     def update_sockets(self) -> None:
         """Read all sockets again, with the bytes that each has moved since the last reading."""
-        before, latest = self.sockets, sockets.all_sockets()
-        self.sockets = {
-            inode: replace(item, moved=item.total_bytes - before[inode].total_bytes)
-            if inode in before
-            else item
-            for inode, item in latest.items()
-        }
+        before, self.sockets = self.sockets, sockets.all_sockets()
+        for inode in before.keys() & self.sockets.keys():
+            item = self.sockets[inode]
+            self.sockets[inode] = replace(item, moved=item.total_bytes - before[inode].total_bytes)
 
     def owners(self) -> dict[int, set[int]]:
         """Return the processes that have each socket or pipe open, by inode."""
@@ -94,11 +91,8 @@ def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
     locks = _proc_locks()
     pids = {lock.pid for lock in locks if lock.pid and lock.inode in files}
     if any("filelock" in frame.path for p in observed for thread in p.threads for frame in thread.frames):
-        holders = {
-            lock.pid
-            for lock in locks
-            if lock.pid and _lock_path(host, lock.pid, lock.inode).endswith(".lock")
-        }
+        held = [lock for lock in locks if lock.pid]
+        holders = {lock.pid for lock in held if _lock_path(host, lock.pid, lock.inode).endswith(".lock")}
         # Lock files of other jobs explain nothing while a process of this job holds one.
         pids |= set() if holders & {process.pid for process in observed} else holders
     pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()

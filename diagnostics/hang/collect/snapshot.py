@@ -58,14 +58,9 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     blind += [
         f"{text} are not listed here: run hang in their network namespace (container)" for text in missing
     ]
-    return Snapshot(
-        processes=tuple(observed),
-        sockets=peers.sockets_of(host, observed),
-        locks=peers.file_locks(host, observed),
-        seconds=round(seconds, 2),
-        blind=tuple(blind),
-        missing=missing,
-    )
+    open_sockets, locks = peers.sockets_of(host, observed), peers.file_locks(host, observed)
+    found = Snapshot(tuple(observed), open_sockets, locks, seconds=round(seconds, 2))
+    return replace(found, blind=tuple(blind), missing=missing)
 
 
 def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:

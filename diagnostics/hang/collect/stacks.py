@@ -100,16 +100,11 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
     """
     threads: dict[int, list[Thread]] = {}
     for item in document:
+        tid = int(item.get("os_thread_id") or item.get("thread_id") or 0)
+        name = cut_at_word(str(item.get("thread_name") or ""), 80)
         frames = tuple(map(parse_frame, item["frames"]))
-        threads.setdefault(int(item["pid"]), []).append(
-            Thread(
-                tid=int(item.get("os_thread_id") or item.get("thread_id") or 0),
-                name=cut_at_word(str(item.get("thread_name") or ""), 80),
-                frames=frames,
-                active=bool(item.get("active")),
-                gil=bool(item.get("owns_gil")),
-            )
-        )
+        active, gil = bool(item.get("active")), bool(item.get("owns_gil"))
+        threads.setdefault(int(item["pid"]), []).append(Thread(tid, name, frames, active=active, gil=gil))
     return {pid: tuple(items) for pid, items in threads.items()}
 
 
