@@ -131,6 +131,6 @@ class FindingTracker:
         results = check_metrics(self._series)
         faults += [result for result in results if result.is_fault and result.family not in families]
         topics = {result.topic for result in faults}
-        others = [result for result in results if not result.is_fault and result.topic not in topics]
-        results = [check_learning(self._series), *faults, *others, *more]
+        further = [result for result in results if not result.is_fault and result.topic not in topics]
+        results = [check_learning(self._series), *faults, *further, *more]
         return Audit(RUNNING, subject | {"scans": str(self.scans)}, tuple(results))

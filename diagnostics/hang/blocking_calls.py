@@ -184,8 +184,8 @@ def _reduces_gradients(process: Process, thread: Thread, call: BlockingCall) -> 
     """Return whether a rank is in a backward pass that no other thread runs, as on a CPU: it reduces gradients."""
     if process.rank is None or not call.frame or not _BACKWARD.match(call.frame.path):
         return False
-    others = [other for other in process.threads if other.tid != thread.tid]
-    return not any("torch/" in frame.path for other in others for frame in other.frames)
+    threads = [item for item in process.threads if item.tid != thread.tid]
+    return not any("torch/" in frame.path for item in threads for frame in item.frames)
 
 
 def _idle_kind(thread: Thread) -> str:

@@ -121,8 +121,8 @@ def _edges_between_collectives(
     if len(counts) < 2:
         receivers = [process for process in inside if _only_receives(index.states[process.key])]
         if index.snapshot.live and len(inside) > 1 and receivers == inside:
-            for process, other in permutations(inside[:_MAX_RECEIVERS], 2):
-                yield replace(_edge(index, process, other, "sends nothing"), kind="receive", certain=False)
+            for process, partner in permutations(inside[:_MAX_RECEIVERS], 2):
+                yield replace(_edge(index, process, partner, "sends nothing"), kind="receive", certain=False)
         return
     (majority, first), (_, second) = counts
     records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}

@@ -153,10 +153,10 @@ class JobIndex:
     def _is_never_woken(self, state: BlockedState) -> bool:
         """Return whether an event loop without a timer waits only on the connection by which its threads wake it."""
         sockets = self.waited_sockets(state)
-        own = [s for s in sockets if s.kind == "unix" and s.peer and not self.peers(state.process, s)]
+        ours = [s for s in sockets if s.kind == "unix" and s.peer and not self.peers(state.process, s)]
         alone = len(state.steps) == 1 and not self.children(state.process)
         return (
-            alone and len(own) == len(state.waited_fds) == 1 and bool(state.thread and state.thread.endless)
+            alone and len(ours) == len(state.waited_fds) == 1 and bool(state.thread and state.thread.endless)
         )
 
     def _transfers_data(self, state: BlockedState) -> bool:
@@ -174,7 +174,7 @@ class JobIndex:
 
     def _paces_transfer(self, state: BlockedState) -> bool:
         """Return whether a process sleeps between the parts of a transfer that another process waits for."""
-        process, others = state.process, set()
+        process, partners = state.process, set()
         if not self._ran(state):
             return False
         for item in process.fds:
@@ -182,16 +182,16 @@ class JobIndex:
             # A poll moves data in both directions, a heartbeat little.
             is_fast = socket is not None and socket.moved > TRANSFER_RATE * self.snapshot.seconds
             if socket and is_fast and not self._is_recent(socket.received_s):
-                others |= {peer.key for peer in self.peers(process, socket)}
+                partners |= {peer.key for peer in self.peers(process, socket)}
             elif (
                 process.io_moved and item.kind == "pipe" and "r" in item.mode
             ):  # writers that go on although the pipe is full
-                others |= {
+                partners |= {
                     owner.key
                     for owner, end in self.owners[process.host, item.inode]
                     if end.mode == "w" and end.fd in self.states[owner.key].waited_fds
                 }
-        return any(self.states[key].kind == "transfer" for key in others - {process.key})
+        return any(self.states[key].kind == "transfer" for key in partners - {process.key})
 
     def _has_no_open_request(self, state: BlockedState) -> bool:
         """Return whether a client has no unanswered request on what it waits for, and its servers are idle."""
@@ -298,8 +298,8 @@ class JobIndex:
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections on which the process sent a request and got no response."""
         ports, connections = self.listening_ports(process), self.open_connections(process)
-        own = [(item, socket) for item, socket in connections if port_of(socket.local) not in ports]
-        return [(item, socket) for item, socket in own if socket.request_unanswered]
+        outgoing = [(item, socket) for item, socket in connections if port_of(socket.local) not in ports]
+        return [(item, socket) for item, socket in outgoing if socket.request_unanswered]
 
 
 def merge_overlapping(groups: Iterable[set[T]]) -> list[set[T]]:

@@ -137,10 +137,10 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     """Return the sentence for observed ranks that are all in the same collective, so stacks cannot show the cause."""
     who = _brief_names(index, keys)
     places = {describe_collective(state): _brief(state) for state in index.states_of(keys)}
-    collective, *others = places
+    collective, *different = places
     if len(keys) == 1:
         ranks = f"{who} is in {collective}. Another rank has not joined it, is"
-    elif not others:
+    elif not different:
         ranks = f"{who} are all in {collective}. The missing rank is not among them, or a rank is"
     else:
         listed = "; ".join(f"{rank} in {place}" for place, rank in list(places.items())[:_MAX_NAMES])
@@ -187,8 +187,8 @@ def _brief_names(index: JobIndex, keys: tuple[str, ...]) -> str:
 
 
 def _enumerate(names: Iterable[str]) -> str:
-    *others, last = list(names) or [""]
-    return f"{', '.join(others)} and {last}" if others else last
+    *first, last = list(names) or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _first_names(names: list[str]) -> str:

@@ -246,8 +246,8 @@ class _Waiter:
             if owner is None or owner is self.process or lock.waiting or lock.host != self.process.host:
                 continue
             certain = lock.inode in inodes
-            named = library and not inodes and lock.path.endswith(".lock")
-            if (certain or named) and len(edges) < self.limit:
+            by_name = library and not inodes and lock.path.endswith(".lock")
+            if (certain or by_name) and len(edges) < self.limit:
                 name = lock.path.rpartition("/")[2] or f"inode {lock.inode}"
                 text = f"waits for the lock of the file {name}, which is held by"
                 holder = f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}"

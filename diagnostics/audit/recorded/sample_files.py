@@ -121,8 +121,8 @@ def _table_samples(
         row_scores = {name: values[index] for name, values in scores.items()}
         # The weights of several functions are not recorded.
         reward = next(iter(row_scores.values())) if len(scores) == 1 else None
-        others = {name: values[index] for name, values in columns.items() if name not in scores}
-        sample = Sample(step, prompt, completion, reward, advantage, row_scores, columns=others)
+        data = {name: values[index] for name, values in columns.items() if name not in scores}
+        sample = Sample(step, prompt, completion, reward, advantage, row_scores, columns=data)
         samples.append(replace(sample, place=f"{place}[{first + index}]"))
     return samples
 

@@ -142,20 +142,22 @@ def select_processes(
     for entry in processes.values():
         entry.environment = proc.environment(entry.pid)
     excluded = ancestors(processes, ours)
-    others = {pid: entry for pid, entry in processes.items() if pid not in excluded}
+    candidates = {pid: entry for pid, entry in processes.items() if pid not in excluded}
     tops = set(pids)
     if pattern:
         matcher = re.compile(pattern)
-        tops |= {pid for pid, entry in others.items() if matcher.search(entry.title)}
+        tops |= {pid for pid, entry in candidates.items() if matcher.search(entry.title)}
     if not (pids or pattern):
-        ours_or_roots = [entry for entry in others.values() if entry.uid in {os.geteuid(), 0}]
+        ours_or_roots = [entry for entry in candidates.values() if entry.uid in {os.geteuid(), 0}]
         tops |= {e.pid for e in ours_or_roots if role_of(processes, e)[0] in _JOB_ROLES}
     chosen = descendants(processes, tops) - {ours}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
     # A process of another user could join any job by its environment.
     owners = {processes[pid].uid for pid in chosen}
     mates = {
-        pid for pid, entry in others.items() if entry.uid in owners and job_address(entry.environment) in jobs
+        pid
+        for pid, entry in candidates.items()
+        if entry.uid in owners and job_address(entry.environment) in jobs
     }
     return descendants(processes, chosen | mates) - {ours}
 

@@ -91,8 +91,8 @@ def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
     locks = _proc_locks()
     pids = {lock.pid for lock in locks if lock.pid and lock.inode in files}
     if any("filelock" in frame.path for p in observed for thread in p.threads for frame in thread.frames):
-        held = [lock for lock in locks if lock.pid]
-        holders = {lock.pid for lock in held if _lock_path(host, lock.pid, lock.inode).endswith(".lock")}
+        known = [lock for lock in locks if lock.pid]
+        holders = {lock.pid for lock in known if _lock_path(host, lock.pid, lock.inode).endswith(".lock")}
         # Lock files of other jobs explain nothing while a process of this job holds one.
         pids |= set() if holders & {process.pid for process in observed} else holders
     pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()

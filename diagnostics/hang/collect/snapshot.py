@@ -59,8 +59,8 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
         f"{text} are not listed here: run hang in their network namespace (container)" for text in missing
     ]
     open_sockets, locks = peers.sockets_of(host, observed), peers.file_locks(host, observed)
-    found = Snapshot(tuple(observed), open_sockets, locks, seconds=round(seconds, 2))
-    return replace(found, blind=tuple(blind), missing=missing)
+    snapshot = Snapshot(tuple(observed), open_sockets, locks, seconds=round(seconds, 2))
+    return replace(snapshot, blind=tuple(blind), missing=missing)
 
 
 def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:

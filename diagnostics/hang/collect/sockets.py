@@ -45,10 +45,10 @@ def unlisted_processes(pids: Iterable[int]) -> list[int]:
     """Return the processes whose sockets the kernel does not list here: those in another network namespace, or all."""
     try:
         next(_tcp_sockets(socket.AF_INET), None)
-        own = _network_namespace("self")
+        own_namespace = _network_namespace("self")
     except OSError:
-        own = ""
-    return [pid for pid in sorted(pids) if _network_namespace(str(pid)) not in ("", own)]
+        own_namespace = ""
+    return [pid for pid in sorted(pids) if _network_namespace(str(pid)) not in ("", own_namespace)]
 
 
 def _network_namespace(pid: str) -> str:
