@@ -17,8 +17,10 @@ from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
+# Multiple of the rounding error above which the cache is faulty.
 _CACHE_ALARM = 6.0
-# Only the likeliest next ids are compared, because rounding changes the log-probs of other ids more.
+# Number of likeliest next ids that are compared, because rounding changes the log-probs of other ids more; difference
+# of two answers without a common id.
 _LIKELIEST, _NO_ID_IN_COMMON = 8, 9.0
 # Difference from which on the prompt is sent again, because the cache may be faulty.
 _SUSPICIOUS = 1e-4

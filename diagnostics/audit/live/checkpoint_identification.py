@@ -18,6 +18,8 @@ from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, f
 # Number of ids by which a large checkpoint can be ruled out, and the necessary distance in residuals: an engine that is
 # nearer to the other checkpoint than to this one is off by more than half of their distance.
 _FEW_IDS, _FAR = 64, 2.5
+# Standard errors by which a position must differ from 0, or from another checkpoint's to be related to it; largest
+# standard error of a position that is used.
 _SIGMAS, _RELATED, _MOST_ERROR = 4.0, 3.0, 0.2
 # Standard errors beyond the newest checkpoint, and cosine with the last step. Newer weights had a cosine of 0.25 and
 # more; noise, other dtypes and other runs had 0.03 and less.

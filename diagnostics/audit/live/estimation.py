@@ -23,6 +23,7 @@ RANGES = {
     "presence_penalty": (-2.0, 2.0, "linear", 0.01),
     "frequency_penalty": (-2.0, 2.0, "linear", 0.01),
 }
+# Points of the first grid, of finer grids, and of grids of whole numbers; number of grids.
 _POINTS, _FINE_POINTS, _WHOLE_POINTS, _ROUNDS = 17, 9, 40, 6
 # A further parameter must reduce the residual by this share and by this number of standard errors.
 _BETTER, _SIGMAS = 0.07, 4.5

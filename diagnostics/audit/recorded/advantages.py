@@ -17,7 +17,7 @@ from diagnostics.audit.recorded.stats import deviation, mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, note, skipped, undecided
 
 Groups = list[list[int]]
-_ENOUGH, _MOST = 8, 4096
+_LEAST_SAMPLES, _MOST_SAMPLES = 8, 4096
 _PEERS = ("group", "leave_one_out", "batch", "none")
 # As in grpo_core/learn/dialects.py; formulas that give the same numbers count as one.
 _EPSILONS = (1e-4, 1e-6, 1e-8, 0.0)
@@ -86,7 +86,7 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
     results = [
         _check_recording(recording)
         for recording in run.recordings
-        if sum(row.advantage is not None for row in recording.rows) >= _ENOUGH
+        if sum(row.advantage is not None for row in recording.rows) >= _LEAST_SAMPLES
     ]
     need = "advantages in the dump: log_completions=True (TRL, ms-swift) or output.record_every=1 (grpo_core)"
     return results or [skipped("advantages", "want_advantages", need)]
@@ -95,9 +95,9 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
 def _check_recording(recording: Recording) -> Result:
     steps = _steps(recording)
     count = sum(len(step.rewards) for step in steps)
-    if count < _ENOUGH:
+    if count < _LEAST_SAMPLES:
         text = "steps with a group whose rewards differ; there are fewer than {least} such samples"
-        return undecided("advantages", note("want_spread", text, least=_ENOUGH))
+        return undecided("advantages", note("want_spread", text, least=_LEAST_SAMPLES))
     ranked = sorted((_residual(steps, formula), str(formula)) for formula in _FORMULAS)
     residual, best = ranked[0]
     if residual <= _TOLERANCE:
@@ -125,7 +125,7 @@ def _steps(recording: Recording) -> list[Step]:
             if any(len({rewards[place] for place in group}) > 1 for group in groups):
                 steps.append(Step(rewards, advantages, groups))
                 count += len(rows)
-        if count >= _MOST:
+        if count >= _MOST_SAMPLES:
             break
     return steps
 

@@ -47,7 +47,9 @@ _WITH_DESCRIPTOR = {
 _OPENS = {"open": 0, "openat": 1, "openat2": 1}
 """System calls that open a path, with the position of the path among the arguments."""
 _EPOLL = ("epoll_wait", "epoll_pwait")
+# Signals that Python, crash reporters and the C library handle, by number.
 _USUAL_SIGNALS = (2, 4, 6, 7, 8, 11, 32, 33)
+# Commands of fcntl that wait for a lock: F_SETLKW and F_OFD_SETLKW.
 _F_SETLKW = (7, 38)
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - looked for in memory maps
 _LINK = re.compile(r"(socket|pipe|anon_inode):\[?([^\]]*)\]?")
