@@ -86,20 +86,20 @@ class Curves:
         """Return the longest episode of at least `least` rows in which `holds` is true of the metrics, or None."""
         rows = self.select(*names)
         best = start = end = 0
-        for place, row in enumerate(rows, 1):
+        for index, row in enumerate(rows, 1):
             if not holds(*(row.values[name] for name in names)):
-                start = place
-            elif place - start >= best:
-                best, end = place - start, place
+                start = index
+            elif index - start >= best:
+                best, end = index - start, index
         return None if best < max(1, least) else Episode(rows[end - best : end], end == len(rows))
 
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
         """Return the last rows (at least one), in which `holds` is true with at most two misses in a row."""
         rows = self.select(name)
         start, misses = len(rows) - 1, 0
-        for place in range(len(rows) - 1, -1, -1):
-            if holds(rows[place].values[name]):
-                start, misses = place, 0
+        for index in range(len(rows) - 1, -1, -1):
+            if holds(rows[index].values[name]):
+                start, misses = index, 0
                 continue
             misses += 1
             if misses > 2:
@@ -272,7 +272,7 @@ def _not_a_number(curves: Curves) -> Result | None:
     message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
-        bad = next((place for place, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
+        bad = next((index for index, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
         if bad is not None and not any(math.isfinite(row.values[name]) for row in rows[bad:]):
             episode = Episode(tuple(rows[bad:]))
             return curves.report(episode, "metrics/nan", message, name, code="NUM027", name=name)
@@ -418,15 +418,15 @@ def _shifts(curves: Curves) -> Iterator[Result | None]:
 def _gradient_spikes(curves: Curves) -> Result | None:
     """Find gradient norms far above the median of the 20 steps before."""
     rows, values = curves.select("grad_norm"), curves.column("grad_norm")
-    usual = [stats.median(values[max(0, place - 20) : place]) for place in range(len(values))]
-    places = [place for place in range(MIN_STEPS, len(values)) if usual[place] > 0]
-    ratios = [(values[place] / usual[place], place) for place in places]
-    spikes, (times, place) = sum(ratio > 20 for ratio, _ in ratios), max(ratios, default=(0.0, 0))
+    usual = [stats.median(values[max(0, index - 20) : index]) for index in range(len(values))]
+    places = [index for index in range(MIN_STEPS, len(values)) if usual[index] > 0]
+    ratios = [(values[index] / usual[index], index) for index in places]
+    spikes, (times, index) = sum(ratio > 20 for ratio, _ in ratios), max(ratios, default=(0.0, 0))
     if not spikes or (spikes < 3 and times < 100):
         return None
     message = "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm"
     options: dict[str, Any] = {"causes": "gradient", "spikes": spikes, "times": times}
-    episode = Episode((rows[place],), open=False)
+    episode = Episode((rows[index],), open=False)
     return curves.report(episode, "curves/gradient_spikes", message, "grad_norm", **options)
 
 
@@ -436,7 +436,7 @@ def _flat_reward(curves: Curves) -> Result | None:
     level = stats.median(values)
     if len(rows) < _FLAT_STEPS or level >= 0.9 or _flat_rewards(curves):
         return None
-    slope, error, residual = stats.fit_line([float(place) for place in range(len(values))], values)
+    slope, error, residual = stats.fit_line([float(index) for index in range(len(values))], values)
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
         return None
@@ -451,7 +451,7 @@ def _reward_collapse(curves: Curves) -> Result | None:
     values = curves.column("reward")
     if len(values) < 3 * MIN_STEPS:
         return None
-    smooth = [stats.median(values[place : place + MIN_STEPS]) for place in range(len(values) - MIN_STEPS + 1)]
+    smooth = [stats.median(values[index : index + MIN_STEPS]) for index in range(len(values) - MIN_STEPS + 1)]
     peak, last = max(smooth), smooth[-1]
     noise = stats.median([abs(b - a) for a, b in pairwise(values)])
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
@@ -467,7 +467,7 @@ def _evaluation_falls(curves: Curves) -> Result | None:
     values, (first, last) = curves.column("eval_reward"), curves.ends("reward")
     if len(values) < 5 or last <= first:
         return None
-    smooth = [stats.median(values[place : place + 3]) for place in range(len(values) - 2)]
+    smooth = [stats.median(values[index : index + 3]) for index in range(len(values) - 2)]
     best, now = max(smooth), smooth[-1]
     noise = stats.median([abs(b - a) for a, b in pairwise(values)])
     if now > best - max(0.2 * abs(best), 2 * noise) or last - first < 0.25 * (best - now):

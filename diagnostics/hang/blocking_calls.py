@@ -190,16 +190,16 @@ def _reduces_gradients(process: Process, thread: Thread, call: BlockingCall) -> 
 
 def _idle_kind(thread: Thread) -> str:
     """Return `loop` or `idle` for a thread that waits only for work; empty otherwise."""
-    for place, frame in enumerate(thread.frames):
+    for index, frame in enumerate(thread.frames):
         if wait_kinds.is_idle_frame(frame.path, frame.function):
             if "asyncio" in frame.path:
                 return "loop"
-            return "" if any(f.function == "get_response" for f in thread.frames[:place]) else "idle"
+            return "" if any(f.function == "get_response" for f in thread.frames[:index]) else "idle"
         if frame.function == "_run_once" and frame.path.endswith("base_events.py"):
             return "loop"
         if frame.function == "_feed" and frame.path.endswith("queues.py"):
             # A queue's feeder thread waits for items, unless it writes one into a full pipe.
-            return "idle" if place and all(_THREADING.match(f.path) for f in thread.frames[:place]) else ""
+            return "idle" if index and all(_THREADING.match(f.path) for f in thread.frames[:index]) else ""
         joins = frame.function in ("join", "_shutdown") and _THREADING.match(frame.path)
         called = frame.function == "_run" and frame.path.endswith("events.py")
         if joins or called or not PATTERNS["machinery"].match(frame.path):

@@ -111,8 +111,8 @@ def search(
         least, point = min((observed.residual(start.replace(name, point)), point) for point in points)
         if least < residual:
             residual, best = least, point
-        place = points.index(point)
-        low, high = points[max(0, place - 1)], points[min(len(points) - 1, place + 1)]
+        index = points.index(point)
+        low, high = points[max(0, index - 1)], points[min(len(points) - 1, index + 1)]
         points = _grid(low, high, "whole" if is_whole else "linear", _FINE_POINTS)
         if len(points) < 2:
             break
@@ -122,9 +122,9 @@ def search(
 def _grid(low: float, high: float, scale: str, count: int) -> list[float]:
     """Return `count` values from `low` to `high`, spaced by `scale`; whole numbers are denser near the low end."""
     if scale == "whole":
-        shares = [place / (_WHOLE_POINTS - 1) for place in range(_WHOLE_POINTS)]
+        shares = [index / (_WHOLE_POINTS - 1) for index in range(_WHOLE_POINTS)]
         return sorted({float(round(low * (high / low) ** share)) for share in shares})
-    shares = [place / (count - 1) for place in range(count)]
+    shares = [index / (count - 1) for index in range(count)]
     if scale == "log":
         return [low * (high / low) ** share for share in shares]
     return [low + (high - low) * share for share in shares]

@@ -67,7 +67,7 @@ def sample_prompts(
     """Return `count` short prompts to sample from: beginnings of texts, or random ids without a tokenizer."""
     if tokenizer is None:
         return [bos + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, [])]
-    texts = [TEXTS[place % len(TEXTS)] for place in range(count)]
+    texts = [TEXTS[index % len(TEXTS)] for index in range(count)]
     return [(bos + tokenizer(text, add_special_tokens=False)["input_ids"])[:size] for text in texts]
 
 

@@ -116,7 +116,7 @@ def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
 
     best, width = 0.0, math.log(5.0)
     for _ in range(5):
-        best = max((best + width * place / 8 for place in range(-8, 9)), key=likelihood)
+        best = max((best + width * index / 8 for index in range(-8, 9)), key=likelihood)
         width /= 8
     step = 0.02
     bend = (likelihood(best - step) - 2 * likelihood(best) + likelihood(best + step)) / step**2

@@ -98,13 +98,13 @@ class Observed:
         self.samples = torch.tensor([index for index, entry in enumerate(completions) for _ in entry.ids])
         self._in_prompt = torch.zeros(self._logits.shape, dtype=torch.bool)
         self._counts = torch.zeros(self._logits.shape, dtype=torch.int16)
-        size, place = self._logits.shape[1], 0
+        size, index = self._logits.shape[1], 0
         for completion in completions:
-            rows = slice(place, place + len(completion.ids))
+            rows = slice(index, index + len(completion.ids))
             self._in_prompt[rows, [token for token in completion.prompt if token < size]] = True
-            self._counts[list(range(place + 1, rows.stop)), list(completion.ids[:-1])] = 1
+            self._counts[list(range(index + 1, rows.stop)), list(completion.ids[:-1])] = 1
             self._counts[rows] = self._counts[rows].cumsum(0, dtype=torch.int16)
-            place = rows.stop
+            index = rows.stop
         self._narrow(size)
 
     @classmethod

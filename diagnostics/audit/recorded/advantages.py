@@ -53,18 +53,18 @@ class Formula:
         """
         advantages = [0.0] * len(rewards)
         for group in groups:
-            for place in group:
-                base = mean(_peers(rewards, group, place, self.baseline))
-                spread = deviation(_peers(rewards, group, place, self.scale), self.ddof)
-                advantages[place] = (rewards[place] - base) / (spread + self.epsilon if spread else 1.0)
+            for index in group:
+                base = mean(_peers(rewards, group, index, self.baseline))
+                spread = deviation(_peers(rewards, group, index, self.scale), self.ddof)
+                advantages[index] = (rewards[index] - base) / (spread + self.epsilon if spread else 1.0)
         return advantages
 
 
-def _peers(rewards: Sequence[float], group: list[int], place: int, peers: str) -> Sequence[float]:
+def _peers(rewards: Sequence[float], group: list[int], index: int, peers: str) -> Sequence[float]:
     if peers == "group":
-        return [rewards[index] for index in group]
+        return [rewards[member] for member in group]
     if peers == "leave_one_out":
-        return [rewards[index] for index in group if index != place] or [rewards[place]]
+        return [rewards[member] for member in group if member != index] or [rewards[index]]
     return rewards if peers == "batch" else ()
 
 
@@ -122,7 +122,7 @@ def _steps(recording: Recording) -> list[Step]:
         if len(rewards) == len(advantages) == len(rows):
             groups = _group_indices(rows, size)
             # Without a spread in some group every formula of a group baseline gives zeros.
-            if any(len({rewards[place] for place in group}) > 1 for group in groups):
+            if any(len({rewards[index] for index in group}) > 1 for group in groups):
                 steps.append(Step(rewards, advantages, groups))
                 count += len(rows)
         if count >= _MOST_SAMPLES:
@@ -140,9 +140,9 @@ def _group_size(recording: Recording) -> int:
 def _group_indices(rows: Sequence[Sample], size: int) -> Groups:
     """Return the groups of a step as lists of indices into its rows; a multiple of the group size is divided."""
     groups: Groups = []
-    for places in group_indices(rows):
-        width = size if size and len(places) % size == 0 else len(places)
-        groups += [places[start : start + width] for start in range(0, len(places), width)]
+    for indices in group_indices(rows):
+        width = size if size and len(indices) % size == 0 else len(indices)
+        groups += [indices[start : start + width] for start in range(0, len(indices), width)]
     return groups
 
 

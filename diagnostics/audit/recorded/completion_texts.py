@@ -91,9 +91,9 @@ def _measure(
         steps.setdefault(row.step, []).append(holds(row))
     numbers = list(steps)
     first, misses = len(numbers), 0
-    for place in range(len(numbers) - 1, -1, -1):
-        is_high = mean(steps[numbers[place]]) >= 0.5 * alarm
-        first, misses = (place, 0) if is_high else (first, misses + 1)
+    for index in range(len(numbers) - 1, -1, -1):
+        is_high = mean(steps[numbers[index]]) >= 0.5 * alarm
+        first, misses = (index, 0) if is_high else (first, misses + 1)
         if misses > 2:
             break
     flags = [flag for number in numbers[first:] for flag in steps[number]]

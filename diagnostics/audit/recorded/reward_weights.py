@@ -62,11 +62,11 @@ def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
     """Solve a small symmetric system of equations by elimination; None if it is nearly singular."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for place, row in enumerate(rows):
-        if not abs(row[place]) > 1e-6 * abs(matrix[place][place]):
+    for index, row in enumerate(rows):
+        if not abs(row[index]) > 1e-6 * abs(matrix[index][index]):
             return None
         for other in rows:
             if other is not row:
-                factor = other[place] / row[place]
+                factor = other[index] / row[index]
                 other[:] = [a - factor * b for a, b in zip(other, row, strict=True)]
-    return [row[-1] / row[place] for place, row in enumerate(rows)]
+    return [row[-1] / row[index] for index, row in enumerate(rows)]

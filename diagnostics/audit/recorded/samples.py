@@ -64,16 +64,16 @@ def _prompt_order(recording: Recording) -> Result:
         return skipped("data", "want_prompts", need, count=smallest)
     first_set: dict[frozenset[str], int] = {}
     first_prompt: dict[str, int] = {}
-    for place, (_, step_prompts) in enumerate(steps):
-        first_set.setdefault(step_prompts, place)
+    for index, (_, step_prompts) in enumerate(steps):
+        first_set.setdefault(step_prompts, index)
         for prompt in step_prompts:
-            first_prompt.setdefault(prompt, place)
+            first_prompt.setdefault(prompt, index)
     newest = max(first_prompt.values())
-    repeats = ((first_set[step_prompts], place) for place, (_, step_prompts) in enumerate(steps))
+    repeats = ((first_set[step_prompts], index) for index, (_, step_prompts) in enumerate(steps))
     early = [(before, now) for before, now in repeats if before != now < newest]
     if not early or len(first_prompt) < 3 * smallest:
         return clean("data", count=len(steps))
-    first, last, at = (steps[place][0] for place in (early[0][0], early[-1][0], early[0][1]))
+    first, last, at = (steps[index][0] for index in (early[0][0], early[-1][0], early[0][1]))
     values = {"from": first, "to": last, "at": at, "count": len(early)}
     fact = note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values)
     message = ("steps {from} to {to} were trained on again from step {at} on ({count} of them), before all prompts"

@@ -64,9 +64,9 @@ def _differences(rows: list[Sample]) -> list[float]:
         if tokens is None or len(differences) >= _MAX_TOKENS:
             break
         newest = max(tokens.versions[max(0, tokens.prompt_length) :], default=0)
-        for place in range(max(0, tokens.prompt_length), min(len(tokens.engine), len(tokens.trainer))):
-            engine, trainer = tokens.engine[place], tokens.trainer[place]
-            is_current = not tokens.versions or tokens.versions[place] == newest
+        for index in range(max(0, tokens.prompt_length), min(len(tokens.engine), len(tokens.trainer))):
+            engine, trainer = tokens.engine[index], tokens.trainer[index]
+            is_current = not tokens.versions or tokens.versions[index] == newest
             if is_current and engine is not None and trainer is not None and max(-engine, -trainer) < 1e3:
                 differences.append(engine - trainer)
     return differences

@@ -208,9 +208,9 @@ class StackReader:
 def _with_main(threads: list[Thread]) -> list[Thread]:
     """Mark the main thread, if none is marked: the last thread whose stack does not begin with a thread's start."""
     if not any(thread.name == "MainThread" for thread in threads):
-        for place in reversed(range(len(threads))):
+        for index in reversed(range(len(threads))):
             # faulthandler prints the thread that was started first last.
-            if not _STARTS_THREAD.fullmatch(threads[place].frames[-1].function):
-                threads[place] = replace(threads[place], name="MainThread")
+            if not _STARTS_THREAD.fullmatch(threads[index].frames[-1].function):
+                threads[index] = replace(threads[index], name="MainThread")
                 break
     return threads
