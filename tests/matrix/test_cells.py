@@ -42,7 +42,7 @@ def load(tmp_path):
     ],
 )  # fmt: skip
 def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
-    """The message is one line with file, line, key and the expected form."""
+    """An invalid value is refused in one line with file, line, key and the expected form."""
     text = kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS)
     old = old.replace("PY", kit.PYTHON)
     assert old in text

@@ -46,9 +46,8 @@ def run_layer(matrix_context, monkeypatch):
     return run_scheduler_layer
 
 
-def document(kit, *attempts, modified=()):
+def repro_document(*attempts, modified=()):
     """Return the JSON document that the repro command prints for these attempts."""
-    del kit
     upstream = {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}
     codes = {"SCH001": {"outcome": None, "attempts": list(attempts)}}
     return json.dumps(
@@ -84,7 +83,7 @@ def test_program_over_its_limit_is_a_timeout(run_layer):
 def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
     """A reproduced crash fails with the codes, file:line and the mitigations that helped."""
     useless = {**kit.CRASH, "mitigation": "lock", "outcome": "not_mitigated"}
-    answer = run_layer(document(kit, kit.CRASH, kit.MITIGATED, useless), 1)
+    answer = run_layer(repro_document(kit.CRASH, kit.MITIGATED, useless), 1)
     assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
     assert answer.summary == "SCH001 at vllm/core/scheduler.py:7 (lost_step)"
     assert "SCH001: abort_orphans helped against lost_step" in answer.details
@@ -105,13 +104,13 @@ def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
 )
 def test_outcome_of_attempts(run_layer, kit, changes, outcome, message):
     """A crash that is not reproduced is a pass; a broken or hanging repro gives no verdict on the cell."""
-    answer = run_layer(document(kit, {**kit.CRASH, **changes}))
+    answer = run_layer(repro_document({**kit.CRASH, **changes}))
     assert (answer.outcome, message in answer.summary) == (outcome, True), answer.summary
 
 
 def test_modified_upstream_files_give_no_verdict(run_layer, kit):
     """If installed files differ from the wheel, the outcome is an infrastructure error."""
-    answer = run_layer(document(kit, kit.CRASH, modified=["vllm/core/scheduler.py"]), 1)
+    answer = run_layer(repro_document(kit.CRASH, modified=["vllm/core/scheduler.py"]), 1)
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
 

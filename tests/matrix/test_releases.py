@@ -110,7 +110,7 @@ def test_rule_applies_within_its_ranges(generate):
     ],
 )
 def test_invalid_table_is_refused(generate, old, new, message):
-    """The message is one line with the key, the value and the expected form."""
+    """An invalid `[breadth]` table is refused in one line with the key and the expected form."""
     with pytest.raises(TomlError) as refused:
         generate(BREADTH.replace(old, new))
     assert message in str(refused.value)

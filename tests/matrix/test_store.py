@@ -42,7 +42,7 @@ def test_event_round_trips():
     ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}', "[" * 100_000],
 )
 def test_invalid_lines_are_refused(line, tmp_path):
-    """`parse_event` refuses them; reading a store skips them."""
+    """`parse_event` refuses an invalid line; reading a store skips it."""
     with pytest.raises(ValueError, match=r"."):
         parse_event(line)
     store = Store(tmp_path)
@@ -126,7 +126,7 @@ def test_disagreeing_answers_are_flaky(answers, flaky):
 
 
 def test_merge_is_commutative_and_idempotent(tmp_path):
-    """No event is doubled, and the newest answer counts."""
+    """Merging in either order, or twice, doubles no event, and the newest answer counts."""
     contents = {
         "one": [make_event("a", started="2026-01-02T00:00:00Z"), make_event("b")],
         "two": [make_event("a", "fail"), make_event("c", "timeout")],
@@ -203,7 +203,7 @@ def test_log_outside_its_folder_is_refused(merge_foreign, name):
     ],
 )
 def test_invalid_foreign_event_is_refused(merge_foreign, change, message):
-    """The message names file, line and field, and no event of that store is added."""
+    """An invalid event is refused with file, line and field, and no event of that store is added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: ") as refused:
         merge_foreign(change)
     assert message in str(refused.value)

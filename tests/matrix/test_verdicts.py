@@ -50,7 +50,7 @@ def expect(outcome, codes=(), shows=()):
     ],
 )
 def test_verdict_of_an_outcome(observed, expected, verdict, as_expected):
-    """A result is as expected only if outcome, codes and signs match the expectation, or a pass has none."""
+    """A result is as expected if outcome, codes and signs match the expectation; without one, only a pass is."""
     judgement = judge(observed, expected)
     assert (judgement.verdict, judgement.expected) == (verdict, as_expected)
 

@@ -18,7 +18,7 @@ def environ(index):
 
 
 def test_members_are_cached(index, environ, tmp_path):
-    """A second read works without the index."""
+    """Files that were read once are read again without the index."""
     text = "x = 1\n" * 5000
     index.add("vllm", "1.0", {"vllm/__init__.py": text, "vllm/data.bin": "no"})
     wheel = find_wheel("vllm", "1.0", cache=tmp_path / "cache", environ=environ)
