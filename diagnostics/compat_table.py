@@ -152,17 +152,12 @@ class Compat:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the pairs (vllm, trl) with a static result."""
-        return [
-            (vllm, trl)
-            for trl, known in self.breadth.items()
-            for vllm in dict.fromkeys(
-                name
-                for layer in known.values()
-                if isinstance(layer, dict)
-                for names in layer.values()
-                for name in names.split()
-            )
-        ]
+        pairs: dict[tuple[str, str], None] = {}
+        for trl, known in self.breadth.items():
+            outcomes = [layer for name, layer in known.items() if name != "declares"]
+            releases = " ".join(names for layer in outcomes for names in layer.values()).split()
+            pairs |= dict.fromkeys((vllm, trl) for vllm in releases)
+        return list(pairs)
 
 
 def _outcome(layer: dict[str, str], vllm: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Define the options `--hosts` and `--ray` of commands that examine many machines, and query those machines."""
+"""Define the options of commands that can examine many machines, such as `--hosts` and `--ray`, and query them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diagnostics.collect.remote import LIMIT_S, Member, Program, RemoteError, qu
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """The machines to examine, and how to reach them."""
+    """Values of the options: the machines to examine, and how to reach them."""
 
     hosts: Path | None = None
     ray: str = ""
@@ -31,7 +31,7 @@ class NodeOptions:
 
 
 def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Add the options to a command, which gets them as `nodes`.
+    """Return a decorator that adds the options to a command, which gets them as its argument `nodes`.
 
     Args:
         hosts_help: Help of `--hosts`.
@@ -74,12 +74,12 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
 def query_nodes(
     options: NodeOptions, program_for: Callable[[str], Program], prefix: str = ""
 ) -> list[Member]:
-    """Query the hosts of a list, or the nodes of a Ray cluster.
+    """Run a program on the hosts of a list, or on the nodes of a Ray cluster.
 
     Args:
-        options: The nodes, and how to reach them.
-        program_for: Returns the program for a host, from the environment that the list names for it.
-        prefix: The environment whose Python runs the program, or joins the cluster.
+        options: The machines, and how to reach them.
+        program_for: Returns the program for a host; its argument is the environment that the list names, or "".
+        prefix: The environment whose Python runs the program on hosts, or joins the cluster; empty for the default.
 
     Raises:
         RemoteError: The options, the list, the command or the cluster cannot be used.

@@ -108,7 +108,9 @@ def run(
         record_group(ledger, process.pid)
         readers = [_Reader(stream, max_output) for stream in (process.stdout, process.stderr) if stream]
         _write_stdin(process, stdin)
-        timed_out = not _ends_within(process, timeout_s)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+        timed_out = process.poll() is None
     for reader in readers:
         reader.join(GRACE_S)
     if ledger is not None:
@@ -149,19 +151,12 @@ def _write_stdin(process: subprocess.Popen[bytes], text: str | None) -> None:
     threading.Thread(target=write, daemon=True).start()
 
 
-def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def end_group(process: subprocess.Popen[Any]) -> None:
     """End the process group of a program started by `start`: SIGTERM, then SIGKILL when it ended or after GRACE_S."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
-        _ends_within(process, GRACE_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
 

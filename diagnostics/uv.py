@@ -96,11 +96,7 @@ def torch_arguments(
     The arguments are empty if a local folder of wheels has a CPU build for this Python (and version); otherwise uv uses
     PyTorch's index of CPU builds. By default uv installs the CUDA build, which takes gigabytes.
     """
-    local = _local_torch_versions(environ, python)
+    wheels = (wheel.name for folder in find_links(environ) for wheel in folder.glob("torch-*.whl"))
+    matches = (_TORCH_WHEEL.match(name) for name in wheels)
+    local = [match["version"] for match in matches if match and match["tag"] == f"cp{python[0]}{python[1]}"]
     return [] if local and version in {None, *local} else ["--torch-backend", "cpu"]
-
-
-def _local_torch_versions(environ: Mapping[str, str], python: tuple[int, int]) -> list[str]:
-    names = (wheel.name for folder in find_links(environ) for wheel in folder.glob("torch-*.whl"))
-    matches = (_TORCH_WHEEL.match(name) for name in names)
-    return [match["version"] for match in matches if match and match["tag"] == f"cp{python[0]}{python[1]}"]

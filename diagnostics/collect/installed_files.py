@@ -19,7 +19,7 @@ _MAX_PARENTS = 3
 _UNNEEDED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|benchmarks?)/", re.IGNORECASE)
 # Files of an editable install that are not the package itself.
 _POINTERS = re.compile(
-    r"__editable__.*|.*\.pth|.*\.egg-link|__pycache__|\.\.|bin|share|etc|.*\.(?:dist|egg)-info"
+    r"__editable__.*|.*\.(?:pth|egg-link|(?:dist|egg)-info)|__pycache__|\.\.|bin|share|etc"
 )
 
 

@@ -48,9 +48,7 @@ class EntryPoint:
 _COMMON_NAMES = frozenset({"tests", "test", "docs", "examples", "benchmarks", "scripts", "tools"})
 # Standard library modules that no folder can hide: built in (Modules/Setup.bootstrap.in, Python/bltinmodule.c), and
 # frozen from 3.11 on (Python/frozen.c).
-_BUILT_IN = frozenset(
-    "atexit builtins errno faulthandler gc itertools marshal posix pwd sys time".split()  # noqa: SIM905 - a list to read
-)
+_BUILT_IN = frozenset("atexit builtins errno faulthandler gc itertools marshal posix pwd sys time".split())  # noqa: SIM905
 _FROZEN = frozenset("abc codecs genericpath io ntpath os posixpath runpy site stat zipimport".split())  # noqa: SIM905
 _NOT_FROZEN = {"3.8", "3.9", "3.10"}
 

@@ -5,7 +5,6 @@ Standard library only, because this module runs on remote hosts.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -40,17 +39,12 @@ def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def system_nccl() -> list[str]:
-    """Return the NCCL releases outside Python packages, in the folders where the loader and vLLM look first."""
-    named = os.environ.get("VLLM_NCCL_SO_PATH")
-    folders = [Path(text) for text in os.environ.get("LD_LIBRARY_PATH", "").split(":") if text]
-    folders += system_folders()
-    results = []
-    libraries = [Path(named)] if named else []
-    for library in [*libraries, *(Path(folder, "libnccl.so.2") for folder in folders)]:
-        with contextlib.suppress(OSError, RuntimeError):
-            match = _NCCL.search(library.resolve().name)
-            results += [match[1]] if match else []
-    return list(dict.fromkeys(results))
+    """Return the NCCL releases outside Python packages, where vLLM and the loader search, in this order."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    libraries = [f"{folder}/libnccl.so.2" for folder in (*folders, *system_folders())]
+    named = os.environ.get("VLLM_NCCL_SO_PATH", "")
+    names = (os.path.realpath(library).rpartition("/")[2] for library in (named, *libraries))
+    return list(dict.fromkeys(match[1] for name in names if (match := _NCCL.search(name))))
 
 
 def cached_models(cache: Path) -> list[str]:

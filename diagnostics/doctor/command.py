@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,16 +32,10 @@ FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
     cls=Command,
     examples=(
         ("doctor --prefix ENV", "an environment, read from files"),
-        (
-            "doctor --python ENV/bin/python --tier probe",
-            "also import the installed packages, in child processes",
-        ),
+        ("doctor --python ENV/bin/python --tier probe", "also import its packages, in child processes"),
         ("doctor --prefix ENV --fix-plan", "one ordered plan for all findings"),
         ("doctor --hosts hostfile --prefix ENV", "compare the nodes of a job over ssh"),
-        (
-            "doctor --hosts hostfile --host-command 'srun -w {host} -n1'",
-            "compare the nodes of a Slurm allocation",
-        ),
+        ("doctor --hosts hostfile --host-command 'srun -w {host} -n1'", "compare the nodes of a Slurm job"),
     ),
     exit_codes={1: "findings at or above --fail-on"},
 )
@@ -86,7 +81,7 @@ def command(
         if tier != "static":
             from diagnostics.doctor.probe.probes import run_tier  # compiles the patterns of triage
 
-            interpreter = target_env.interpreter_of(python, chosen)
+            interpreter = python or (chosen / "bin" / "python" if chosen else Path(sys.executable))
             report, incomplete = run_tier(report, tier, interpreter, collected)
         code = (
             print_plan(report, collected, output) if fix_plan else report_output.write_report(report, output)

@@ -59,14 +59,7 @@ def _subject(nodes: list[Node]) -> dict[str, Any]:
         "prefix": f"{len(environments)} of {len(nodes)} nodes",
         "python": join([item.python for item in environments]) or "unknown",
         "packages": {name: versions for name, versions in packages.items() if versions},
-        "nodes": [
-            {
-                "node": node.label,
-                "problem": node.problem,
-                "outcome": "answered" if node.facts else "dead" if node.dead else "unknown",
-            }
-            for node in nodes
-        ],
+        "nodes": [{"node": node.label, "problem": node.problem, "outcome": node.outcome} for node in nodes],
     }
 
 

@@ -62,6 +62,11 @@ class Node:
         """The node's name in findings: "rank 3 (d)"."""
         return f"{self.noun} {self.number}" + (f" ({self.name})" if self.name else "")
 
+    @property
+    def outcome(self) -> str:
+        """Whether the node was examined: `answered`, `dead`, or `unknown`."""
+        return "answered" if self.facts else "dead" if self.dead else "unknown"
+
 
 def node_names(members: list[Node], total: int = 0) -> str:
     """Return the names of nodes as a text, at most MAX_NODES of them.

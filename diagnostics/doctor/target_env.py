@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,11 +33,6 @@ def prefix_of(python: Path) -> Path:
     if not _PYTHON_NAME.fullmatch(python.name):
         raise NoEnvironmentError(f"{option}: not the name of a Python; expected one such as ENV/bin/python")
     return python.absolute().parent.parent
-
-
-def interpreter_of(python: Path | None, prefix: Path | None) -> Path:
-    """Return the interpreter that the probe and live tiers run."""
-    return python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
 
 
 def check_trainer_installed(

@@ -25,6 +25,7 @@ from tests.processes import is_running, run_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GPU = replace(HEALTHY, gpus=Gpus("none"))
+NO_PACKAGES = Environment("/env", "3.11.7", {}, (), (), {}, None, None)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def modules(tmp_path, monkeypatch):
     return folder
 
 
-def outcome(ended, rules, current=None):
+def outcome(ended, rules, current=NO_PACKAGES):
     """Return the check result for a child that has ended."""
     return outcomes.check_result_of(ended, "ENV921", current, rules, {})
 
@@ -187,7 +188,7 @@ class Scripted:
     def folder(self):
         return self.folder_
 
-    def run_program(self, name, program, *arguments, limit_s, offline=False):
+    def run_program(self, name, program, *arguments, limit_s):
         if arguments == ("sys",):
             return ChildResult(name, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
         self.calls.append((program, *arguments))

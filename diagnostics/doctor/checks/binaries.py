@@ -219,8 +219,7 @@ def shared_folders(case: CheckInput) -> Iterator[Finding]:
     """Report several distributions that write to the same folder (ENV914)."""
     environment = case.environment
     for module, names in _SAME_FOLDER:
-        packages = [environment.packages[name] for name in names if name in environment.packages]
-        packages = [package for package in packages if package.recorded]
+        packages = [item for name in names if (item := environment.packages.get(name)) and item.recorded]
         if len(packages) < 2:
             continue
         results = [package.name for package in packages]

@@ -7,7 +7,7 @@ from typing import Any
 
 from diagnostics.compat_table import Compat, StaticResult
 from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
-from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public_version
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
@@ -29,7 +29,7 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
     if vllm is None or trl is None or case.compat.problem:
         missing = [name for name, package in (("vLLM", vllm), ("TRL", trl)) if not package]
         raise NotApplicableError(f"{' and '.join(missing)} not installed" if missing else case.compat.problem)
-    pair = (public(vllm.version), public(trl.version))
+    pair = (public_version(vllm.version), public_version(trl.version))
     evidence = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
     known = case.compat.static_result(*pair)
     for cell in case.compat.cells:

@@ -34,27 +34,25 @@ def installed_releases(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Report the known issues of the installed releases, and an installed release that cannot be read."""
     require_framework(case.environment)
     yield from known_issues(case)
-    for issue in _active(case.issues):
-        result = affects(issue, case.environment.releases)
-        if result.answer == UNREADABLE:
-            advice = "install a release, or a build that names its release"
-            yield NotChecked(f"{result.package} {result.release}", "its release can't be read", advice)
 
 
-def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
-    return (issue for issue in issues.values() if issue.status == "active")
-
-
-def known_issues(case: CheckInput) -> Iterator[Finding]:
+def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Yield a finding for each active issue that affects the installed releases, and for failing pairs.
+
+    For a release that cannot be read, NotChecked is yielded.
 
     Issues with only reported claims without an upper bound are left out, because they would affect every environment.
     `triage` finds them if a log shows them.
     """
-    for issue in _active(case.issues):
+    for issue in case.issues.values():
+        if issue.status != "active":
+            continue
         result = affects(issue, case.environment.releases)
         if result.answer == AFFECTED and any(map(_distinguishes_releases, result.deciding_claims)):
             yield _finding(case, issue, result)
+        elif result.answer == UNREADABLE:
+            advice = "install a release, or a build that names its release"
+            yield NotChecked(f"{result.package} {result.release}", "its release can't be read", advice)
     yield from failing_pairs(case)
 
 

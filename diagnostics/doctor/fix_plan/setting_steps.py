@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from textwrap import shorten
 
+from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import edits_for, recommended_fix
 from diagnostics.catalog.model import Issue, Mitigation
@@ -15,33 +16,22 @@ from diagnostics.doctor.fix_plan.model import Step
 from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, install_constraints
 from diagnostics.findings import Finding, Severity
-from diagnostics.fixes import (
-    Action,
-    Advice,
-    Explain,
-    Install,
-    Run,
-    SetOption,
-    SetVariables,
-    Uninstall,
-    Unset,
-    one_line,
-)
+from diagnostics.fixes import Action, Advice, Explain, Install, Run, SetOption, SetVariables, Unset
 from diagnostics.frameworks import configuring_trainers
 
 Change = Install | SetOption
 _MAX_EVIDENCE = 200
-# Commands that change nothing, or nothing that needs to be undone.
+# Programs that change nothing that has to be undone.
 _READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mkdir"}
 
 
 def setting_steps(
     findings: list[Finding], issues: dict[str, Issue], environment: Environment, installer: Installer
 ) -> list[Step]:
-    """Return one step for each change of settings, however many known issues it avoids."""
+    """Return the steps that apply mitigations of known issues; a change that avoids several issues is one step."""
     merged: dict[tuple[Change, ...], list[tuple[Finding, Mitigation]]] = {}
     for finding, mitigation in _chosen_mitigations(findings, issues, environment):
-        if not (is_certain(finding) and _installs(finding.code, mitigation, environment)):
+        if not (is_certain(finding) and _required_installs(finding.code, mitigation, environment)):
             merged.setdefault(tuple(_edits(mitigation, environment)), []).append((finding, mitigation))
     return [_mitigation_step(edits, users, installer) for edits, users in merged.items()]
 
@@ -54,7 +44,7 @@ def mitigation_constraints(
     Only findings that certainly affect the user count: an issue that may never occur is no reason to change a release.
     """
     chosen = _chosen_mitigations([item for item in findings if is_certain(item)], issues, environment)
-    installs = [_installs(finding.code, mitigation, environment) for finding, mitigation in chosen]
+    installs = [_required_installs(finding.code, mitigation, environment) for finding, mitigation in chosen]
     return list(dict.fromkeys(constraint for constraints in installs for constraint in constraints))
 
 
@@ -63,11 +53,11 @@ def is_certain(finding: Finding) -> bool:
     return finding.certainty == "established" or finding.severity >= Severity.ERROR
 
 
-def reasons(finding: Finding) -> list[str]:
-    """Return the reasons for a step: the finding's detail, or else its title, and its first evidence."""
+def reason_lines(finding: Finding) -> list[str]:
+    """Return the reasons for a step: the finding's detail, or else its title, and its first two pieces of evidence."""
     evidence = [f"{item.text} [{item.place}]" for item in finding.evidence[:2]]
     return [
-        f"{finding.code}: {one_line(finding.detail) or finding.title}",
+        f"{finding.code}: {fixes.one_line(finding.detail) or finding.title}",
         *(shorten(text, _MAX_EVIDENCE, placeholder=" …") for text in evidence),
     ]
 
@@ -82,10 +72,10 @@ def _commands(finding: Finding) -> tuple[Action, ...]:
 
 
 def finding_step(finding: Finding, environment: Environment) -> Step:
-    """Return the step that carries out the fix of one of doctor's own findings."""
+    """Return the step that carries out the fix of a finding that is no known issue of the catalog."""
     commands = _commands(finding)
     kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
-    if any(isinstance(action, Uninstall) for action in commands):
+    if any(isinstance(action, fixes.Uninstall) for action in commands):
         kind = "repair"
     elif commands and all(isinstance(action, Unset) for action in commands):
         kind = "variables"
@@ -94,7 +84,7 @@ def finding_step(finding: Finding, environment: Environment) -> Step:
         finding.title,
         finding.severity,
         (finding.code,),
-        tuple(reasons(finding)),
+        tuple(reason_lines(finding)),
         finding.known_by,
         undo=tuple(undo for action in commands for undo in _undo(action, environment)),
         commands=commands,
@@ -103,7 +93,7 @@ def finding_step(finding: Finding, environment: Environment) -> Step:
 
 
 def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
-    """Return the commands that undo an action; none if it only reads, or if the recorded packages are restored."""
+    """Return the actions that undo an action; none if it only reads, or if restoring the packages undoes it."""
     if isinstance(action, SetVariables | Unset):
         names = list(action.names) if isinstance(action, Unset) else [name for name, _ in action.values]
         return _restore_variables(names, environment)
@@ -125,7 +115,7 @@ def _restore_variables(names: list[str], environment: Environment) -> tuple[Acti
 def _chosen_mitigations(
     findings: list[Finding], issues: dict[str, Issue], environment: Environment
 ) -> list[tuple[Finding, Mitigation]]:
-    """Return for each finding its best mitigation that has an edit for this environment."""
+    """Return the findings with their best mitigation, as far as it has an edit for this environment."""
     results = []
     frameworks = configuring_trainers(environment.packages) or ("vllm",)
     for finding in findings:
@@ -136,7 +126,7 @@ def _chosen_mitigations(
     return results
 
 
-def _installs(code: str, mitigation: Mitigation, environment: Environment) -> list[Constraint]:
+def _required_installs(code: str, mitigation: Mitigation, environment: Environment) -> list[Constraint]:
     installs = [edit for edit in _edits(mitigation, environment) if isinstance(edit, Install)]
     return [item for edit in installs for item in install_constraints(code, edit, mitigation.evidence)]
 

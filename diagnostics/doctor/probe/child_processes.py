@@ -1,7 +1,7 @@
 """Run the probe programs in child processes of the examined environment's Python, and clean up afterwards.
 
-Each child has its own session, no standard input, a time limit and a scratch folder. Every child gets a variable with a
-unique value; processes that outlive it are found by that value and killed, also after an interrupt.
+A child has its own session, an empty standard input, a time limit and a scratch folder. Its environment has a variable
+with a unique value. Processes that outlive the child are found by this value and killed, also after an interrupt.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from diagnostics import process, safe_io
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _MARK = "GRPO_DOCTOR_CHILD"
-_END_S = 10.0
+_KILL_WAIT_S = 10.0
 _CACHES = (
     "TMPDIR", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
 )  # fmt: skip
-_SWITCHES = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_SWITCHES = (
+    "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ChildResult:
-    """The result of a child process that ended.
+    """The result of a child process.
 
     Attributes:
         what: Name of the probe in messages.
         answer: The last document that the child wrote; empty if it wrote none.
-        code: Exit code, negative for a signal.
-        log: File with the child's output.
+        code: Exit code; negative for a signal.
+        log: File with what the child printed.
     """
 
     what: str
@@ -56,7 +57,7 @@ class ChildResult:
 
 
 class ChildProcesses:
-    """A context manager that starts child processes in a scratch folder; at its end no process and no file is left."""
+    """Runs programs in child processes with a scratch folder; as a context manager it cleans up at the end."""
 
     def __init__(self, python: Path, environ: Mapping[str, str]) -> None:
         """Store the interpreter and the variables; nothing is started yet.
@@ -70,14 +71,12 @@ class ChildProcesses:
         self._mark = uuid.uuid4().hex
 
     def __enter__(self) -> Self:
-        """Create the folder."""
+        """Create the scratch folder, with a copy of the probe programs."""
         self._folder = Path(tempfile.mkdtemp(prefix="grpo-doctor-tried-"))
         shutil.copytree(_PROGRAMS, self._folder / "programs", ignore=shutil.ignore_patterns("__pycache__"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End remaining processes and remove the folder."""
         self._end_strays()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -86,24 +85,21 @@ class ChildProcesses:
         """Return a new folder for a child's files."""
         return Path(tempfile.mkdtemp(dir=self._folder))
 
-    def run_program(
-        self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
-    ) -> ChildResult:
-        """Run a program to its end or its limit.
+    def run_program(self, what: str, program: str, *arguments: str, limit_s: float) -> ChildResult:
+        """Run a program to its end or its limit, without access to the Hugging Face hub.
 
         Args:
             what: Name of the probe in messages.
             program: Name of the program in `programs`.
             arguments: The program's arguments.
             limit_s: Seconds after which the program is killed.
-            offline: Whether access to the hub is switched off.
         """
         place = self.folder()
         answer = place / "answer.json"
         try:
             done = process.run(
                 [self._python, self._folder / "programs" / f"{program}.py", *arguments],
-                env=self._variables(place, answer, offline=offline),
+                env=self._variables(place, answer),
                 log=place / "log",
                 timeout_s=limit_s,
                 cwd=place,
@@ -112,12 +108,12 @@ class ChildProcesses:
             self._end_strays()
         return ChildResult(what, _read_answer(answer), done.code, done.timed_out, done.seconds, place / "log")
 
-    def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
-        """Return the user's variables, with every cache redirected into the scratch folder."""
+    def _variables(self, place: Path, answer: Path) -> dict[str, str]:
+        """Return the user's variables, changed so that caches are in the scratch folder and nothing is reported."""
         scratch = str(place)
         variables = {_MARK: self._mark, "GRPO_DOCTOR_ANSWER": str(answer)}
         variables |= dict.fromkeys(_CACHES, scratch) | dict.fromkeys(_SWITCHES, "1")
-        return {**self._environ, **variables, **(dict.fromkeys(_OFFLINE, "1") if offline else {})}
+        return {**self._environ, **variables}
 
     def _end_strays(self) -> None:
         """Kill remaining processes that carry our marker variable; a child may have started some in other sessions."""
@@ -131,9 +127,9 @@ class ChildProcesses:
                         stack.callback(os.close, descriptor)
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                         ending.append(descriptor)
-            # A process in uninterruptible sleep is not waited for any longer.
+            # A process in uninterruptible sleep may not end, so the wait is limited.
             for descriptor in ending:
-                select.select([descriptor], [], [], _END_S)
+                select.select([descriptor], [], [], _KILL_WAIT_S)
 
 
 def _read_answer(path: Path) -> dict[str, Any]:

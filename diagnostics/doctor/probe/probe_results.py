@@ -1,4 +1,7 @@
-"""Turn the end of a probe's child process into a result: passed, or a finding with the cause of the failure."""
+"""Turn the result of a probe's child process into a check result; a failure becomes a finding with its likely cause.
+
+`platform_findings` and `parity_findings` check what successful probes report: the platforms and the log-probs.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ from diagnostics.doctor.installers import install
 from diagnostics.doctor.probe.child_processes import ChildResult
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import CheckResult, Evidence, Finding, Severity
-from diagnostics.fixes import Explain, Fix, Install, Run
+from diagnostics.fixes import Explain, Fix, Run
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage import command as triage_command
 from diagnostics.triage import report as triage_report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
 
-# Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
+# Largest differences of log-probs by rounding: on a GPU 16-bit against 32-bit floats, on a CPU another order of sums.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
-# The child's failure confirms a suspected cause.
-_OBSERVED = {"certainty": "established", "known_by": "executed"}
-_TAIL = 6
+# Levels of a finding that the child's failure confirms.
+_CONFIRMED = {"certainty": "established", "known_by": "executed"}
+_TAIL_LINES = 6
 _MAX_MESSAGE = 1000
 # Lines of the import machinery, of our own program, or lists of modules.
 _UNINFORMATIVE = (
@@ -40,16 +43,17 @@ _UNINFORMATIVE = (
 
 
 def check_result_of(
-    ended: ChildResult, code: str, environment: Environment | None, rules: Rules, failures: dict[str, str]
+    ended: ChildResult, code: str, environment: Environment, rules: Rules, failures: dict[str, str]
 ) -> CheckResult:
-    """Return the check result for a child process that ended.
+    """Return the check result for the result of a child process.
 
     Args:
-        ended: The child.
+        ended: The child's result.
         code: The code for a failure of unknown cause.
         environment: The environment to fix.
         rules: Triage rules.
-        failures: Earlier failures, by their description; the same failure is reported once.
+        failures: The probe that first had each failure, by the failure's description. A failure that another probe had
+            before gives no second finding.
     """
     if ended.ok:
         version = ended.answer.get("version")
@@ -90,10 +94,8 @@ def describe_end(ended: ChildResult) -> str:
     return f"ended with {ended.code} and gave no answer"
 
 
-def _explain(
-    ended: ChildResult, code: str, environment: Environment | None, reason: str, rules: Rules
-) -> Finding:
-    """Return the cause of a failure: a damaged file, a known issue or a missing module; else the check's own code."""
+def _explain(ended: ChildResult, code: str, environment: Environment, reason: str, rules: Rules) -> Finding:
+    """Return the cause of a failure: a damaged file, a missing module or a known issue; else a finding under `code`."""
     text = f"{ended.what}: {reason}."
     evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
     guess = _triage(ended, rules)
@@ -114,42 +116,42 @@ def _explain(
     return finding(code, Severity.ERROR, [evidence, *output], fix, text, known_by="executed")
 
 
-def _file_finding(ended: ChildResult, current: Environment | None) -> Finding | None:
-    """Return the static finding about a file that the failure names: damaged, shadowed or moved."""
+def _file_finding(ended: ChildResult, environment: Environment) -> Finding | None:
+    """Return the static finding about a damaged, hidden or moved file that the failure names; None if there is none."""
     root = str(ended.answer.get("root") or "")
-    if current is None or not root:
+    if not root:
         return None
-    last = root.strip().rpartition("\n")[2]
-    for package in current.packages.values():
+    last_line = root.strip().rpartition("\n")[2]
+    for package in environment.packages.values():
         modules = {text.partition("/")[0].partition(".")[0] for text in package.damaged}
-        missing = any(re.search(rf"\b{re.escape(module)}\b", last) for module in modules)
+        missing = any(re.search(rf"\b{re.escape(module)}\b", last_line) for module in modules)
         if missing or any(text.partition(": ")[0] in root for text in package.damaged):
-            return incomplete_package(current, package)
-    examined = CheckInput(current, {}, Compat())
-    lost = {package.name.replace("-", "_") for package in current.packages.values() if package.lost}
-    causes: list[Finding] = [*search_path.shadows(examined), *search_path.missing_folders(examined)]
+            return incomplete_package(environment, package)
+    case = CheckInput(environment, {}, Compat())
+    lost = {package.name.replace("-", "_") for package in environment.packages.values() if package.lost}
+    causes: list[Finding] = [*search_path.shadows(case), *search_path.missing_folders(case)]
     for cause in causes:
         places = {item.place for item in cause.evidence}
-        modules = lost | {shadow.module for shadow in current.shadows if shadow.place in places}
-        mentioned = any(re.search(rf"['\"]{re.escape(module)}\b", last) for module in modules)
+        modules = lost | {shadow.module for shadow in environment.shadows if shadow.place in places}
+        mentioned = any(re.search(rf"['\"]{re.escape(module)}\b", last_line) for module in modules)
         if mentioned or any(place in root for place in places):
             return cause
     return None
 
 
-def _not_installed(
-    ended: ChildResult, current: Environment | None, module: str, evidence: Evidence
-) -> Finding:
+def _not_installed(ended: ChildResult, environment: Environment, module: str, evidence: Evidence) -> Finding:
     """Return ENV012 for a module that is not installed, with the command that installs it."""
     name = distribution_of(module)
-    advice = "Install it; where several lack, reinstall the package that needs them, with its requirements."
-    command = install(current, requirement_of(current, name)) if current else Install((name,))
+    advice = (
+        "Install it; if several are missing, reinstall the package that needs them, with its requirements."
+    )
+    command = install(environment, requirement_of(environment, name))
     detail = f"{ended.what}: there is no module {module}."
-    return finding("ENV012", Severity.ERROR, [evidence], Fix.of(advice, command), detail, **_OBSERVED)
+    return finding("ENV012", Severity.ERROR, [evidence], Fix.of(advice, command), detail, **_CONFIRMED)
 
 
 def _triage(ended: ChildResult, rules: Rules) -> Finding | None:
-    """Return triage's verdict on the root exception, or else on the whole output."""
+    """Return triage's first finding in the root exception, or else in the whole output; None if there is none."""
     logs = [ended.log]
     if root := str(ended.answer.get("root") or ""):
         logs.insert(0, ended.log.with_name("root"))
@@ -162,7 +164,7 @@ def _triage(ended: ChildResult, rules: Rules) -> Finding | None:
 
 
 def _last_lines(ended: ChildResult) -> list[str]:
-    """Return the last informative lines of a child's output; of a fatal error, its first lines."""
+    """Return the last informative lines of a child's output, or the first lines of a fatal error in it."""
     try:
         text = safe_io.read_tail(ended.log, 16384).decode("utf-8", "replace")
     except OSError:
@@ -173,8 +175,8 @@ def _last_lines(ended: ChildResult) -> list[str]:
         if line.strip() and not any(name in line for name in _UNINFORMATIVE)
     ]
     fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-    # A fatal error names its place in its first lines; a list of modules follows.
-    return lines[-_TAIL:] if fatal is None else lines[fatal : fatal + _TAIL]
+    # The first lines of a fatal error say where it happened; a list of modules follows.
+    return lines[-_TAIL_LINES:] if fatal is None else lines[fatal : fatal + _TAIL_LINES]
 
 
 def platform_findings(
@@ -201,10 +203,10 @@ def platform_findings(
         )
         detail = "In a separate process vLLM reports no platform: no engine starts here."
         evidence, fix = (
-            Evidence(f"current_platform is {platform}", vllm.what),
+            [Evidence(f"current_platform is {platform}", vllm.what)],
             Fix.of(advice, Explain("ENG004")),
         )
-        results.append(finding("ENG004", Severity.ERROR, [evidence], fix, detail, **_OBSERVED))
+        results.append(finding("ENG004", Severity.ERROR, evidence, fix, detail, **_CONFIRMED))
     elif gpus and device == "cpu":
         text = f"{len(gpus)} GPUs exist; vLLM would run on the CPU"
         advice = "A CPU build of vLLM uses no GPU: install a build for CUDA instead, unless that is intended."
@@ -219,7 +221,7 @@ def _platform_finding(text: str, advice: str, ended: ChildResult) -> Finding:
 
 
 def parity_findings(ended: ChildResult) -> list[Finding]:
-    """Report NUM901 if the engine's log-probs differ from those of transformers."""
+    """Report that the engine's log-probs differ from those of transformers by more than rounding (NUM901)."""
     answer = ended.answer
     value, device = answer.get("largest"), str(answer.get("device"))
     tolerance = tolerance_of(device)
@@ -230,7 +232,9 @@ def parity_findings(ended: ChildResult) -> list[Finding]:
     if math.isnan(largest):
         detail = f"The largest difference is no number: {value}."
     advice = "Do not train with it as it is: use another release of vLLM"
-    if math.isfinite(largest):  # a ratio that is nought or infinite corrects nothing
+    if math.isfinite(
+        largest
+    ):  # with an infinite difference, an importance ratio of 0 or infinity corrects nothing
         advice += ", or correct by importance sampling, if these are the log-probs that it samples by"
     evidence = [
         Evidence(f"{answer.get('tokens')} sampled tokens on {device}", ended.what),

@@ -1,7 +1,7 @@
 """Run doctor's tiers `probe` and `live`, which import and start packages in child processes.
 
-`run_tier` first runs `run_probes`, which imports packages and compares the platforms they report. For the tier `live`
-it then runs `run_live`, which starts a tiny engine, compares log-probs, and sums a tensor over two processes.
+`run_tier` calls `run_probes`, which imports packages and compares the platforms that they report. For the tier `live`,
+it then calls `run_live`, which starts a tiny engine, compares log-probs, and sums a tensor over two processes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NOTES = {
     "probe": "probe: imported in child processes of this environment's Python; no engine was started (--tier live)",
     "live": "live: a tiny random model in an engine in one process, without graphs; a real run adds size and processes",
 }
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-# Results after which the live tier is not worth trying.
+_EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+# Names of results that show that the imports did not finish; the live tier is then skipped.
 _STOPPED = ("other imports, platforms", "imports, platforms")
-# (distribution, import): a name after a colon makes lazy packages import what a run uses.
+# (distribution, import): a name after a colon is read from the module, so that a lazy package imports what a run uses.
 MODULES = (
     ("torch", "torch"), ("transformers", "transformers"), ("ray", "ray"), ("deepspeed", "deepspeed"),
     ("flash-attn", "flash_attn"), ("xformers", "xformers.ops"),
@@ -49,7 +49,7 @@ class Probe:
     Attributes:
         children: Runs programs in child processes.
         rules: Triage rules, which explain a failure.
-        failures: The first probe with each failure; the same failure is reported once.
+        failures: The probe that first had each failure, by the failure's description.
     """
 
     children: ChildProcesses
@@ -58,27 +58,23 @@ class Probe:
     rules: Rules
     failures: dict[str, str] = field(default_factory=dict)
 
-    def run(
-        self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
-    ) -> ChildResult:
+    def run(self, what: str, program: str, *arguments: str, limit_s: float) -> ChildResult:
         """Run a program in a child process."""
         progress.update(f"{what} (at most {limit_s:.0f} s)")
-        return self.children.run_program(what, program, *arguments, limit_s=limit_s, offline=offline)
+        return self.children.run_program(what, program, *arguments, limit_s=limit_s)
 
     def result(self, ended: ChildResult, code: str = "ENV921") -> CheckResult:
-        """Return the result of a child; `code` is for a failure that no known issue describes."""
+        """Return the check result for a child; `code` is for a failure of unknown cause."""
         return probe_results.check_result_of(ended, code, self.environment, self.rules, self.failures)
 
 
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
-    """Return the report with the results of a tier, and whether the tier could check nothing."""
+    """Return the report with the results of a tier, and whether the tier is incomplete: its main probes did not run."""
     problem = f"{python}: no interpreter that can be run; give --python PATH"
     if os.access(python, os.X_OK):
         try:
-            with (
-                process.handle_signals(_ENDING, _exit),
-                ChildProcesses(python.absolute(), os.environ) as children,
-            ):
+            programs = ChildProcesses(python.absolute(), os.environ)
+            with process.handle_signals(_EXIT_SIGNALS, _exit), programs as children:
                 probe = Probe(children, facts.environment, facts.machine, Rules(catalog.load()))
                 imports = run_probes(probe)
                 live = run_live(probe, imports) if tier == "live" else []
@@ -93,7 +89,7 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
 
 
 def _exit(number: int) -> None:
-    """Exit as after an exception, so that children and folders are removed."""
+    """Raise SystemExit for a signal, so that child processes and folders are removed."""
     raise SystemExit(128 + number)
 
 
@@ -127,9 +123,8 @@ def _compare_platforms(probe: Probe, torch: ChildResult | None, vllm: ChildResul
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
-    compiled = {
-        Path(item.path).name.partition(".")[0] for item in environment.extensions if "/vllm/" in item.path
-    }
+    extensions = [Path(item.path) for item in environment.extensions if "/vllm/" in item.path]
+    compiled = {path.name.partition(".")[0] for path in extensions}
     results = []
     for distribution, module in MODULES:
         installed = environment.vllm if distribution == "vllm" else environment.packages.get(distribution)
@@ -141,7 +136,7 @@ def _modules_to_import(environment: Environment) -> list[str]:
 
 
 def run_live(probe: Probe, imports: Sequence[CheckResult] = ()) -> list[CheckResult]:
-    """Start a tiny engine, compare log-probs, and let two processes sum a tensor."""
+    """Start a tiny engine, compare its log-probs with those of transformers, and sum a tensor over two processes."""
     if any(check.check in _STOPPED for check in imports):
         return [CheckResult("live", "skipped", "the imports did not finish")]
     probe.failures = {}
@@ -154,7 +149,7 @@ def _engine(probe: Probe) -> list[CheckResult]:
     missing = ", ".join(name for name, package in needed.items() if package not in probe.environment.releases)
     if missing:
         return [CheckResult(name, "skipped", f"{missing} not installed") for name in (engine, parity)]
-    ended = probe.run(engine, "engine", str(probe.children.folder()), limit_s=ENGINE_S, offline=True)
+    ended = probe.run(engine, "engine", str(probe.children.folder()), limit_s=ENGINE_S)
     if not ended.ok:
         return [probe.result(ended, "ENG901"), CheckResult(parity, "skipped", "the engine did not sample")]
     answer = ended.answer
@@ -177,7 +172,7 @@ def _collective(probe: Probe, backend: str) -> CheckResult:
         return CheckResult(what, "skipped", "torch is not installed")
     if backend == "nccl" and count < 2:
         return CheckResult(what, "skipped", f"NCCL needs a GPU for each of two ranks; found {count}")
-    meeting = probe.children.folder() / "meeting"
-    ended = probe.run(what, "collective", backend, str(meeting), limit_s=COLLECTIVE_S)
+    rendezvous = probe.children.folder() / "rendezvous"
+    ended = probe.run(what, "collective", backend, str(rendezvous), limit_s=COLLECTIVE_S)
     probe.failures.clear()
     return probe.result(ended, "NET903")

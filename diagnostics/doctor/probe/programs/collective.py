@@ -1,7 +1,7 @@
 """Sum a tensor over two processes, to test PyTorch's collectives.
 
-Arguments: backend (`gloo`, `nccl`), rendezvous file, rank (default 0). Rank 0 starts rank 1. The rendezvous is a file,
-so that no port is needed.
+Arguments: backend (`gloo`, `nccl`), path of a file for the rendezvous (so that no port is needed), and rank. Without a
+rank, the program is rank 0 and starts rank 1.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 LIMIT = datetime.timedelta(seconds=60)
 
 
-def collective(backend: str, meeting: str, rank: int) -> str:
-    """Sum 1 and 2 over both ranks, and return the type of device."""
+def collective(backend: str, rendezvous: str, rank: int) -> str:
+    """Sum a tensor of ones (rank 0) and of twos (rank 1), check the result, and return the type of device."""
     import torch
     import torch.distributed as dist
 
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=2, timeout=LIMIT)
+    dist.init_process_group(
+        backend, init_method=f"file://{rendezvous}", rank=rank, world_size=2, timeout=LIMIT
+    )
     tensor = torch.full((1024,), float(rank + 1), device=device)
     dist.all_reduce(tensor)
     low, high = tensor.min().item(), tensor.max().item()
@@ -37,10 +39,10 @@ def collective(backend: str, meeting: str, rank: int) -> str:
 
 def probe(answer: dict[str, Any]) -> None:
     """Start rank 1, take part as rank 0, and fill in `device`."""
-    backend, meeting = sys.argv[1:3]
-    peer = subprocess.Popen([sys.executable, sys.argv[0], backend, meeting, "1"])
+    backend, rendezvous = sys.argv[1:3]
+    peer = subprocess.Popen([sys.executable, sys.argv[0], backend, rendezvous, "1"])
     try:
-        answer["device"] = collective(backend, meeting, 0)
+        answer["device"] = collective(backend, rendezvous, 0)
         if code := peer.wait(timeout=LIMIT.total_seconds()):
             raise RuntimeError(f"rank 1 ended with {code}")
     finally:

@@ -1,4 +1,4 @@
-"""Run a probe program and write its answer to a file; everything printed goes to standard error."""
+"""Run a probe in this process, for the other programs here: write its answer to a file, and end the process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _MAX_TEXT = 64_000
 
 
 def run(probe: Callable[[dict[str, Any]], None]) -> None:
-    """Run a probe, which fills in its answer, and end this process; an exception is written as an answer, too.
+    """Run a probe, which fills in its answer, write the answer, and end this process.
 
-    Prints go to standard error, a crash shows its stacks, and this process ends with its parent.
+    An exception is written as an answer, too. Output goes to standard error, a crash shows its stacks, and the process
+    is killed when its parent ends.
     """
     os.dup2(2, 1)
     faulthandler.enable()
@@ -40,11 +41,11 @@ def run(probe: Callable[[dict[str, Any]], None]) -> None:
 
 
 def write_answer(document: dict[str, Any]) -> None:
-    """Write the answer so far; a later answer replaces it."""
+    """Write the answer to the file that GRPO_DOCTOR_ANSWER names; a later answer replaces it."""
     path = Path(os.environ["GRPO_DOCTOR_ANSWER"])
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps(document), encoding="utf-8")
-    aside.replace(path)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(document), encoding="utf-8")
+    unfinished.replace(path)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Start vLLM on a tiny random model, sample, and compute the same tokens' log-probs with transformers.
+"""Start vLLM on a tiny random model, sample, and compute the log-probs of the sampled tokens with transformers, too.
 
-Nothing is simulated. The engine core runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that it ends with it;
-no graph is captured (enforce_eager). Argument: the folder for the model.
+Nothing is simulated. The engine core runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that both end
+together; no graph is captured (enforce_eager). Argument: the folder for the model.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 
 VOCABULARY, LONGEST, TOKENS = 128, 256, 16
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
-# Room for weights, cache and profiling, on top of what other processes use.
+# GPU memory for weights, cache and profiling, in addition to what other processes use.
 GPU_BYTES = 4 << 30
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
-def settings() -> None:
+def set_variables() -> None:
     """Set the variables that vLLM reads at import, except those that the user has set."""
     from importlib import metadata
 
@@ -31,7 +31,7 @@ def settings() -> None:
             release = release or metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    # Bind threads to no processor. Up to 0.11 the value for that was "all", and another value crashes.
+    # Do not bind threads to processors. Before 0.12 the value for that was "all", and "nobind" crashed.
     old = [int(part) for part in release.split(".")[:2] if part.isdecimal()] < [0, 12]
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "all" if old else "nobind")
 
@@ -61,7 +61,7 @@ def make_model(folder: str) -> Any:
 
 
 def start(folder: str, *, gpu: bool) -> Any:
-    """Start the engine: 32-bit floats on a CPU, 16-bit on a GPU, whose attention kernels accept no others."""
+    """Start the engine with 32-bit floats on a CPU, or 16-bit floats on a GPU, whose attention kernels need them."""
     import vllm
 
     options: dict[str, Any] = {"dtype": "float16" if gpu else "float32"}
@@ -84,7 +84,7 @@ def start(folder: str, *, gpu: bool) -> Any:
 
 
 def compare(llm: Any, model: Any) -> list[float]:
-    """Sample, and return |engine - transformers| of each sampled token's log-prob."""
+    """Sample, and return for each sampled token |log-prob of the engine - log-prob of transformers|."""
     import torch
     import vllm
 
@@ -105,14 +105,14 @@ def compare(llm: Any, model: Any) -> list[float]:
 
 
 def probe(answer: dict[str, Any]) -> None:
-    """Fill in the answer step by step, so that after a crash the last step is known."""
+    """Run all steps and fill in the answer; each step is written before it starts, so that a crash shows it."""
 
     def begin_step(step: str) -> None:
         answer["step"] = step
         doctor_child.write_answer(answer)
 
     begin_step("making a tiny model with transformers")
-    settings()
+    set_variables()
     model = make_model(sys.argv[1])
     begin_step("importing vLLM")
     import vllm

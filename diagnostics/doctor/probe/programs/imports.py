@@ -1,7 +1,7 @@
 """Import a module and report its release; for PyTorch and vLLM, also report the platform that they detect.
 
-The argument is `module` or `module:name`. A module that ends in `_C` is an extension for PyTorch, whose libraries must
-be loaded first.
+The argument is `module`, or `module:name` to also read a name from it. A module `*._C` is an extension of PyTorch, so
+PyTorch is imported first.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 
 
 def torch_platform() -> dict[str, Any]:
-    """Return the CUDA, HIP and NCCL that PyTorch was built with, and the devices that it can use."""
+    """Return the CUDA and NCCL that PyTorch was built with, and its number of devices; run a kernel on each of them."""
     import torch
 
-    known: dict[str, Any] = {
+    platform: dict[str, Any] = {
         "cuda": torch.version.cuda or "",
-        "hip": torch.version.hip or "",
         "available": torch.cuda.is_available(),
         "devices": torch.cuda.device_count(),
         "distributed": torch.distributed.is_available(),
         "nccl": "",
     }
-    if known["distributed"] and torch.distributed.is_nccl_available():
+    if platform["distributed"] and torch.distributed.is_nccl_available():
         release = torch.cuda.nccl.version()
-        known["nccl"] = ".".join(map(str, release)) if isinstance(release, tuple) else str(release)
-    if known["available"]:
-        # A device can be counted and still refuse work: a kernel is run on each.
-        for index in range(known["devices"]):
+        platform["nccl"] = ".".join(map(str, release)) if isinstance(release, tuple) else str(release)
+    if platform["available"]:
+        # A device that is counted may still refuse work.
+        for index in range(platform["devices"]):
             value = (torch.ones(8, device=f"cuda:{index}") * 2).sum().item()
             if value != 16:
                 raise RuntimeError(f"cuda:{index} computes 8 * 2 = {value}")
-    return known
+    return platform
 
 
 def vllm_platform() -> dict[str, Any]:
