@@ -124,15 +124,15 @@ class Compat:
 
     def static_result(self, vllm: str, trl: str) -> StaticResult | None:
         """Return the static result of a pair; None if the table has none."""
-        known = self.breadth.get(trl, {})
+        results = self.breadth.get(trl, {})
         layers = ("contract", "resolve", "resolve:today")
-        outcomes = {layer: _outcome(known.get(layer, {}), vllm) for layer in layers}
+        outcomes = {layer: _outcome(results.get(layer, {}), vllm) for layer in layers}
         if not any(outcomes.values()):
             return None
         contract, _, missing = (outcomes["contract"] or "").partition(" ")
         return StaticResult(
-            declares=known["declares"],
-            allowed=in_range(vllm, known["declares"]),
+            declares=results["declares"],
+            allowed=in_range(vllm, results["declares"]),
             contract=contract or None,
             missing=missing,
             resolve=outcomes["resolve"],
@@ -141,20 +141,20 @@ class Compat:
 
     def contract_holds(self, vllm: str, trl: str) -> bool:
         """Return whether vLLM was found to have the names that TRL's source uses, and no result contradicts."""
-        results = [
+        verdicts = [
             cell["layers"]["contract"]["verdict"]
             for cell in self.cells
             if (cell["vllm"], cell["trl"]) == (vllm, trl) and "contract" in cell["layers"]
         ]
-        known = self.static_result(vllm, trl)
-        results += [known.contract] if known and known.contract else []
-        return bool(results) and set(results) <= {"pass", "unexpected_pass"}
+        static = self.static_result(vllm, trl)
+        verdicts += [static.contract] if static and static.contract else []
+        return bool(verdicts) and set(verdicts) <= {"pass", "unexpected_pass"}
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the pairs (vllm, trl) with a static result."""
         pairs: dict[tuple[str, str], None] = {}
-        for trl, known in self.breadth.items():
-            outcomes = [layer for name, layer in known.items() if name != "declares"]
+        for trl, results in self.breadth.items():
+            outcomes = [layer for name, layer in results.items() if name != "declares"]
             releases = " ".join(names for layer in outcomes for names in layer.values()).split()
             pairs |= dict.fromkeys((vllm, trl) for vllm in releases)
         return list(pairs)

@@ -165,11 +165,11 @@ class CheckResult:
     not_judged: tuple[NotChecked, ...] = ()
 
     @classmethod
-    def of(cls, check: str, found: Iterable[Finding], not_checked: Iterable[NotChecked] = ()) -> CheckResult:
+    def of(cls, check: str, findings: Iterable[Finding], missing: Iterable[NotChecked] = ()) -> CheckResult:
         """Build the result of a check that finished; duplicates are removed."""
-        found, not_judged = tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked))
-        outcome = "findings" if found else "not_judged" if not_judged else "ok"
-        return cls(check, outcome, "", found, not_judged=not_judged)
+        findings, not_judged = tuple(dict.fromkeys(findings)), tuple(dict.fromkeys(missing))
+        outcome = "findings" if findings else "not_judged" if not_judged else "ok"
+        return cls(check, outcome, "", findings, not_judged=not_judged)
 
     @property
     def printed_outcome(self) -> str:

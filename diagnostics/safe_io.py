@@ -79,13 +79,13 @@ def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False)
         raise
 
 
-def _check_kind(found: os.stat_result, path: Path, *, pipes: bool) -> None:
-    null = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
-    if pipes and (stat.S_ISFIFO(found.st_mode) or null):
+def _check_kind(status: os.stat_result, path: Path, *, pipes: bool) -> None:
+    null = stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(1, 3)
+    if pipes and (stat.S_ISFIFO(status.st_mode) or null):
         return
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UnsafeFileError("not a regular file", path)
-    if found.st_dev in _kernel_devices():
+    if status.st_dev in _kernel_devices():
         raise UnsafeFileError("not a file but a kernel interface", path)
 
 

@@ -31,14 +31,14 @@ _NOT_SECRET = {"RAY_PROCESS_STARTUP_TOKEN"}  # an index of a worker
 HIDDEN = "(set; not read, it may be a secret)"
 
 
-def collect(environ: Mapping[str, str], known: Iterable[str] = ()) -> dict[str, str]:
+def collect(environ: Mapping[str, str], vllm_names: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables that affect a run; values that may be secret are replaced by HIDDEN.
 
     Args:
         environ: All variables.
-        known: Names that the installed vLLM reads.
+        vllm_names: Names of variables that the installed vLLM reads.
     """
-    readable = {*_NAMES, *known}
+    readable = {*_NAMES, *vllm_names}
     return {
         name: _value(name, value, readable)
         for name, value in sorted(environ.items())

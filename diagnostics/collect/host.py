@@ -63,7 +63,7 @@ class Memory:
     """Host memory in GB of 1e9 bytes.
 
     Attributes:
-        limit_gb: Limit of the control group; None without one.
+        limit_gb: Limit of the control group; None without a limit below the host's memory.
         used_gb: Memory the control group uses, without reclaimable file cache.
     """
 

@@ -226,8 +226,8 @@ def shadows(
         if not names or (kind == "variable" and (folder / "os.py").exists()):
             continue
         # The standard library comes after PYTHONPATH and before all packages.
-        found = {name.removesuffix(".py") for name in names}
-        for module in sorted((found & installed) | (found & stdlib if kind == "variable" else set())):
+        local = {name.removesuffix(".py") for name in names}
+        for module in sorted((local & installed) | (local & stdlib if kind == "variable" else set())):
             # An import finds a folder without `__init__.py` last.
             if module in names and (folder / module / "__init__.py").is_file():
                 found_at = folder / module

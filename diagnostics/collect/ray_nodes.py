@@ -49,8 +49,8 @@ def main(options):
     for node in nodes:
         if node["alive"]:
             there = strategies.NodeAffinitySchedulingStrategy(node["id"], soft=False)
-            made = task.options(scheduling_strategy=there).remote(options["program"], options["limit_s"])
-            pending[made] = node["id"]
+            reference = task.options(scheduling_strategy=there).remote(options["program"], options["limit_s"])
+            pending[reference] = node["id"]
     end = time.monotonic() + options["limit_s"]
     while pending and end > time.monotonic():
         done, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.1, end - time.monotonic()))

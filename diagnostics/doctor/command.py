@@ -22,7 +22,7 @@ from diagnostics.doctor import run_checks, target_env
 from diagnostics.findings import FINE, INCOMPLETE, Report
 from diagnostics.node_options import NodeOptions, node_options
 from diagnostics.output import progress, report_output, text_filters
-from diagnostics.output.report_output import ReportOptions
+from diagnostics.output.report_output import ReportOptions, write_report
 
 _PATH = click.Path(path_type=Path)
 FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
@@ -71,21 +71,19 @@ def command(
     with progress.running("doctor"):
         if nodes:
             return examine_nodes(nodes, python, prefix, output)
-        chosen = target_env.prefix_of(python) if python else prefix
-        collected = facts.collect(chosen)
+        root = target_env.prefix_of(python) if python else prefix
+        collected = facts.collect(root)
         if facts_json:
             print(json.dumps(text_filters.redact_for_sharing(collected.to_json()), indent=1))
             return FINE
-        report = static_report(collected, named=chosen is not None)
+        report = static_report(collected, named=root is not None)
         incomplete = False
         if tier != "static":
             from diagnostics.doctor.probe.probes import run_tier  # compiles the patterns of triage
 
-            interpreter = python or (chosen / "bin" / "python" if chosen else Path(sys.executable))
+            interpreter = python or (root / "bin" / "python" if root else Path(sys.executable))
             report, incomplete = run_tier(report, tier, interpreter, collected)
-        code = (
-            print_plan(report, collected, output) if fix_plan else report_output.write_report(report, output)
-        )
+        code = print_plan(report, collected, output) if fix_plan else write_report(report, output)
     return INCOMPLETE if code == FINE and incomplete else code
 
 
@@ -128,4 +126,4 @@ def examine_nodes(
         return fleet.examine_fleet(members, issues, compat, note)
 
     report = report_of(members) if output.format == "terminal" else fleet.shareable_report(report_of, members)
-    return report_output.write_report(report, output)
+    return write_report(report, output)

@@ -181,9 +181,9 @@ def _sentence(part: list[Difference], total: int, among: str) -> str:
         verb = "has" if len(members) == 1 and members[0].noun != "ranks" else "have"
         who = f"{len(members)} of {among}" if position == 0 and len(members) > 1 else node_names(members)
         phrases.append(f"{who} {verb} {_values_text(part, position)}")
-    known = sum(map(len, groups))
-    tail = "" if len(groups[0]) * 2 > known else " (no majority)"
-    tail += f"; unknown on {total - known}" if known < total else ""
+    known_count = sum(map(len, groups))
+    tail = "" if len(groups[0]) * 2 > known_count else " (no majority)"
+    tail += f"; unknown on {total - known_count}" if known_count < total else ""
     return "; ".join(phrases) + tail + "."
 
 

@@ -129,9 +129,9 @@ def find_installer(environment: Environment) -> Installer:
 
 def _count_installers(environment: Environment) -> Counter[str]:
     """Count the names in INSTALLER files: those of the installed frameworks, or else of all packages."""
-    chosen = [environment.packages[name] for name in PACKAGES if name in environment.packages]
+    framework_packages = [environment.packages[name] for name in PACKAGES if name in environment.packages]
     results: Counter[str] = Counter()
-    for package in chosen or environment.packages.values():
+    for package in framework_packages or environment.packages.values():
         if name := package.installer.split(" ")[0].lower():  # Poetry adds its version to its name
             results[name] += 1
     return results

@@ -115,7 +115,10 @@ def checked_packages(environment: Environment) -> list[Package]:
 
 
 def unmet_requirements(environment: Environment, package: Package) -> list[Requirement]:
-    """Return the unmet requirements of a package, without extras and a trainer's engine; missing packages last."""
+    """Return the unmet requirements of a package, those for missing packages last.
+
+    Requirements of extras and a trainer's requirement for vLLM are left out.
+    """
     unmet = [
         requirement
         for line in package.requires

@@ -56,7 +56,7 @@ def describe_machine(machine: Machine) -> str:
 
 
 def run_check(name: str, results: Iterable[Finding | NotChecked]) -> CheckResult:
-    """Run a check, a generator of results; a crash becomes the check's result and does not stop other checks."""
+    """Read the results of a check from its generator; an exception becomes the check's result."""
     try:
         results = list(results)
     except NotApplicableError as error:

@@ -1,4 +1,4 @@
-"""The checks of doctor's static tier, which only read files. Importing this package registers all of them."""
+"""The checks of doctor's static tier, which read collected facts. Importing this package registers all of them."""
 
 from diagnostics.doctor.checks import (  # noqa: F401
     binaries,

@@ -23,7 +23,7 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
 
     - CMP902: its run in the matrix failed.
     - CMP905: it was not run, and by metadata or source it cannot work.
-    - CMP901: it was not run, and nothing is known against it.
+    - CMP901: it was not run, and whether it works is unknown.
     """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     if vllm is None or trl is None or case.compat.problem:
@@ -31,13 +31,13 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
         raise NotApplicableError(f"{' and '.join(missing)} not installed" if missing else case.compat.problem)
     pair = (public_version(vllm.version), public_version(trl.version))
     evidence = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
-    known = case.compat.static_result(*pair)
+    static = case.compat.static_result(*pair)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
             if cell["verdict"] in _BAD_CELLS:
-                yield _cell_finding(case, cell, known, evidence)
+                yield _cell_finding(case, cell, static, evidence)
             return
-    yield _static_finding(case, known, evidence, pair) if known else _unknown_finding(case.compat, evidence)
+    yield _static_finding(case, static, evidence, pair) if static else _unknown_finding(case.compat, evidence)
 
 
 def _unknown_finding(compat: Compat, installed: Evidence) -> Finding:
@@ -48,46 +48,46 @@ def _unknown_finding(compat: Compat, installed: Evidence) -> Finding:
 
 
 def _static_finding(
-    case: CheckInput, known: StaticResult, installed: Evidence, pair: tuple[str, str]
+    case: CheckInput, static: StaticResult, installed: Evidence, pair: tuple[str, str]
 ) -> Finding:
     """Report a pair of which only metadata and source were read."""
-    contract = f"{(known.contract or 'unknown').replace('_', ' ')} {known.missing}".strip()
+    contract = f"{(static.contract or 'unknown').replace('_', ' ')} {static.missing}".strip()
     read = (
-        f"declares: vllm{known.declares or ', any'}; contract: {contract}; requirements, at the pair's own date: "
-        f"{known.resolve or 'unknown'}, on the table's day: {known.today or 'unknown'}"
+        f"declares: vllm{static.declares or ', any'}; contract: {contract}; requirements, at the pair's own date: "
+        f"{static.resolve or 'unknown'}, on the table's day: {static.today or 'unknown'}"
     )
     evidence = [installed, Evidence(read, f"compat.json, breadth of TRL {pair[1]}, static")]
-    sentence = _pair_sentence(known, pair)
-    if not known.broken:
+    sentence = _pair_sentence(static, pair)
+    if not static.broken:
         advice = "Try this pair, or move to one that passed."
         detail = f"{sentence} The pair was never run, so its result is unknown."
         return finding("CMP901", Severity.INFO, evidence, Fix.of(advice), detail)
-    severity = Severity.ERROR if known.contract == "fail" else Severity.WARNING
+    severity = Severity.ERROR if static.contract == "fail" else Severity.WARNING
     # The range is that of an extra, which another trainer does not install.
-    if known.contract != "fail" and "trl" not in configuring_trainers(case.environment.packages):
+    if static.contract != "fail" and "trl" not in configuring_trainers(case.environment.packages):
         severity = Severity.INFO
     text, installs = better_pairs(case)
     detail = f"{sentence} The table has no run of this pair; metadata and source were read."
     return finding("CMP905", severity, evidence, Fix.of(text, *installs), detail)
 
 
-def _pair_sentence(known: StaticResult, pair: tuple[str, str]) -> str:
-    verb = "allows" if known.allowed else "does not allow"
+def _pair_sentence(static: StaticResult, pair: tuple[str, str]) -> str:
+    verb = "allows" if static.allowed else "does not allow"
     allowed = f"TRL {pair[1]} {verb} vLLM {pair[0]} in its metadata"
-    if known.contract == "fail":
-        joined = "but" if known.allowed else "and"
-        return f"{allowed}, {joined} its source relies on {known.missing}, which that vLLM does not have."
-    if known.contract == "not_judged":
-        return f"{allowed}; whether it has {known.missing}, on which TRL's source relies, could not be read."
-    if known.resolve == "unresolvable":
+    if static.contract == "fail":
+        joined = "but" if static.allowed else "and"
+        return f"{allowed}, {joined} its source relies on {static.missing}, which that vLLM does not have."
+    if static.contract == "not_judged":
+        return f"{allowed}; whether it has {static.missing}, on which TRL's source relies, could not be read."
+    if static.resolve == "unresolvable":
         return f"{allowed}, and the requirements of both have no solution together."
-    if known.contract == "pass":
+    if static.contract == "pass":
         return f"{allowed}, and it has everything that TRL's source uses."
     return f"{allowed}; nothing else of the pair is known."
 
 
 def _cell_finding(
-    case: CheckInput, cell: dict[str, Any], known: StaticResult | None, installed: Evidence
+    case: CheckInput, cell: dict[str, Any], static: StaticResult | None, installed: Evidence
 ) -> Finding:
     failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED_LAYERS}
     evidence = [installed]
@@ -99,7 +99,7 @@ def _cell_finding(
     text, installs = better_pairs(case)
     fix = Fix.of(text, *installs)
     detail = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
-    detail += f" {_pair_sentence(known, (cell['vllm'], cell['trl']))}" if known else ""
+    detail += f" {_pair_sentence(static, (cell['vllm'], cell['trl']))}" if static else ""
     return finding("CMP902", Severity.ERROR, evidence, fix, detail, known_by=best)
 
 

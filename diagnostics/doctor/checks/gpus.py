@@ -126,7 +126,7 @@ def _driver_too_old(gpus: Gpus, built: str, source: Evidence) -> Iterator[Findin
 
 @check("GPUs")
 def devices(case: CheckInput) -> Iterator[Finding]:
-    """Report broken or mixed GPUs (ENV909), wrong device lists (ENV008, RAY023) and used memory (MEM004)."""
+    """Report broken, exclusive or split GPUs (ENV909), wrong device lists (ENV008, RAY023) and used memory (MEM004)."""
     queried = _require_driver(case)
     if queried.state != "ok":
         raise NotApplicableError(f"the driver reports no GPUs: {queried.problem or queried.state}")

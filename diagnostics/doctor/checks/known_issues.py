@@ -39,7 +39,7 @@ def installed_releases(case: CheckInput) -> Iterator[Finding | NotChecked]:
 def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Yield a finding for each active issue that affects the installed releases, and for failing pairs.
 
-    For a release that cannot be read, NotChecked is yielded.
+    Yield NotChecked for a release that cannot be read.
 
     Issues with only reported claims without an upper bound are left out, because they would affect every environment.
     `triage` finds them if a log shows them.
@@ -57,7 +57,7 @@ def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
 
 
 def failing_pairs(case: CheckInput) -> Iterator[Finding]:
-    """Report pairs of releases that failed together in a recorded run."""
+    """Report installed releases that fail together (`_PAIRS`); a finding is certain if a run with one was recorded."""
     for code, ranges in _PAIRS.items():
         packages = [case.environment.packages.get(name) for name in ranges]
         installed = [item for item in packages if item and in_range(item.version, ranges[item.name])]

@@ -95,7 +95,7 @@ def _stale_entries(environment: Environment) -> list[Evidence]:
 
 @check("entry points")
 def entry_points(case: CheckInput) -> Iterator[Finding | NotChecked]:
-    """Report modules that every run of a trainer imports and that are nowhere on the search path (ENV012)."""
+    """Report modules that a trainer's entry module imports and that are nowhere on the search path (ENV012)."""
     entries = case.environment.entry_points
     if not entries:
         raise NotApplicableError("no trainer with a known entry module is installed")

@@ -69,7 +69,7 @@ def proxies(case: CheckInput) -> Iterator[Finding]:
 
 @check("network devices")
 def network_devices(case: CheckInput) -> Iterator[Finding]:
-    """Report the name of a network device that does not exist (NET902)."""
+    """Report a variable that names a network device which does not exist (NET902)."""
     interfaces = case.machine.interfaces
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         value = case.variables.get(name, "")

@@ -1,1 +1,1 @@
-"""The fix plan of `doctor --fix-plan`: one ordered list of steps for all findings. It is printed and never run."""
+"""The fix plan of `doctor --fix-plan`: one ordered list of steps for the findings. It is printed and never run."""

@@ -1,6 +1,6 @@
 """Build the fix plan of a report: ordered steps, conflicts, what was not checked, and where to find help.
 
-A finding is either fixed by the package steps, which change all packages by one command, or has a step of its own.
+One step changes all packages that findings require. Other findings have steps of their own, as far as a fix is known.
 Requirements that exclude each other are reported as a conflict.
 """
 
@@ -36,8 +36,8 @@ def fix_plan(
     """Build one ordered plan for the findings of a filtered doctor report."""
     issues = catalog.load() if issues is None else issues
     installer, findings = find_installer(environment), report.findings
-    installs, known, rest = _split_findings(findings, issues)
-    wanted = setting_steps.mitigation_constraints(known, issues, environment)
+    installs, issue_findings, rest = _split_findings(findings, issues)
+    wanted = setting_steps.mitigation_constraints(issue_findings, issues, environment)
     wanted += [item for finding in installs for item in requirements.finding_constraints(finding)]
     # Changing only vLLM or TRL could give a pair that fails, so a whole version set is searched.
     replaced = {
@@ -63,7 +63,7 @@ def fix_plan(
     ]
     rest = [item for item in rest if item not in fixed]
     resolved_codes = {*chosen_set.gone, *replaced} if chosen_set else set()
-    known = [item for item in known if item.code not in resolved_codes]
+    issue_findings = [item for item in issue_findings if item.code not in resolved_codes]
     causes = [finding for finding in findings if finding.code in _FIXED_BY_PACKAGE_STEPS | replaced]
     causes += installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
@@ -72,7 +72,7 @@ def fix_plan(
         steps += package_steps.install_step(causes, [], sets[0], installer)
     else:
         steps += package_steps.install_step(serious, required, chosen_set, installer)
-    settings = setting_steps.setting_steps(known, issues, environment, installer)
+    settings = setting_steps.setting_steps(issue_findings, issues, environment, installer)
     steps = _in_order(environment, [*steps, *(_compatible_with(step, versions) for step in settings)])
     useful = any(step.commands or step.text for step in steps)
     outcome = "plan" if useful else "unknown" if findings else "nothing"
@@ -103,8 +103,8 @@ def _split_findings(
     certain = [item for item in open_findings if item.code not in issues or setting_steps.is_certain(item)]
     installs = [item for item in certain if requirements.finding_constraints(item)]
     remaining = [item for item in open_findings if item not in installs]
-    known = [item for item in remaining if item.code in issues]
-    return installs, known, [item for item in remaining if item.code not in issues]
+    issue_findings = [item for item in remaining if item.code in issues]
+    return installs, issue_findings, [item for item in remaining if item.code not in issues]
 
 
 def _needs_another_pair(finding: Finding) -> bool:

