@@ -266,10 +266,8 @@ def _with_framework(action: Edit) -> str:
     if not action.framework:
         return edit_without_framework(action)
     versions = action.versions if isinstance(action, SetOption) else ""
-    return (
-        f"{frameworks.DISPLAY_NAMES[action.framework]} {versions}".rstrip()
-        + f": {edit_without_framework(action)}"
-    )
+    name = frameworks.DISPLAY_NAMES[action.framework]
+    return f"{name} {versions}".rstrip() + f": {edit_without_framework(action)}"
 
 
 def mitigation_line(ranked: RankedMitigation) -> str:

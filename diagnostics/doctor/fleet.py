@@ -18,7 +18,7 @@ from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import NotApplicableError, finding
 from diagnostics.doctor.nodes import ABSENT, VALUE_KINDS, Key, Node, node_names, node_values
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Advice, Fix
+from diagnostics.fixes import Advice, Fix, join_some
 from diagnostics.frameworks import PACKAGES
 from diagnostics.output import text_filters
 
@@ -190,7 +190,7 @@ def _sentence(part: list[Difference], total: int, among: str) -> str:
 def _values_text(part: list[Difference], position: int, *, brief: bool = True) -> str:
     """Return the values of a group, given by its position; if brief, a single key is named for the first group only."""
     texts = []
-    for (kind, name), groups in part[:MAX_VALUES]:
+    for (kind, name), groups in part:
         value = list(groups)[position]
         text = "NCCL" if kind == "nccl" and len(part) == 1 else name
         if value == ABSENT:
@@ -199,8 +199,7 @@ def _values_text(part: list[Difference], position: int, *, brief: bool = True) -
             texts.append(value.removeprefix("="))
         else:
             texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
-    rest = f" and {len(part) - MAX_VALUES} more" if len(part) > MAX_VALUES else ""
-    return ", ".join(texts) + rest
+    return join_some(texts, MAX_VALUES)
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:

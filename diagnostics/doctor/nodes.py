@@ -18,6 +18,7 @@ from diagnostics.collect.metadata_validation import is_package_version, may_be_p
 from diagnostics.collect.packages import Environment
 from diagnostics.collect.remote import Answer, NodeError, one_line
 from diagnostics.findings import Severity
+from diagnostics.fixes import join_some
 from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
 from diagnostics.node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
@@ -75,9 +76,7 @@ def node_names(members: list[Node], total: int = 0) -> str:
     """
     if len(members) == total:
         return "The node that answered" if total == 1 else f"All {total} nodes that answered"
-    names = ", ".join(node.label for node in members[: total or MAX_NODES])
-    rest = len(members) - MAX_NODES
-    return names + (f" and {rest} more" if not total and rest > 0 else "")
+    return join_some([node.label for node in members], total or MAX_NODES)
 
 
 def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:

@@ -9,17 +9,12 @@ from dataclasses import dataclass
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from diagnostics import frameworks
 from diagnostics.collect.metadata_validation import may_be_parsed
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
-from diagnostics.frameworks import (
-    ENGINE_PACKAGES,
-    FRAMEWORKS,
-    TRAINER_LIBRARIES,
-    TRAINER_PACKAGES,
-    top_level_package,
-)
+from diagnostics.frameworks import ENGINE_PACKAGES, FRAMEWORKS, TRAINER_LIBRARIES, TRAINER_PACKAGES
 from diagnostics.versions import in_range, is_release, parse_specifier, parse_version
 
 OPTIONAL = {
@@ -31,7 +26,7 @@ _EXTRA_ONLY = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""
 # Modules whose distribution has another name.
 _DISTRIBUTIONS = {
     **{
-        top_level_package(module): framework.packages[0]
+        frameworks.top_level_package(module): framework.packages[0]
         for framework in FRAMEWORKS.values() for module in framework.modules
     },
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
@@ -108,9 +103,8 @@ def requirement_of(environment: Environment, name: str) -> str:
 
 def checked_packages(environment: Environment) -> list[Package]:
     """Return the installed packages whose requirements are checked, trainers and engines first."""
-    names = dict.fromkeys(
-        (*TRAINER_PACKAGES, *ENGINE_PACKAGES, "torch", *TRAINER_LIBRARIES, *environment.needed)
-    )
+    first = (*TRAINER_PACKAGES, *ENGINE_PACKAGES, "torch", *TRAINER_LIBRARIES)
+    names = dict.fromkeys((*first, *environment.needed))
     return [environment.packages[name] for name in names if name in environment.packages]
 
 

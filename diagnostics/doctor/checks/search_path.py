@@ -10,7 +10,7 @@ from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check
 from diagnostics.doctor.installers import REINSTALL, install
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
-from diagnostics.fixes import Fix, Unset
+from diagnostics.fixes import Fix, Unset, join_some
 
 _WORKING = "the working folder"
 _MAX_LISTED = 6
@@ -36,11 +36,10 @@ def shadows(case: CheckInput) -> Iterator[Finding]:
     for (source, severity), members in groups.items():
         # For a script, its own folder is on the search path; for `python -m`, the folder in which it is started.
         where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
-        listed, rest = members[:_MAX_LISTED], len(members) - _MAX_LISTED
-        names = ", ".join(item.module for item in listed) + (f" and {rest} more" if rest > 0 else "")
+        names = join_some([item.module for item in members], _MAX_LISTED)
         evidence = [
             Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
-            for item in listed
+            for item in members[:_MAX_LISTED]
         ]
         fix = Fix.of(_advice(source, members), *([Unset((source,))] if source == "PYTHONPATH" else []))
         detail = f"Because of {source}, {where} imports these instead of the installed modules: {names}."
