@@ -24,6 +24,8 @@ def pytest_configure(config):
     """
     # Progress messages of slow commands depend on the machine, so tests disable them.
     os.environ["GRPO_DOCTOR_QUIET"] = "1"
+    # Tests start hundreds of programs; without bytecode each of them would compile every source again.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""
     config.args.sort(key=_folder)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,13 +11,11 @@ import tarfile
 import tracemalloc
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import msgspec
 import pytest
-import yaml
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
@@ -36,10 +34,11 @@ from diagnostics.doctor.checks import missing_names
 from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.triage import command as triage
 from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache, make_sdist
+from tests.case_files import read_cases
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
-ERRORS = yaml.safe_load(Path(__file__).with_name("explained_errors.yaml").read_text(encoding="utf-8"))
+ERRORS = read_cases(__file__, "explained_errors.yaml")
 
 
 def test_name_lookup_returns_releases(index):

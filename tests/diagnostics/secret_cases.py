@@ -10,9 +10,8 @@ import random
 import re
 import string
 from collections.abc import Iterator
-from pathlib import Path
 
-import yaml
+from tests.case_files import read_cases
 
 # Category, secret value, and the text that contains it.
 Case = tuple[str, str, str]
@@ -25,7 +24,7 @@ KINDS = {
     "u": string.ascii_uppercase + "234567",
     "s": string.ascii_letters + string.digits + "-_",
 }
-TABLES = yaml.safe_load(Path(__file__).with_name("secret_cases.yaml").read_text(encoding="utf-8"))
+TABLES = read_cases(__file__, "secret_cases.yaml")
 HOSTS = ("db.acme.org", "10.0.0.5", "redis", "localhost:6379", "[2001:db8::1]:5432", "proxy.corp:3128")
 JOINS = ("\n", "\\n", "\r\n", "\\\\n", " ", "\n    ", "\n> ", "\n2025-11-22 INFO ")
 

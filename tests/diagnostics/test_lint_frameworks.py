@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
 
 import diagnostics
 from diagnostics.frameworks import Framework
@@ -16,11 +15,12 @@ from diagnostics.lint.dialects import Dialect, PlanValue, Removed, Start
 from diagnostics.lint.settings_reader import read_file
 from diagnostics.lint.steps import plans_of
 from diagnostics.lint.versions import Versions
+from tests.case_files import read_cases
 from tests.diagnostics.lint_helpers import lint, plans, report
 
 PACKAGE = Path(diagnostics.__file__).parent
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "lint.md").read_text(encoding="utf-8")
-RUNS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())["plans"]
+RUNS = read_cases(__file__, "lint_forms.yaml")["plans"]
 SLIME = (
     "python3 train.py --actor-num-gpus-per-node 4 --rollout-num-gpus-per-engine 2 --rollout-batch-size 32 "
 )

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from diagnostics.__main__ import main
 from diagnostics.findings import INCOMPLETE, Severity
@@ -19,7 +18,7 @@ from tests.diagnostics.lint_helpers import codes, findings, lint, plans
 
 CASES = read_cases(__file__, "lint_runs.yaml")
 
-INPUT_FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
+INPUT_FORMS = read_cases(__file__, "lint_forms.yaml")
 
 
 @each_case(CASES["frameworks"])

@@ -3,10 +3,8 @@
 import json
 import random
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from diagnostics.lint.readers.python import read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_json, parse_yaml
@@ -14,9 +12,10 @@ from diagnostics.lint.settings_reader import read_file, read_text
 from diagnostics.lint.steps import check_plans, plans_of
 from diagnostics.lint.values import UNKNOWN, parse_scalar
 from diagnostics.lint.versions import Versions
+from tests.case_files import read_cases
 from tests.diagnostics.lint_helpers import versions
 
-FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
+FORMS = read_cases(__file__, "lint_forms.yaml")
 SEEDS = [(form["syntax"], form["text"]) for form in FORMS["found"] + FORMS["accepted"]]
 FRAGMENTS = [
     "\n", "\\\n", "\\ \n", '"', "'", "`", "$", "${", "}", "$((", "))", "(", ")", "[", "]", "{", ":", "=", "#", "&", "*",

@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 
 import pytest
-import yaml
 
 from diagnostics import catalog
 from diagnostics.__main__ import main
@@ -13,12 +12,13 @@ from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
 from diagnostics.lint.rules.declared import DECLARED, evaluate
 from diagnostics.lint.run_plan import VOCABULARY
+from tests.case_files import load_yaml
 from tests.diagnostics.lint_helpers import findings, lint
 
 CASES = {
     name: entries
     for path in sorted((Path(rules.__file__).parent / "cases").glob("*.yaml"))
-    for name, entries in yaml.safe_load(path.read_text()).items()
+    for name, entries in load_yaml(path).items()
 }
 ALL_CASES = [(name, case) for name, entries in CASES.items() for case in entries]
 # Rules whose faulty case needs files, which test_overrides_are_checked_against_the_copied_config writes.
