@@ -149,11 +149,11 @@ def test_every_result_has_a_date_and_a_command():
 @pytest.mark.parametrize("name", sorted(SCREENS))
 def test_screenshot_shows_what_the_command_prints(name):
     """The text of each screenshot is the command's output; `python docs/make_screenshots.py` redraws them."""
-    drawn, printed = (
+    screenshot, printed = (
         re.sub(r"\s", "", html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", text, flags=re.DOTALL)))
         for text in ((ROOT / "docs" / "images" / f"{name}.svg").read_text(), DRAW(name, SCREENS[name]))
     )
-    assert drawn == printed
+    assert screenshot == printed
 
 
 def test_every_check_and_layer_is_documented():

@@ -98,8 +98,8 @@ def test_sampled_tokens_match_the_cpu(device):
 def test_samples_do_not_depend_on_the_batch(model_dir, device):
     """Requests together, alone, and in another order give the same tokens."""
     engine = TransformersEngine(model_dir, max_model_len=64, device=device)
-    held = dict(load_model(model_dir).named_parameters())
-    engine.update_weights(held.items(), 0)
+    parameters = dict(load_model(model_dir).named_parameters())
+    engine.update_weights(parameters.items(), 0)
     params = SamplingParams(max_tokens=12, temperature=1.0)
     requests = [Request(f"r{i}", prompt, seed=i) for i, prompt in enumerate(PROMPTS)]
     together = engine.generate(requests, params)

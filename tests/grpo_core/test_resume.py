@@ -125,12 +125,12 @@ def test_name_of_run_without_steps_can_be_reused(short_run):
 
 def test_resume_refuses_settings_that_change_numbers(short_run):
     """One error has all changed settings with both values; a setting that changes no number is accepted."""
-    begun = {"train.seed": 3, "loss.clip_low": 0.1}
-    run.train(short_run(**begun), quiet)
+    started_with = {"train.seed": 3, "loss.clip_low": 0.1}
+    run.train(short_run(**started_with), quiet)
     message = r"^train.seed = 0 \(its default\), begun with 3; loss.clip_low = 0.3, begun with 0.1: the run in [^\n]*$"
     with pytest.raises(ConfigError, match=message):
         run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
-    accepted = short_run(**begun, **{"output.completions_every": 0})
+    accepted = short_run(**started_with, **{"output.completions_every": 0})
     assert run.train(accepted, quiet, resume=True)["outcome"] == "ok"
     for settings in ("{", "[]", '{"train": 3}'):
         Path(short_run().output.dir, "colocate", "config.json").write_text(settings)

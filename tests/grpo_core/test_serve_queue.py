@@ -19,11 +19,11 @@ class GateEngine:
 
     def __init__(self) -> None:
         self.policy_version, self.log = 0, []
-        self.begun, self.end = threading.Event(), threading.Event()
+        self.generate_begun, self.generate_may_end = threading.Event(), threading.Event()
 
     def generate(self) -> str:
-        self.begun.set()
-        assert self.end.wait(500)
+        self.generate_begun.set()
+        assert self.generate_may_end.wait(500)
         return self.record("sampled")
 
     def record(self, what: str = "quick") -> str:
@@ -43,7 +43,7 @@ def run_scenario(scenario, engine, **options):
             try:
                 return await scenario(EngineThread(engine, thread, Limits(**{"waiting": 4, **options})))
             finally:
-                engine.end.set()
+                engine.generate_may_end.set()
 
     return asyncio.run(run())
 
@@ -51,7 +51,7 @@ def run_scenario(scenario, engine, **options):
 async def start_sampling(engine, thread) -> asyncio.Task:
     """Start a call, and wait until the engine is in `generate`."""
     task = asyncio.create_task(thread.call(GateEngine.generate))
-    assert await asyncio.to_thread(engine.begun.wait, 500)
+    assert await asyncio.to_thread(engine.generate_begun.wait, 500)
     return task
 
 
@@ -65,7 +65,7 @@ def test_calls_and_updates_run_in_order():
         tasks.append(asyncio.create_task(thread.call(GateEngine.record)))
         done, _ = await asyncio.wait(tasks, timeout=0.2)
         assert not done
-        engine.end.set()
+        engine.generate_may_end.set()
         return await asyncio.gather(*tasks)
 
     sampled, updated, quick = run_scenario(scenario, engine)
@@ -80,7 +80,7 @@ def test_call_over_its_time_limit_gets_status_503():
     async def scenario(thread):
         calls = [await start_sampling(engine, thread), asyncio.create_task(thread.call(GateEngine.record))]
         refusals = await asyncio.gather(*calls, return_exceptions=True)
-        engine.end.set()
+        engine.generate_may_end.set()
         return refusals, (await thread.update({}, 7))["policy_version"]
 
     refusals, version = run_scenario(scenario, engine, call_s=0.5)
@@ -100,7 +100,7 @@ def test_cancelled_call_passes_its_turn_on():
         for task in (waiting, running):
             task.cancel()
         await asyncio.gather(waiting, running, return_exceptions=True)
-        engine.end.set()
+        engine.generate_may_end.set()
         return thread.calls, await thread.call(GateEngine.record)
 
     assert run_scenario(scenario, engine) == (0, "quick 0")
@@ -131,7 +131,7 @@ def test_full_queue_gives_status_503_except_for_weights():
             await thread.call(GateEngine.record)
         update = asyncio.create_task(thread.update({}, 1))
         await asyncio.sleep(0)
-        engine.end.set()
+        engine.generate_may_end.set()
         await asyncio.gather(first, update)
         return caught.value.status_code, await thread.call(GateEngine.record)
 

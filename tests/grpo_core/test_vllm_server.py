@@ -35,7 +35,7 @@ class SimulatedVllm:
     )  # fmt: skip
 
     def __init__(self, model_dir="") -> None:
-        self.asked: list[dict] = []
+        self.completion_requests: list[dict] = []
         self.done: list[str] = []
         self.mark, self.bend = "default", lambda choice, answer: None
         self.mode, self.model_dir, self.loaded = "processed_logprobs", str(model_dir), None
@@ -45,7 +45,7 @@ class SimulatedVllm:
             "/reset_prefix_cache": {"success": True},
         }  # fmt: skip
         # Completions wait from one to the other.
-        self.held, self.released = threading.Event(), threading.Event()
+        self.hold_completions, self.release_completions = threading.Event(), threading.Event()
 
     def __call__(self, call) -> None:
         path = call.path.partition("?")[0]
@@ -78,9 +78,9 @@ class SimulatedVllm:
             spread = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
             top = {"token_id:1": -1.0, "token_id:2": -1.0 - spread}
             return call.answer({"choices": [{"logprobs": {"top_logprobs": [top]}}]})
-        self.asked.append(body)
-        if self.held.is_set():
-            self.released.wait(500)
+        self.completion_requests.append(body)
+        if self.hold_completions.is_set():
+            self.release_completions.wait(500)
         last = body["prompt"][-1]
         ids, reason = [(last + place) % 10 for place in range(body["max_tokens"])], "length"
         if last % 2 == 0:
@@ -146,8 +146,8 @@ def test_request_has_every_sampling_parameter(engine, vllm):
     """Each call has its own seed and id, and leaves no default to the server or the model's files."""
     completions = engine.generate(REQUESTS, PARAMS)
     assert [completion.request_id for completion in completions] == [request.id for request in REQUESTS]
-    assert {body["seed"] for body in vllm.asked} == {mix_seed(request) for request in REQUESTS}
-    assert len({body["request_id"] for body in vllm.asked}) == 5
+    assert {body["seed"] for body in vllm.completion_requests} == {mix_seed(request) for request in REQUESTS}
+    assert len({body["request_id"] for body in vllm.completion_requests}) == 5
     pinned = {
         "model": "the-model", "n": 1, "max_tokens": 6, "min_tokens": 0, "temperature": 0.8, "top_p": 1.0, "top_k": 0,
         "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "stop": [],
@@ -155,7 +155,7 @@ def test_request_has_every_sampling_parameter(engine, vllm):
         "return_tokens_as_token_ids": True, "echo": False, "stream": False, "watermarking": False,
         "use_beam_search": False, "add_special_tokens": False, "skip_special_tokens": False,
     }  # fmt: skip
-    for body in vllm.asked:
+    for body in vllm.completion_requests:
         assert {
             key: value for key, value in body.items() if key not in ("prompt", "seed", "request_id")
         } == pinned
@@ -227,7 +227,7 @@ def test_parameters_that_vllm_changes_silently_are_refused(engine, vllm, request
     """The error comes before any request."""
     with pytest.raises(EngineError, match=message):
         engine.generate([REQUESTS[0], request_], params)
-    assert vllm.asked == []
+    assert vllm.completion_requests == []
 
 
 def test_update_pauses_the_server(engine, vllm, tmp_path):
@@ -301,10 +301,10 @@ def test_rollout_times_out(server, vllm, tmp_path):
     engine = VllmServerEngine("127.0.0.1", server.port, timeout_s=500, folder=tmp_path)
     engine.generate(REQUESTS, PARAMS)
     engine._http.timeout_s = 1
-    vllm.held.set()
+    vllm.hold_completions.set()
     with pytest.raises(EngineTimeoutError, match=r"no answer in 1 s.*\(request r"):
         engine.generate(REQUESTS, PARAMS)
-    vllm.released.set()
+    vllm.release_completions.set()
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_logprobs_mode_is_detected_if_not_reported(vllm, tmp_path, mode):
         if mode == "raw_logprobs":
             with pytest.raises(EngineError, match="start it with --logprobs-mode processed_logprobs"):
                 engine.generate(REQUESTS, PARAMS)
-            assert vllm.asked == []
+            assert vllm.completion_requests == []
         else:
             assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
 

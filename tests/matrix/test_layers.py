@@ -254,11 +254,11 @@ def test_loss_layer_passes_fails_or_is_not_run(matrix_context, monkeypatch):
         monkeypatch.setattr(in_cell, "run", run)
         return BY_NAME["loss"].run(matrix_context, verl)
 
-    near, far = ({"losses": {"gspo": worst}, "advantages": {"grpo": 0.0}} for worst in (1e-9, 1e-3))
-    assert check(json.dumps(near)).outcome is Outcome.PASS
-    answer = check(json.dumps(far))
+    close, distant = ({"losses": {"gspo": worst}, "advantages": {"grpo": 0.0}} for worst in (1e-9, 1e-3))
+    assert check(json.dumps(close)).outcome is Outcome.PASS
+    answer = check(json.dumps(distant))
     assert (answer.outcome, answer.signs) == (Outcome.FAIL, ("losses gspo: 0.001",))
-    assert check(json.dumps({**near, "losses": {"gspo": float("nan")}})).outcome is Outcome.FAIL
+    assert check(json.dumps({**close, "losses": {"gspo": float("nan")}})).outcome is Outcome.FAIL
     answer = check("", "Traceback:\nModuleNotFoundError: No module named 'verl.new'\n")
     assert answer.outcome is Outcome.NOT_RUN
     assert answer.summary == "not compared: ModuleNotFoundError: No module named 'verl.new'"
