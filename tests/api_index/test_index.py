@@ -34,11 +34,12 @@ from diagnostics.doctor.checks import missing_names
 from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.triage import command as triage
 from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache, make_sdist
-from tests.case_files import read_cases
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
 ERRORS = read_cases(__file__, "explained_errors.yaml")
+QUESTIONS = read_cases(__file__, "index_questions.yaml")
 
 
 def test_name_lookup_returns_releases(index):
@@ -310,18 +311,7 @@ def run_versions(*arguments):
     return result.return_value, result.output, result.exception
 
 
-@pytest.mark.parametrize(
-    ("question", "code", "install"),
-    [
-        (["trl==1.1"], 0, "uv pip install trl==1.1 vllm==0.3"),
-        (["trl==1.0", "vllm"], 0, "uv pip install trl==1.0 vllm==0.1"),
-        (["vllm==0.3", "trl"], 0, "uv pip install trl==1.1 vllm==0.3"),
-        (["trl==1.0", "vllm==0.3"], 1, ""),
-        # Of several releases, the one that fits the other named release best; the newest if none is named.
-        (["trl==1", "vllm==0.2"], 0, "uv pip install trl==1.0 vllm==0.2"),
-        (["vllm", "trl"], 0, "uv pip install vllm==0.3 trl==1.1"),
-    ],
-)
+@each_case(QUESTIONS["fitting"])
 def test_versions_recommends_a_fitting_release(index, question, code, install):
     """Fitting releases are recommended with exit code 0; two releases that do not fit exit with 1."""
     result, output, _error = run_versions(*question)
@@ -543,17 +533,7 @@ def test_damaged_index_file_is_named(index, index_folder, tmp_path, monkeypatch,
     assert "vllm.zip: not a file of the API index" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("question", "message"),
-    [
-        (["nothere==1"], "nothere==1"),
-        (["vllm==7"], "vllm==7"),
-        (["vllm>=1"], "vllm>=1"),
-        (["=="], "=="),
-        (["vllm", "vllm"], "named twice"),
-        (["trl==1.0", "trl==1.1"], "named twice"),
-    ],
-)
+@each_case(QUESTIONS["unanswerable"])
 def test_unanswerable_query_is_refused(index, question, message):
     """An unknown package, release or requirement, and a package named twice, are refused."""
     assert message in str(run_versions(*question)[2])
@@ -692,18 +672,7 @@ def test_shipped_index_is_small_and_valid():
     assert {store.Package(path).about["schema"] for path in files} <= {store.SCHEMA}
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "conflict"),
-    [
-        (">20.0", ">=20.0", False),
-        ("", "", False),
-        ("<5", ">=4.56", False),
-        ("<5", ">=5", True),
-        ("==2.7.1", ">=2.8", True),
-        ("==4.*", ">=4.2", False),
-        ("!=5.0,>=4.56", "<5.1", False),
-    ],
-)
+@each_case(QUESTIONS["requirements"])
 def test_requirement_conflicts(index, monkeypatch, ours, theirs, conflict):
     """Two requirements conflict only if no version satisfies both, also no version that neither names."""
     ranges = {OLD: {"x": [(SpecifierSet(ours), "")]}, NEW: {"x": [(SpecifierSet(theirs), "")]}}

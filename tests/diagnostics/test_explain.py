@@ -7,6 +7,9 @@ import pytest
 
 from diagnostics import __main__ as program
 from diagnostics.doctor import target_env
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "search_words.yaml")
 
 KINDS = ("crash", "hang", "silent", "check")
 
@@ -46,13 +49,7 @@ def test_log_line_is_explained_by_its_signature(explain):
     )
 
 
-@pytest.mark.parametrize(("words", "code"), [
-    ("stale weights", "SYN024"), ("zero rollout workers", "RAY001"), ("weights not updated in vllm", "SYN024"),
-    ("reward stays zero", "REW004"), ("completions always hit max length", "CFG127"),
-    ("deadlock between ranks", "HNG001"), ("greedy", "CFG115"), ("temperature 0", "CFG115"),
-    ("garbled output after weight update", "SYN025"), ("adapter ignored, output equals base model", "SYN026"),
-    ("score drops after resume", "CFG126"), ("OOM", "MEM007"), ("奖励一直为 0", "REW004"), ("训推不一致", "NUM043"),
-])  # fmt: skip
+@each_case(CASES["similar"])
 def test_search_words_find_similar_issues(explain, words, code):
     """Search words, as one argument or several, find similar issues, and the answer says that they are only similar."""
     for requested in ([words], words.split()):
@@ -62,17 +59,7 @@ def test_search_words_find_similar_issues(explain, words, code):
         assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["qqqq", "zzzz"], "no known issue matches 'qqqq zzzz'; `catalog` lists all codes"),
-        (["my", "cat", "is", "hungry"], "no known issue matches 'my cat is hungry'"),
-        (["kubernetes ingress certificate expired"], "no known issue matches"),
-        (["今天天气怎么样"], "no known issue matches"),
-        (["SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
-        (["SCH001", "SCH999"], "unknown code 'SCH999' (did you mean"),
-    ],
-)
+@each_case(CASES["unknown"])
 def test_unknown_words_and_codes_are_refused_in_one_line(explain, words, message):
     code, out, err = explain(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)

@@ -15,11 +15,12 @@ from diagnostics.lint.dialects import Dialect, PlanValue, Removed, Start
 from diagnostics.lint.settings_reader import read_file
 from diagnostics.lint.steps import plans_of
 from diagnostics.lint.versions import Versions
-from tests.case_files import read_cases
+from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_helpers import lint, plans, report
 
 PACKAGE = Path(diagnostics.__file__).parent
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "lint.md").read_text(encoding="utf-8")
+CASES = read_cases(__file__, "lint_runs.yaml")
 RUNS = read_cases(__file__, "lint_forms.yaml")["plans"]
 SLIME = (
     "python3 train.py --actor-num-gpus-per-node 4 --rollout-num-gpus-per-engine 2 --rollout-batch-size 32 "
@@ -80,17 +81,7 @@ def test_options_without_an_index_are_not_checked():
     ] == [("options", "no release of slime is indexed with its options")]
 
 
-@pytest.mark.parametrize(
-    ("source", "arguments", "framework"),
-    [
-        ("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\n", "data.train_files=a", "verl"),
-        ("from mine.trainer import Trainer\n", "data.train_files=a", "verl"),
-        ("import verl.trainer.main_ppo\n", "--help", ""),
-        ("from openrlhf.trainer.ray import PPORayActorGroup\n", "--micro_train_batch_size 4", "openrlhf"),
-        ("from openrlhf.trainer import SFTTrainer\n", "--max_epochs 1", ""),
-        ("from skyrl.train.entrypoints.main_base import BasePPOExp\n", "data.train_data=a", "skyrl"),
-    ],
-)
+@each_case(CASES["entry_modules"])
 def test_entry_module_is_recognised_by_its_imports(source, arguments, framework, tmp_path):
     """An entry module of a fork, or a file of the project that it imports, imports the framework's trainer."""
     (tmp_path / "mine").mkdir()

@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from diagnostics import __main__ as command
-from tests.case_files import read_cases
+from tests.case_files import each_case, read_cases
 
 CASES = read_cases(__file__, "migrations.yaml")
+INVALID = read_cases(__file__, "invalid_migrations.yaml")
 TRL, SWIFT = CASES["train.py"]["text"], CASES["swift.sh"]["text"]
 
 
@@ -81,17 +82,7 @@ def test_command_line_may_abbreviate_an_option(migrate):
     assert "Use vllm_max_model_length" in migrate("run.yaml", "num_generations: 8\n" + key, *releases)[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--from", "trl==0.17", "--to", "trl==1.17"], "nearest releases are 1.16.0, 1.15.0"),
-        (["--from", "trl==0.17", "--to", "verl==0.9.1"], "two releases of one package"),
-        (["--from", "easyr1==1", "--to", "trl==1.16"], "easyr1==1: expected PACKAGE==VERSION"),
-        (["--from", "trl==new", "--to", "trl==1.16"], "trl==new: expected PACKAGE==VERSION"),
-        (["--from", "trl==0.17"], "expected --from and --to together"),
-        (["--diff"], "expected --from and --to together"),
-    ],
-)
+@each_case(INVALID["options"])
 def test_invalid_releases_are_refused(migrate, options, message):
     """The error names the invalid text and what to write instead."""
     code, _, error = migrate("train.py", TRL, *options)

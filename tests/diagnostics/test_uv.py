@@ -9,39 +9,18 @@ import sys
 import pytest
 
 from diagnostics import uv
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "uv_settings.yaml")
 
 
-@pytest.mark.parametrize(
-    ("environ", "added"),
-    [
-        ({}, {}),
-        ({"PIP_INDEX_URL": "https://a/simple"}, {"UV_DEFAULT_INDEX": "https://a/simple"}),
-        ({"PIP_INDEX_URL": "https://a/simple", "UV_DEFAULT_INDEX": "https://b"}, {}),
-        (
-            {"PIP_EXTRA_INDEX_URL": "https://a  https://b"},
-            {"UV_INDEX": "https://a https://b", "UV_INDEX_STRATEGY": "unsafe-best-match"},
-        ),
-        ({"PIP_CERT": "/ca.pem"}, {"SSL_CERT_FILE": "/ca.pem"}),
-        ({"PIP_FIND_LINKS": "/a\n/b"}, {"UV_FIND_LINKS": "/a,/b"}),
-        ({"PIP_FIND_LINKS": "  "}, {}),
-    ],
-)
+@each_case(CASES["pip_settings"])
 def test_pip_settings_reach_uv(environ, added):
     """pip's settings are passed under uv's names, unless uv has its own setting."""
     assert uv.uv_environment(environ) == added
 
 
-@pytest.mark.parametrize(
-    ("name", "python", "version", "local"),
-    [
-        ("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", (3, 11), None, True),
-        ("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", (3, 11), "2.13.0", True),
-        ("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", (3, 11), "2.12.0", False),
-        ("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", (3, 12), None, False),
-        ("torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl", (3, 11), None, False),
-        ("torchvision-0.20+cpu-cp311-cp311-linux_x86_64.whl", (3, 11), None, False),
-    ],
-)
+@each_case(CASES["torch_wheels"])
 def test_torch_is_the_cpu_build(tmp_path, name, python, version, local):
     """torch comes from a local folder with the CPU build for this Python, otherwise from PyTorch's index for CPUs."""
     (tmp_path / name).write_text("")

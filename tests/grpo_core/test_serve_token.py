@@ -16,8 +16,11 @@ from grpo_core.config import ConfigError
 from grpo_core.rollout.server import process as server_process
 from grpo_core.rollout.server.process import ServerProcess, token_from_environment
 from grpo_core.settings import load
+from tests.case_files import each_case, read_cases
 from tests.grpo_core.conftest import engine_config
 from tests.grpo_core.test_serve import call
+
+CASES = read_cases(__file__, "token_options.yaml")
 
 
 def test_own_server_has_a_secret_random_token(model_dir):
@@ -47,20 +50,7 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
         assert received.encode() not in text
 
 
-@pytest.mark.parametrize(
-    ("options", "variables", "message"),
-    [
-        (
-            ["--allow-unauthenticated", "--rollout.host=0.0.0.0"],
-            {},
-            "others could sample from and overwrite the model",
-        ),
-        (["--allow-unauthenticated"], {"GRPO_CORE_TOKEN": "abc"}, "leave one of the two out"),
-        (["--rollout.host=0.0.0.0"], {}, "set GRPO_CORE_TOKEN in the environment"),
-        ([], {"GRPO_CORE_TOKEN": "a\x7fc"}, "GRPO_CORE_TOKEN: a token is a line of"),
-        ([], {}, "rollout.host = '127.0.0.1': others could sample"),
-    ],
-)
+@each_case(CASES["options"])
 def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, message):
     """The command exits with 2 and prints one line without the token."""
     for name, value in variables.items():

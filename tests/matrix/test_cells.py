@@ -11,6 +11,9 @@ from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.results import select_cells, select_layers, with_needs
 from diagnostics.toml_source import TomlError
+from tests.case_files import each_case, read_cases
+
+CASES = read_cases(__file__, "invalid_cells.yaml")
 
 
 @pytest.fixture
@@ -25,22 +28,7 @@ def load(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('python = "PY"', 'python = "4"', "python is '4': expected `str` matching regex"),
-        ("exclude_newer = 2025-06-01", "", "expected the key 'exclude_newer'"),
-        ('recipe = "toy"', 'recipe = "tyo"', "recipe: 'tyo': expected one of toy (did you mean toy?)"),
-        ('recipe = "toy"', "", "expected a recipe, for layers that run in an environment"),
-        ('profiles = ["quick"]', 'profiles = ["quik"]', "expected one of full, quick (did you mean quick?)"),
-        ('profiles = ["quick"]', 'profiles = ["quick"]\nnotes = "x"', "notes: unknown key (did you mean note?)"),
-        ('vllm-1.0+trl-1.0"]', 'vllm1.0+trl-1.0"]', "expected an id of the form vllm-<version>+trl-<version>, or"),
-        ('vllm-1.0+trl-1.0"]', 'vllm-1.x.0+trl-1.0"]', "expected an id of the form"),
-        ("timeout_s = 300", "timeout_s = -1", "timeout_s is -1: expected `float` > 0.0"),
-        ("{trl}", "{version}", "expected no braces except {vllm} and {trl} or another trainer"),
-        ("grpo-doctor.matrix.v1", "v2", "schema is 'v2': expected 'grpo-doctor.matrix.v1'"),
-    ],
-)  # fmt: skip
+@each_case(CASES["values"])
 def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
     """An invalid value is refused in one line with file, line, key and the expected form."""
     text = kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS)
