@@ -11,7 +11,7 @@ from packaging.version import Version
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import condition_holds
 from diagnostics.api_index.extract import MODEL_TYPES
-from diagnostics.api_index.members import find_member
+from diagnostics.api_index.members import find_member, inherited_use
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
@@ -343,9 +343,9 @@ def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
                 for _package, _file, use, _spans in _uses_of_all(name, f'"{owner}"')
                 if (use.name, use.path, use.kind) == (owner, path, kind)
             )
-            yield from dict.fromkeys(matching_uses)
-            if member := find_member(kind, owner, path, _PROVIDERS, caller):
-                yield member
+            member = find_member(kind, owner, path, _PROVIDERS, caller)
+            candidates = dict.fromkeys((*matching_uses, *([member] if member else [])))
+            yield from dict.fromkeys(inherited_use(*item) for item in candidates)
 
 
 def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
@@ -38,6 +39,28 @@ def find_member(
     if len(found) > 1:
         found = [item for item in found if item[1] in providers]
     return found[0] if len(found) == 1 else None
+
+
+def inherited_use(use: Use, package: str) -> tuple[Use, str]:
+    """Return a member or an argument as a use of the package whose class defines it, which may be a base class's.
+
+    The fields of TRL's GRPOConfig that transformers' TrainingArguments defines depend on the release of transformers.
+    """
+    found = query.releases_with(package, use)[0] if len(use.path) == 1 else []
+    surface = query.surface_with_companions(Release(package, found[-1])) if found else None
+    definition = surface.find(use.module, use.name) if surface else None
+    for item in surface.class_and_bases(definition) if surface and definition and definition.is_class else ():
+        members = surface.own_members(item) if item else {}
+        if item and use.path[0] in members:
+            owner = query.package_of(item.module.partition(".")[0])
+            return (
+                (replace(use, module=item.module, name=item.name), owner)
+                if owner != package
+                else (use, package)
+            )
+        if use.kind == "argument" and "__init__" in members:
+            break
+    return use, package
 
 
 def _find_module(package: str, owner: str, method: str) -> str:

@@ -257,9 +257,7 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
     """
     results: tuple[list[str], list[str], list[str]] = [], [], []
     for version in reversed(find_releases(package, "")):
-        release = Release(package, version)
-        until = upload_day(release) + timedelta(days=_LATER_DAYS)
-        surface = surface_of(release, *companions_of(release, until=until))
+        surface = surface_with_companions(Release(package, version))
         definition = surface.find(use.module, use.name) if surface else None
         lookup = Lookup(surface) if surface else None
         if lookup is None:
@@ -273,6 +271,12 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
         is_undecided = lookup.unfollowed or is_dynamic
         results[2 if is_undecided else bool(problem)].append(version)
     return results
+
+
+def surface_with_companions(release: Release) -> Surface | None:
+    """Return the API of a release, together with that of the companions of its time."""
+    until = upload_day(release) + timedelta(days=_LATER_DAYS)
+    return surface_of(release, *companions_of(release, until=until))
 
 
 @cache
