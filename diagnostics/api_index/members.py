@@ -49,15 +49,13 @@ def inherited_use(use: Use, package: str) -> tuple[Use, str]:
     found = query.releases_with(package, use)[0] if len(use.path) == 1 else []
     surface = query.surface_with_companions(Release(package, found[-1])) if found else None
     definition = surface.find(use.module, use.name) if surface else None
-    for item in surface.class_and_bases(definition) if surface and definition and definition.is_class else ():
+    if surface is None or definition is None:
+        return use, package
+    for item in surface.class_and_bases(definition):
         members = surface.own_members(item) if item else {}
         if item and use.path[0] in members:
             owner = query.package_of(item.module.partition(".")[0])
-            return (
-                (replace(use, module=item.module, name=item.name), owner)
-                if owner != package
-                else (use, package)
-            )
+            return use if owner == package else replace(use, module=item.module, name=item.name), owner
         if use.kind == "argument" and "__init__" in members:
             break
     return use, package
