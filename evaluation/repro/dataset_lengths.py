@@ -22,7 +22,7 @@ from typing import Any
 
 from repro import judge, upstream
 from repro.drivers.schedulers import callers, v0
-from repro.drivers.schedulers.v0 import Delivered, RefusedRequestError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import FinishedRequest, RefusedRequestError, SchedulerRequest, Setup
 
 LIMIT, BUDGET, BATCH, MAX_TOKENS = 4096, 8192, 512, 8
 MEDIAN, SPREAD = 250, 0.75  # tokens; standard deviation of their logarithm
@@ -128,9 +128,9 @@ class _Outcome:
 
 def _all_batches(
     engine: v0.V0Engine, prompts: Sequence[int], selected: Sequence[int]
-) -> tuple[int, list[Delivered], _Outcome]:
+) -> tuple[int, list[FinishedRequest], _Outcome]:
     """Return the number of rows of the calls that returned, their completions, and the outcome."""
-    requested, received = 0, list[Delivered]()
+    requested, received = 0, list[FinishedRequest]()
     for start in range(0, len(selected), BATCH):
         batch = selected[start : start + BATCH]
         try:
@@ -145,7 +145,7 @@ def _all_batches(
     return requested, received, _Outcome("passed")
 
 
-def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Delivered]:
+def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[FinishedRequest]:
     [completions] = callers.take_turns([callers.generate(engine, requests)])
     return completions
 

@@ -48,7 +48,7 @@ def _sample_and_score() -> tuple[list[float], list[float]]:
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy))
     prompts = [*whole_engine.PROMPTS, whole_engine.LONG_PROMPT]
-    samples: list[whole_engine.Sampled] = []
+    samples: list[whole_engine.SampledCompletion] = []
     for seed in range(SEEDS):
         params = [whole_engine.params(seed * len(prompts) + index) for index in range(len(prompts))]
         samples += whole_engine.sample(llm, prompts, params)

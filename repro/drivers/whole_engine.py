@@ -48,7 +48,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledCompletion:
     """A completion: its prompt, token ids, and the log-prob that the engine reported for each token."""
 
     prompt: tuple[int, ...]
@@ -111,10 +111,13 @@ def start(folder: str, **options: Any) -> Any:
         raise InapplicableError(f"vLLM {vllm.__version__}: {error}") from error
 
 
-def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Sampled]:
+def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[SampledCompletion]:
     """Sample one completion for each prompt, with the sampling parameters of the same index."""
     pairs = zip(prompts, complete(llm, prompts, params), strict=True)
-    return [Sampled(tuple(prompt), tuple(done.token_ids), reported_logprobs(done)) for prompt, done in pairs]
+    return [
+        SampledCompletion(tuple(prompt), tuple(done.token_ids), reported_logprobs(done))
+        for prompt, done in pairs
+    ]
 
 
 def complete(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
@@ -138,7 +141,7 @@ def params(seed: int, **options: Any) -> Any:
 
 
 def trainer_logprobs(
-    model: Any, sampled: Sampled, temperature: float = 1.0, top_p: float = 1.0
+    model: Any, sampled: SampledCompletion, temperature: float = 1.0, top_p: float = 1.0
 ) -> list[float]:
     """Return the model's log-prob of each sampled token, at a temperature and within the nucleus of `top_p`."""
     import torch

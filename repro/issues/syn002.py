@@ -44,7 +44,7 @@ def _preempted(mitigation: str | None) -> Tally:
         raise UpstreamFailureError.from_exception(error) from error
     policies = {}
     for name, (ids, logprobs) in completions.items():
-        sampled = whole_engine.Sampled(PROMPTS[name], tuple(ids), ())
+        sampled = whole_engine.SampledCompletion(PROMPTS[name], tuple(ids), ())
         by_model = (whole_engine.trainer_logprobs(model, sampled) for model in (old, new))
         policies[name] = list(map(_name_policy, logprobs, *by_model))
     return count_unmixed(policies, at_pause)

@@ -59,14 +59,14 @@ def _push(generation: Any, model: Any) -> None:
     generation.llm.reset_prefix_cache()
 
 
-def _sample(generation: Any) -> list[whole_engine.Sampled]:
+def _sample(generation: Any) -> list[whole_engine.SampledCompletion]:
     """Generate with TRL's class; return completions with the log-prob of each token."""
     options = inspect.signature(generation.generate).parameters
     images = {"images": None} if "images" in options else {}
     prompts = [list(prompt) for prompt in whole_engine.PROMPTS]
     result = generation.generate(prompts, num_generations=1, **images)
     return [
-        whole_engine.Sampled(tuple(prompt), tuple(ids), tuple(map(sampled_logprob, logprobs)))
+        whole_engine.SampledCompletion(tuple(prompt), tuple(ids), tuple(map(sampled_logprob, logprobs)))
         for prompt, ids, logprobs in zip(whole_engine.PROMPTS, result[1], result[2], strict=True)
     ]
 

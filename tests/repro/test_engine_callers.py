@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from repro.drivers.schedulers import callers
-from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest
+from repro.drivers.schedulers.v0 import FinishedRequest, SchedulerRequest
 
 A = [SchedulerRequest("a1", prompt=1, max_tokens=2), SchedulerRequest("a2", prompt=1, max_tokens=1)]
 B = [SchedulerRequest("b1", prompt=1, max_tokens=1)]
@@ -37,7 +37,7 @@ class FakeEngine:
         yield
         self.log.append("output")
         self.left = {name: tokens - 1 for name, tokens in self.left.items()}
-        done = [Delivered(name, 1) for name, tokens in self.left.items() if tokens == 0]
+        done = [FinishedRequest(name, 1) for name, tokens in self.left.items() if tokens == 0]
         self.left = {name: tokens for name, tokens in self.left.items() if tokens}
         return done
 

@@ -13,7 +13,7 @@ from repro import upstream
 from repro.base import InapplicableError, UpstreamFailureError
 from repro.drivers import whole_engine
 from repro.drivers.verl_rollout import NAMES, OTHER_NAMESPACE, RIGHT
-from repro.drivers.whole_engine import Sampled
+from repro.drivers.whole_engine import SampledCompletion
 from repro.issues import REPROS, num004, ray001, rew001, syn002, syn003, tok001, trl_imports
 
 RIGHT_GRADIENTS = {"a": [1.0, -2.0], "b": [4.0]}
@@ -224,7 +224,7 @@ def test_trainer_logprob_matches_closed_form():
     """Log-probs follow temperature and top-p; the token that crosses the nucleus is in, the next is out."""
     weights = [0.5, 0.3, 0.15, 0.05]
     policy = FixedLogits(*map(math.log, weights))
-    sampled = Sampled((0,), (0, 1, 3), (0.0,) * 3)
+    sampled = SampledCompletion((0,), (0, 1, 3), (0.0,) * 3)
     bare = whole_engine.trainer_logprobs(policy, sampled)
     assert bare == pytest.approx([math.log(weights[i]) for i in (0, 1, 3)])
     squared = [weight**2 for weight in weights]

@@ -9,16 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable, Sequence
 
-from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest, V0Engine
+from repro.drivers.schedulers.v0 import FinishedRequest, SchedulerRequest, V0Engine
 
-Caller = Generator[None, None, list[Delivered]]
+Caller = Generator[None, None, list[FinishedRequest]]
 
 
 def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Caller:
     """Generate like `LLM.generate`: submit requests, step until the engine is empty, and return all completions."""
     for request in requests:
         engine.add(request)
-    finished: list[Delivered] = []
+    finished: list[FinishedRequest] = []
     while engine.unfinished:
         finished += yield from engine.step()
     return finished
@@ -39,7 +39,7 @@ def generate_step_locked(
     """Generate like `generate`, and hold the lock only during each step."""
     for request in requests:
         engine.add(request)
-    finished: list[Delivered] = []
+    finished: list[FinishedRequest] = []
     while engine.unfinished:
         yield from _acquire(lock)
         try:
@@ -55,7 +55,7 @@ class ServingLoop:
 
     def __init__(self, engine: V0Engine) -> None:
         self.engine = engine
-        self._answers: list[Delivered] = []
+        self._answers: list[FinishedRequest] = []
         self._new: list[SchedulerRequest] = []
         self._aborted: list[str] = []
 
@@ -78,19 +78,19 @@ class ServingLoop:
             self._answers += yield from self.engine.step()
         return self._answers
 
-    def completions_of(self, requests: Iterable[SchedulerRequest]) -> list[Delivered]:
+    def completions_of(self, requests: Iterable[SchedulerRequest]) -> list[FinishedRequest]:
         """Return the completions of these requests."""
         ids = {request.id for request in requests}
         return [answer for answer in self._answers if answer.id in ids]
 
 
-def take_turns(callers: Sequence[Caller]) -> list[list[Delivered]]:
+def take_turns(callers: Sequence[Caller]) -> list[list[FinishedRequest]]:
     """Run callers in turn, each to its next suspension, until all have returned; return each caller's completions.
 
     Raises:
         RuntimeError: A caller has not returned after 10 000 turns.
     """
-    received: list[list[Delivered]] = [[] for _ in callers]
+    received: list[list[FinishedRequest]] = [[] for _ in callers]
     running = dict(enumerate(callers))
     for _ in range(10_000):
         for index, caller in list(running.items()):

@@ -71,7 +71,7 @@ class SchedulerRequest:
 
 
 @dataclass(frozen=True)
-class Delivered:
+class FinishedRequest:
     """A finished request that a step returned, with its number of tokens."""
 
     id: str
@@ -184,7 +184,7 @@ class V0Engine:
         self.setup = setup
         self._queue: deque[_Pending] = deque()
         # As in upstream's engine, all callers share one list, which each step clears.
-        self._outputs: list[Delivered] = []
+        self._outputs: list[FinishedRequest] = []
         self._count = 0
         callback = self._process if setup.async_output else None
         self.scheduler = Scheduler(scheduler_config, cache_config, None, 1, callback)
@@ -224,7 +224,7 @@ class V0Engine:
         """Abort requests like `LLMEngine.abort_request`."""
         self.scheduler.abort_seq_group(list(request_ids))
 
-    def step(self) -> Generator[None, None, list[Delivered]]:
+    def step(self) -> Generator[None, None, list[FinishedRequest]]:
         """Step like `LLMEngine.step`; the generator is suspended where the forward pass runs.
 
         Returns:
@@ -305,7 +305,7 @@ class V0Engine:
 
 
 def count_answers(
-    engines: Sequence[V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
+    engines: Sequence[V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[FinishedRequest]]]
 ) -> Tally:
     """Return the tally of calls, each given as its requests and the completions that were returned to it.
 
@@ -335,8 +335,8 @@ def count_answers(
     return Tally(due, received, stray, blocks, parked, note="; ".join(notes))
 
 
-def _completion(group: Any) -> Delivered:
-    return Delivered(group.request_id, int(group.seqs[0].get_output_len()))
+def _completion(group: Any) -> FinishedRequest:
+    return FinishedRequest(group.request_id, int(group.seqs[0].get_output_len()))
 
 
 def _sampled(sequence_id: int) -> Any:

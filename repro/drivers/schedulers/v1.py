@@ -2,7 +2,7 @@
 
 - Unmodified: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous scheduling, `AsyncScheduler`; the
   `KVCacheManager` with its block pool; `Request`; `VllmConfig`.
-- Simulated: the model runner and its output (`Runner`).
+- Simulated: the model runner and its output (`SimulatedRunner`).
 - Mirrored: `step`, `step_with_batch_queue`, `add_request`, `abort_requests`, `reset_prefix_cache`, `pause_scheduler`
   and `resume_scheduler` of `EngineCore` (vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911).
 
@@ -147,7 +147,7 @@ def kv_cache_config(setup: V1Setup) -> Any:
 FIRST_TOKEN = 100  # sampled token number n is FIRST_TOKEN + n, so equal prompts get equal completions
 
 
-class Runner:
+class SimulatedRunner:
     """Simulated model runner, which samples invented tokens, and records and checks the content of each KV cache slot.
 
     The handling of a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled tokens
@@ -294,7 +294,7 @@ class V1Engine:
             block_size=setup.block_size,
             hash_block_size=setup.block_size,
         )
-        self.runner = Runner(setup.block_size)
+        self.runner = SimulatedRunner(setup.block_size)
         self.most_in_flight = int(vllm_config.max_concurrent_batches)
         self.in_flight: deque[tuple[Any, Any]] = deque()  # (the scheduler's output, the runner's output)
         self.requests: dict[str, V1Request] = {}
