@@ -91,6 +91,16 @@ def _project_folders(folder: Path) -> Iterator[Path]:
             return
 
 
+def is_in_project(path: Path, file: str) -> bool:
+    """Return whether a file, after links are resolved, is in the project of another file."""
+    folder = Path(file).absolute().parent
+    *_, root = (folder, *_project_folders(folder))
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
+        return False
+
+
 def _requirement_files(folder: Path) -> list[Path]:
     """Return the files of a folder that may pin releases, lock files first."""
     try:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from diagnostics.lint.readers import hydra, notebooks, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import (
     MAX_BYTES,
+    MAX_OPTIONS,
     UnreadableError,
     check_run_count,
     flatten,
@@ -75,23 +77,21 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         return _read_shell(text, file)
     if syntax == "notebook":
         python_code, commands = notebooks.split_cells(text, file)
-        python_settings = read_text(python_code, file, framework, "python")
-        return sum((_read_shell(script, file, line) for line, script in commands), python_settings)
+        shell_settings: list[Settings] = []
+        for line, script in commands:
+            shell_settings += _read_commands(shell.read_script(script, file, line), file, 0)
+            check_run_count(shell_settings, file)
+        return [*read_text(python_code, file, framework, "python"), *_follow_all_files(shell_settings, file)]
     if syntax == "python":
-        python_configs = python.read_configs(text, file)
-        for config in python_configs:
-            _follow_files(config)
-        return python_configs
+        return _follow_all_files(python.read_configs(text, file), file)
     trees = parse_documents(text, file, syntax)
     configs = list(filter(None, (read_tree(tree, file, framework, syntax) for tree in trees)))
     check_run_count(configs, file)
-    for settings in configs:
-        _follow_files(settings)
-    return configs
+    return _follow_all_files(configs, file)
 
 
-def _read_shell(text: str, file: str, first_line: int = 1) -> list[Settings]:
-    return _read_commands(shell.read_script(text, file, first_line), file, 0)
+def _read_shell(text: str, file: str) -> list[Settings]:
+    return _follow_all_files(_read_commands(shell.read_script(text, file), file, 0), file)
 
 
 def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Settings | None:
@@ -144,9 +144,6 @@ def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> 
         previous = command_lines.read_command(command, file, read_nested)
         all_settings += previous
         check_run_count(all_settings, file)
-    for settings in all_settings:
-        check_run_count(all_settings, file, settings.env)
-        _follow_files(settings)
     return all_settings
 
 
@@ -157,9 +154,24 @@ def read_command_line(words: list[str]) -> list[Settings]:
     while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
         env[pair[0]] = Value(pair[2], Place(file), pair[0])
         words = words[1:]
-    return _read_commands(
-        [shell.Command([Word(word, 0) for word in words], env, 0)] if words else [], file, 0
-    )
+    commands = [shell.Command([Word(word, 0) for word in words], env, 0)] if words else []
+    return _follow_all_files(_read_commands(commands, file, 0), file)
+
+
+def _follow_all_files(runs: list[Settings], file: str) -> list[Settings]:
+    """Add to each run the options of the files that it names, and return the runs.
+
+    Raises:
+        UnreadableError: The runs have too many options or environment variables together.
+    """
+    options = 0
+    for settings in runs:
+        check_run_count(runs, file, settings.env)
+        _follow_files(settings)
+        options += len(settings.options)
+        if options > MAX_OPTIONS:
+            raise UnreadableError(f"{file}: its runs have more than {MAX_OPTIONS} options together")
+    return runs
 
 
 def _follow_files(settings: Settings) -> None:
@@ -235,17 +247,27 @@ def _report_missing(settings: Settings, reference: Value) -> None:
 def _read_options(settings: Settings, reference: Value) -> dict[str, Value] | None:
     """Return the options of a YAML or JSON file that a run names; None if the file cannot be read."""
     path = find_named(str(reference.data), reference.place.file)
-    suffix = path.suffix.lower() if path is not None else ""
-    try:
-        # Another kind of file, or a link to another kind of file, is not read.
-        if path is None or suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
-            return None
-        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
-        settings.files.add(str(path))
-        trees = parse_documents(text, str(path), _SUFFIXES[suffix])
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
+    if path is None:
         return None
+    status = path.stat()
+    trees = _parse_config(path, status.st_mtime_ns, status.st_size)
+    if trees is not None:
+        settings.files.add(str(path))
     options: dict[str, Value] = {}
-    for tree in reversed(trees):
+    for tree in reversed(trees or []):
         options |= flatten(tree) if isinstance(tree, dict) else {}
     return options if trees else None
+
+
+@lru_cache(maxsize=100)
+def _parse_config(path: Path, _modified: int, _size: int) -> list[Any] | None:
+    """Return the documents of a config, None if it cannot be read; many runs may name the same one."""
+    suffix = path.suffix.lower()
+    try:
+        # Another kind of file, or a link to another kind of file, is not read.
+        if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
+            return None
+        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
+        return parse_documents(text, str(path), _SUFFIXES[suffix])
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
+        return None

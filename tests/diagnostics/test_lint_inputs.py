@@ -1,5 +1,6 @@
 """`lint` turns scripts, configs, notebooks and folders into run plans, and follows the files that they name."""
 
+import contextlib
 import io
 import json
 import sys
@@ -11,10 +12,12 @@ from diagnostics.__main__ import main
 from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint import option_index
 from diagnostics.lint.readers import hydra
+from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.settings_reader import read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
 from tests.case_files import each_case, read_cases
 from tests.diagnostics.lint_helpers import codes, findings, lint, plans
+from tests.limits import cpu_and_memory_limits
 
 CASES = read_cases(__file__, "lint_runs.yaml")
 
@@ -344,3 +347,72 @@ def test_config_linked_from_another_folder_is_not_read(tmp_path, capsys):
     )
     main(["lint", str(tmp_path / "repo"), "--format", "json"])
     assert "correct-horse" not in capsys.readouterr().out
+
+
+VERL_RUN = "python -m verl.trainer.main_ppo --config-path=. --config-name=job algorithm.adv_estimator=grpo\n"
+NAMED_CHOICES = "".join(f"  - a{i}: 'x${{a{i + 1}}}${{a{i + 1}}}'\n" for i in range(60))
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ("defaults:\n" + NAMED_CHOICES, 1),
+        ("defaults:\n" + "".join(f"  - a{i}: b\n" for i in range(20_000)), 1),
+        ("defaults:\n" + "  - job\n" * 200 + "".join(f"k{i}: 1\n" for i in range(8_000)), 1),
+        (f"{'a.' * 20_000}a: 1\n", 1),
+        ("".join(f"k{i}: 1\n" for i in range(10_000)), 60),
+    ],
+    ids=["choices that name each other", "many defaults", "itself", "long key", "many runs"],
+)
+def test_hostile_hydra_config_takes_bounded_time_and_memory(tmp_path, monkeypatch, config, count):
+    """Defaults lists may grow without end, and many runs may name one large config."""
+    (tmp_path / "job.yaml").write_text(config)
+    (tmp_path / "run.sh").write_text(VERL_RUN * count)
+    monkeypatch.chdir(tmp_path)
+    with cpu_and_memory_limits(seconds=8, mebibytes=300), contextlib.suppress(UnreadableError):
+        read_file(tmp_path / "run.sh")
+
+
+@pytest.mark.parametrize("config", ["num_generations: 8\n", "use_vllm: [\n"], ids=["readable", "invalid"])
+def test_config_that_many_runs_name_is_parsed_once(tmp_path, config):
+    (tmp_path / "c.yaml").write_text("".join(f"k{i}: 1\n" for i in range(15_000)) + config)
+    (tmp_path / "run.sh").write_text("trl grpo --config c.yaml\n" * 400)
+    with cpu_and_memory_limits(seconds=8, mebibytes=300), contextlib.suppress(UnreadableError):
+        read_file(tmp_path / "run.sh")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "import " + ".".join(["a"] * 100_000),
+        "x = " + "GRPOConfig(**" * 85 + f"f({'1, ' * 40_000})" + ")" * 85,
+    ],
+    ids=["long name", "nested configs"],
+)
+def test_hostile_python_takes_bounded_time_and_memory(tmp_path, value):
+    path = tmp_path / "train.py"
+    path.write_text(f"from trl import GRPOConfig\n{value}\n")
+    with cpu_and_memory_limits(seconds=8, mebibytes=500), contextlib.suppress(UnreadableError):
+        read_file(path)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_script_reads_no_sourced_file_outside_of_its_project(tmp_path, capsys, linked):
+    """Variables of a sourced file can become names of options in the report."""
+    (tmp_path / "secrets.sh").write_text("PHRASE=correct-horse\n")
+    repository = tmp_path / "repo"
+    (repository / ".git").mkdir(parents=True)
+    (repository / "env.sh").symlink_to(tmp_path / "secrets.sh")
+    name = "env.sh" if linked else tmp_path / "secrets.sh"
+    (repository / "run.sh").write_text(f"source {name}\ntrl grpo --num_generations 8 --x_$PHRASE 3\n")
+    assert main(["lint", str(repository / "run.sh"), "--format", "json"]) == INCOMPLETE
+    assert "correct" not in capsys.readouterr().out
+
+
+def test_script_reads_sourced_files_of_its_project(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "env.sh").write_text("COUNT=8\n")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "run.sh").write_text("source ../env.sh\ntrl grpo --num_generations $COUNT\n")
+    [settings] = read_file(tmp_path / "runs" / "run.sh")
+    assert settings.options["num_generations"].data == 8

@@ -5,18 +5,21 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.project_files import find_above, find_named
-from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
+from diagnostics.lint.readers.structured import MAX_BYTES, MAX_DEPTH, UnreadableError, flatten, parse_yaml
 from diagnostics.lint.values import UNKNOWN, Settings, Value
 
 _MAX_DEPTH = 6
-# Maximum number of files of one config.
-_MAX_FILES = 200
+# Limits of one config: files, bytes of all files together, entries of a list of defaults, and length of a file's name.
+_MAX_FILES, _MAX_BYTES, _MAX_DEFAULTS, _MAX_NAME = 200, MAX_BYTES, 300, 300
+_NOT_FOUND = "a defaults list names this file, and the file was not found"
+_TOO_LARGE = f"its config has more than {_MAX_FILES} files, or more than {_MAX_BYTES // 1_000_000} MB"
 _PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
 # Names of the configs that verl ships, whose values are verl's defaults, and Hydra's name for the file itself.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
@@ -48,13 +51,13 @@ def compose_config(settings: Settings, *, required: bool) -> None:
                 NotChecked(what, reason, "lint it where that file is", str(place.place))
             )
         return
-    config = ComposedConfig(file.parent, stem)
+    status = file.stat()
+    config = _composed(file.parent, stem, status.st_mtime_ns, status.st_size)
     for key, value in config.values.items():
         settings.options.setdefault(key, value)
     settings.files.add(str(file))
     settings.script_options = settings.script_options.union(config.options)
-    for name_of_part in config.missing:
-        reason = "a defaults list names this file, and the file was not found"
+    for name_of_part, reason in config.missing.items():
         settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", str(file)))
 
 
@@ -65,39 +68,51 @@ def uses_shipped_config(settings: Settings) -> bool:
     return in_own_folder and (name is None or str(name.data).removesuffix(".yaml") in SHIPPED)
 
 
+@lru_cache(maxsize=100)
+def _composed(folder: Path, name: str, _modified: int, _size: int) -> ComposedConfig:
+    """Return a composed config; many runs may name the same one."""
+    return ComposedConfig(folder, name)
+
+
 class ComposedConfig:
     """A config composed of a file and the files in its defaults list.
 
     Attributes:
         values: The values by dotted key; those of a file take precedence over those of the files that it names.
-        missing: Files of the list that were not found.
+        missing: Files of the list that were not read, each with the reason.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.values: dict[str, Value] = {}
-        self.missing: list[str] = []
-        self._file_count = 0
+        self.missing: dict[str, str] = {}
+        self._file_count = self._bytes = 0
         self._folder = folder
         self._add_file(name, "", 0)
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Value | None]:
         """The values, with None for each table; empty if a file is missing."""
         keys = self.values.keys()
-        tables = {key.rsplit(".", count)[0] for key in keys for count in range(1, key.count(".") + 1)}
+        tables = {
+            key.rsplit(".", at)[0] for key in keys for at in range(1, min(key.count("."), MAX_DEPTH) + 1)
+        }
         return {} if self.missing else self.values | dict.fromkeys(tables - keys)
 
     def _add_file(self, name: str, package: str, depth: int) -> None:
         """Add the values of a file and, unless they are set, those of the files in its defaults list."""
         path = self._folder / f"{name}.yaml"
-        self._file_count += 1
         try:
-            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder)
-            trees = parse_yaml(text, str(path)) if self._file_count <= _MAX_FILES else None
+            self._file_count += 1
+            self._bytes += path.stat().st_size
+            is_readable = self._bytes <= _MAX_BYTES and self._file_count <= _MAX_FILES
+            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder) if is_readable else ""
+            trees = parse_yaml(text, str(path))
         except (OSError, UnreadableError):
-            trees = None
-        if trees is None:
-            self.missing += [path.stem] if path.stem not in SHIPPED else []
+            is_readable = False
+        if not is_readable:
+            if path.stem not in SHIPPED:
+                within = self._bytes <= _MAX_BYTES and self._file_count <= _MAX_FILES
+                self.missing[path.stem] = _NOT_FOUND if within else _TOO_LARGE
             return
         tree = trees[0] if trees and isinstance(trees[0], dict) else {}
         match = _PACKAGE.match(text) if depth else None
@@ -112,10 +127,14 @@ class ComposedConfig:
             self._add_defaults([_parse_default(entry) for entry in defaults], name, package, depth)
 
     def _add_defaults(self, entries: list[tuple[str, str]], name: str, package: str, depth: int) -> None:
+        if len(entries) > _MAX_DEFAULTS:
+            self.missing[name] = f"its defaults list has more than {_MAX_DEFAULTS} entries"
+            return
         chosen = dict(entries)
         for group, file in reversed(entries):
             for choice, choice_file in chosen.items():
-                file = file.replace(f"${{{choice}}}", choice_file)  # noqa: PLW2901 - one substitution after another
+                # One substitution after another; choices that name each other would grow without end.
+                file = file[:_MAX_NAME].replace(f"${{{choice}}}", choice_file[:_MAX_NAME])  # noqa: PLW2901
             if not file or file in SHIPPED or group.startswith(("override", "hydra")):
                 continue
             where, _, at = group.partition("@")

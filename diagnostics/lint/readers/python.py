@@ -200,7 +200,11 @@ class _ConfigFinder:
                 config.set(key, Value(value, place))
             return
         config.has_unread_options = True
-        what = f"**{mask_and_cut(ast.unparse(keyword.value), 40)}"
+        node = keyword.value
+        name = (
+            f"{_dotted_name(node.func)}(...)" if isinstance(node, ast.Call) else _dotted_name(node) or "..."
+        )
+        what = f"**{mask_and_cut(name, 40)}"
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
     def _default_of_option(self, keyword: ast.keyword, config: Settings) -> Value | None:

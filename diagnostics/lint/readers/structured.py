@@ -26,8 +26,9 @@ _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Words of YAML 1.1 with their values in PyYAML, which the parser of transformers uses.
 _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
 
-# Maximum number of runs in a file, and of environment variables that a file sets.
+# Maximum number of runs in a file, of their options together, and of environment variables that a file sets.
 MAX_RUNS = 500
+MAX_OPTIONS = 200_000
 MAX_VARIABLES = 1000
 
 
