@@ -15,21 +15,25 @@ class TooSlowError(BaseException):
 def cpu_and_memory_limits(*, seconds: float, mebibytes: int) -> Iterator[None]:
     """Fail if the body takes more CPU time of this process, or more additional memory.
 
-    CPU time, unlike wall time, hardly depends on the load of the machine. Memory is that of new mappings: beyond it the
-    body gets a MemoryError.
+    CPU time, unlike wall time, hardly depends on the load of the machine. At twice the memory the body gets a
+    MemoryError, so that a failing test does not take the machine's memory.
     """
 
     def stop(*_: object) -> None:
         raise TooSlowError(f"more than {seconds:g} s of CPU time")
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    before = signal.signal(signal.SIGVTALRM, stop)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (mebibytes << 20), hard))
+    mapped, resident, *_ = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split())
+    page = resource.getpagesize()
+    before = max(resident * page, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+    previous = signal.signal(signal.SIGVTALRM, stop)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped * page + (2 * mebibytes << 20), hard))
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        signal.signal(signal.SIGVTALRM, before)
+        signal.signal(signal.SIGVTALRM, previous)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
+    assert grown <= mebibytes << 20, f"{grown >> 20} MiB more memory"

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from diagnostics.hang import wait_kinds
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
@@ -221,7 +222,8 @@ def _by_syscall(process: Process, thread: Thread, caller: StackFrame | None) -> 
 def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
     """Return the kind of a system call, by its descriptors and the call in the innermost source line."""
     syscall = thread.syscall
-    kinds = {item.kind for item in process.fds if item.fd in thread.waits_fds}
+    waited = set(thread.waits_fds)
+    kinds = {item.kind for item in process.fds if item.fd in waited}
     by_line = wait_kinds.KIND_OF_SOURCE_CALL.get(frame.calls, "") if frame else ""
     is_dump = thread.runnable is None and not (syscall or thread.wchan)
     reads_stdin = syscall in _READING_SYSCALLS and 0 in thread.waits_fds
@@ -251,6 +253,8 @@ def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_l
 
 # The thread that blocks a process.
 
+_MAX_STEPS = 16
+"""Most threads on the path from the main thread to the blocking one: a dump may have hundreds at each other's locks."""
 Calls = Mapping[int, BlockingCall]
 """The blocking calls of the threads of a process, by thread id."""
 
@@ -285,10 +289,10 @@ class BlockedState:
         """The frames of the blocking thread, innermost first."""
         return self.thread.frames if self.thread else ()
 
-    @property
-    def waited_fds(self) -> tuple[int, ...]:
+    @cached_property
+    def waited_fds(self) -> frozenset[int]:
         """The descriptors that the system call of the blocking thread waits for."""
-        return self.thread.waits_fds if self.thread else ()
+        return frozenset(self.thread.waits_fds if self.thread else ())
 
     @property
     def call(self) -> BlockingCall:
@@ -330,7 +334,7 @@ def blocked_state(process: Process) -> BlockedState:
 def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
     """Return the threads from `start` to the one that blocks it, each with its call."""
     steps = [(start, calls[start.tid])]
-    while (kind := steps[-1][1].kind) in (*WITHIN_PROCESS, *IDLE):
+    while (kind := steps[-1][1].kind) in (*WITHIN_PROCESS, *IDLE) and len(steps) < _MAX_STEPS:
         visited = {thread.tid for thread, _ in steps}
         candidates = [
             t

@@ -9,11 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 from typing import TypeVar
 
 from diagnostics.hang.blocking_calls import BlockedState, BlockingCall, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.snapshot import LOCAL_ADDRESSES, TRANSFER_RATE, Descriptor, Process, Snapshot, Socket
+from diagnostics.hang.snapshot import (
+    LOCAL_ADDRESSES,
+    TRANSFER_RATE,
+    Descriptor,
+    Lock,
+    Process,
+    Snapshot,
+    Socket,
+)
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
 T = TypeVar("T")
@@ -39,44 +49,68 @@ class JobIndex:
     Attributes:
         states: The blocked state of each process, by key.
         sockets: Sockets by (host, inode).
+        descriptors: Descriptors of sockets by (key of the process, number).
         connections: TCP sockets by (local address, remote address).
         listeners: Listening sockets by port.
         hosts: Hosts that have a TCP socket with this address.
         owners: Processes that have a pipe or socket open, by (host, inode).
         families: Processes that have the same parent, by (host, pid of the parent).
+        sharing: Processes that map the same shared memory, by (host, name), and by (host, "#inode").
+        locks: File locks that observed processes hold, by (host, inode).
+        lock_files: Those of them whose file is named `*.lock`, by host.
     """
 
     snapshot: Snapshot
     states: dict[str, BlockedState] = field(default_factory=dict)
     sockets: dict[tuple[str, int], Socket] = field(default_factory=dict)
+    descriptors: dict[tuple[str, int], Descriptor] = field(default_factory=dict)
     connections: dict[tuple[str, str], list[Socket]] = field(default_factory=dict)
     listeners: dict[str, list[Socket]] = field(default_factory=dict)
     hosts: dict[str, set[str]] = field(default_factory=dict)
     owners: dict[tuple[str, int], list[tuple[Process, Descriptor]]] = field(default_factory=dict)
     families: dict[tuple[str, int], list[Process]] = field(default_factory=dict)
+    sharing: dict[tuple[str, str], list[Process]] = field(default_factory=dict)
+    locks: dict[tuple[str, int], list[Lock]] = field(default_factory=dict)
+    lock_files: dict[str, list[Lock]] = field(default_factory=dict)
 
     @classmethod
     def build(cls, snapshot: Snapshot) -> JobIndex:
         """Build the tables, and refine the blocked states of an observed job."""
         index = cls(snapshot)
         for process in snapshot.processes:
-            index.states[process.key] = blocked_state(process)
-            index.families.setdefault((process.host, process.ppid), []).append(process)
-            for item in process.fds:
-                if item.kind in ("tcp", "unix", "pipe"):
-                    index.owners.setdefault((process.host, item.inode), []).append((process, item))
+            index._add_process(process)
         for socket in snapshot.sockets:
-            index.sockets[socket.host, socket.inode] = socket
-            index.connections.setdefault((socket.local, socket.remote), []).append(socket)
-            if socket.kind == "tcp":
-                index.hosts.setdefault(socket.local.rpartition(":")[0], set()).add(socket.host)
-            if socket.state == "LISTEN":
-                index.listeners.setdefault(port_of(socket.local), []).append(socket)
+            index._add_socket(socket)
+        for lock in snapshot.locks:
+            if not lock.waiting and f"{lock.host}/{lock.pid}" in index.states:
+                index.locks.setdefault((lock.host, lock.inode), []).append(lock)
+                if lock.path.endswith(".lock"):
+                    index.lock_files.setdefault(lock.host, []).append(lock)
         if snapshot.live:
             index._refine_waits()
             index._mark_idle_consumers()
             index._mark_idle_by_design()
         return index
+
+    def _add_process(self, process: Process) -> None:
+        self.states[process.key] = blocked_state(process)
+        self.families.setdefault((process.host, process.ppid), []).append(process)
+        for item in process.fds:
+            if item.kind in ("tcp", "unix"):
+                self.descriptors.setdefault((process.key, item.fd), item)
+            if item.kind in ("tcp", "unix", "pipe"):
+                self.owners.setdefault((process.host, item.inode), []).append((process, item))
+        inodes = {name[name.rfind("#") :] for name in process.shared if "#" in name}
+        for name in inodes.union(process.shared):
+            self.sharing.setdefault((process.host, name), []).append(process)
+
+    def _add_socket(self, socket: Socket) -> None:
+        self.sockets[socket.host, socket.inode] = socket
+        self.connections.setdefault((socket.local, socket.remote), []).append(socket)
+        if socket.kind == "tcp":
+            self.hosts.setdefault(socket.local.rpartition(":")[0], set()).add(socket.host)
+        if socket.state == "LISTEN":
+            self.listeners.setdefault(port_of(socket.local), []).append(socket)
 
     def _mark_idle_consumers(self) -> None:
         """Mark workers as idle that wait for their next task while their parent does not wait for them.
@@ -174,7 +208,7 @@ class JobIndex:
 
     def _paces_transfer(self, state: BlockedState) -> bool:
         """Return whether a process sleeps between the parts of a transfer that another process waits for."""
-        process, partners = state.process, set()
+        process, partners, inodes = state.process, set(), set()
         if not self._ran(state):
             return False
         for item in process.fds:
@@ -183,14 +217,14 @@ class JobIndex:
             is_fast = socket is not None and socket.moved > TRANSFER_RATE * self.snapshot.seconds
             if socket and is_fast and not self._is_recent(socket.received_s):
                 partners |= {peer.key for peer in self.peers(process, socket)}
-            elif (
-                process.io_moved and item.kind == "pipe" and "r" in item.mode
-            ):  # writers that go on although the pipe is full
-                partners |= {
-                    owner.key
-                    for owner, end in self.owners[process.host, item.inode]
-                    if end.mode == "w" and end.fd in self.states[owner.key].waited_fds
-                }
+            elif process.io_moved and item.kind == "pipe" and "r" in item.mode:
+                inodes.add(item.inode)
+        partners |= {  # writers that go on although the pipe is full
+            owner.key
+            for inode in inodes
+            for owner, end in self.owners[process.host, inode]
+            if end.mode == "w" and end.fd in self.states[owner.key].waited_fds
+        }
         return any(self.states[key].kind == "transfer" for key in partners - {process.key})
 
     def _has_no_open_request(self, state: BlockedState) -> bool:
@@ -211,6 +245,16 @@ class JobIndex:
         refined = BlockingCall(kind, call.frame, caller=call.caller)
         self.states[state.process.key] = replace(state, steps=(*state.steps[:-1], (thread, refined)))
 
+    @cached_property
+    def running_actors(self) -> list[Process]:
+        """Ray actors that run a method, by their title or their blocking call."""
+        return [
+            process
+            for process in self.snapshot.processes
+            if process.role == "Ray actor"
+            and ("." in process.ray_method.split(" ")[0] or self.states[process.key].kind not in IDLE)
+        ]
+
     def process(self, key: str) -> Process | None:
         """Return the process with a key; None if the key is not a process."""
         state = self.states.get(key)
@@ -227,7 +271,7 @@ class JobIndex:
 
     def socket(self, process: Process, fd: int) -> Socket | None:
         """Return the socket behind a descriptor."""
-        item = next((item for item in process.fds if item.fd == fd and item.kind in ("tcp", "unix")), None)
+        item = self.descriptors.get((process.key, fd))
         return self.sockets.get((process.host, item.inode)) if item else None
 
     def waited_sockets(self, state: BlockedState) -> list[Socket]:
@@ -243,13 +287,15 @@ class JobIndex:
         if socket.kind != "tcp":
             return []
         local = socket.remote.startswith(LOCAL_ADDRESSES)
-        connected = [
+        connected = (
             owner
             for end in self.connections.get((socket.remote, socket.local), [])[:_MAX_PEERS]
             if end.host == process.host or not local
             for owner, _ in self.owners.get((end.host, end.inode), ())
+        )
+        return list(islice(connected, _MAX_PEERS)) or [
+            p for p in self._listeners(process.host, socket) if p.key != process.key
         ]
-        return connected or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
         """Return whether a process is connected to its own listener."""
@@ -265,12 +311,13 @@ class JobIndex:
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
         # A host's addresses are those that its sockets have; every host has the loopback ones.
         hosts = {host} if address.startswith(LOCAL_ADDRESSES) else self.hosts.get(address, set())
-        return [
+        listening = (
             process
             for end in (self.listeners.get(port, [])[:_MAX_PEERS] if port else ())
             if end.host in hosts
             for process, _ in self.owners.get((end.host, end.inode), ())
-        ][:_MAX_PEERS]
+        )
+        return list(islice(listening, _MAX_PEERS))
 
     def open_connections(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return the TCP connections of a process that are established, or closed only by the peer."""

@@ -28,7 +28,7 @@ without an open request.
 # Order of levels if a process waits for any of several others: it is not blocked while one of them works.
 _LEVELS_IF_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
 _MAX_DEPTH = 200
-_MAX_STEPS, _MIN_STEPS = 20_000, 200
+_MAX_STEPS, _MIN_STEPS = 20_000, 64
 """Limit of edges to follow: the total, divided among the processes, and the minimum for one process."""
 _REQUESTS = ("http", "socket", "ray", "loop")
 
@@ -64,6 +64,7 @@ class RootSearch:
     def __init__(self, index: JobIndex, graph: dict[str, list[Edge]]) -> None:
         self._index, self._graph = index, graph
         self._steps = 0
+        self._on_path: set[str] = set()
 
     def root_blocker(self, key: str) -> RootBlocker:
         """Follow the wait-for edges from a process to its root blocker."""
@@ -98,10 +99,13 @@ class RootSearch:
         """Follow one edge to its end; return a cycle if the edge leads back to the path."""
         self._steps -= 1
         chain = (*path, edge)
-        sources = [entry.source for entry in chain]
-        if edge.target not in sources:
-            return self._end_of_path(edge.target, chain)
-        cycle = chain[sources.index(edge.target) :]
+        self._on_path.add(edge.source)
+        if edge.target not in self._on_path:
+            end = self._end_of_path(edge.target, chain)
+            self._on_path.remove(edge.source)
+            return end
+        self._on_path.remove(edge.source)
+        cycle = chain[[entry.source for entry in chain].index(edge.target) :]
         culprits = tuple(entry.source for entry in cycle)
         certain = all(entry.certain for entry in cycle)
         certainty = "established" if certain else "supported"

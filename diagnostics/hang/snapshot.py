@@ -149,6 +149,11 @@ class Process:
         return f"{self.role} (pid {self.pid}{where})"
 
     @property
+    def ray_method(self) -> str:
+        """The method in the title of a Ray actor, as "Scorer.score"."""
+        return self.title.partition("::")[2]
+
+    @property
     def main(self) -> Thread | None:
         """The main thread, by its id or name; else the only thread, or None."""
         for thread in self.threads:

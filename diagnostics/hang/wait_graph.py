@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 
 from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.collectives import MAX_EDGES, collective_edges
@@ -18,6 +19,8 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
 _MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native", "barrier", "tasks_done")
 _RING_MEMORY = "/psm_"
+_MAX_MAPPINGS = 512
+"""Mappings of ring buffers that are followed from one process."""
 _MIN_EDGES = 16
 """Limit of edges of a process when the graph already has MAX_EDGES: a dump can claim any number of peers."""
 
@@ -85,12 +88,16 @@ class _Waiter:
 
     # Sockets and pipes.
 
+    def waited_descriptors(self) -> list[Descriptor]:
+        waited = set(self.thread.waits_fds)
+        return [item for item in self.process.fds if item.fd in waited]
+
     def descriptor_edges(self) -> list[Edge]:
         """Return edges to the processes at the other end of each descriptor that the system call waits for."""
         edges: list[Edge] = []
-        for item in self.process.fds:
-            if item.fd not in self.thread.waits_fds:
-                continue
+        for item in self.waited_descriptors():
+            if len(edges) >= self.limit:
+                break
             call = f"{self.syscall_file}: {self.thread.syscall} of descriptor {item.fd}"
             socket = self.index.socket(self.process, item.fd)
             if item.kind == "pipe":
@@ -140,7 +147,7 @@ class _Waiter:
         if self.kind == "socket" and not self.thread.waits_fds:
             return True
         in_ring = self.kind == "ring_read" and bool(self.ring_memory())
-        kinds = {item.kind for item in self.process.fds if item.fd in self.thread.waits_fds}
+        kinds = {item.kind for item in self.waited_descriptors()}
         return not in_ring and kinds == {"other"}
 
     def any_peer(self) -> list[Edge]:
@@ -202,8 +209,9 @@ class _Waiter:
     def ring_edges(self) -> list[Edge]:
         """Return edges to the other end of a shared-memory ring buffer: Python children, else the other sharers."""
         memory = self.ring_memory()
-        processes = self.index.snapshot.processes
-        sharing = [p for p in processes if p.key != self.process.key and memory & set(p.shared)]
+        mappings = (p for name in sorted(memory) for p in self.index.sharing[self.process.host, name])
+        by_key = {p.key: p for p in islice(mappings, _MAX_MAPPINGS)}
+        sharing = sorted((p for p in by_key.values() if p.key != self.process.key), key=lambda p: p.pid)
         peers = [p for p in self.children if p.python] or [p for p in sharing if p.ppid != self.process.ppid]
         reads = self.kind == "ring_read"
         # A worker whose engine waits for its reply waits for the next call: the reply, or the call, was lost.
@@ -222,11 +230,10 @@ class _Waiter:
         inode = self.thread.futex.removeprefix("sem:")
         call = f"{self.syscall_file}: futex in a semaphore (inode {inode})"
         edges: list[Edge] = []
-        for process in self.index.snapshot.processes:
+        for process in self.index.sharing.get((self.process.host, f"#{inode}"), ()):
             partner = self.index.states[process.key].thread
             waits_too = partner is not None and partner.futex == self.thread.futex
-            maps_it = any(name.endswith(f"#{inode}") for name in process.shared)
-            if process.key != self.process.key and maps_it and not waits_too and len(edges) < self.limit:
+            if process.key != self.process.key and not waits_too and len(edges) < self.limit:
                 mapped = f"/proc/{process.pid}/maps has it too"
                 text = "waits for a lock that may be held by a process that has ended, or by"
                 edges.append(self.edge(process, text, call, mapped, certain=False))
@@ -237,39 +244,35 @@ class _Waiter:
 
         If a lock library polls, the file is unknown: then the owners of `*.lock` files are candidates.
         """
-        waited = [item for item in self.process.fds if item.fd in self.thread.waits_fds]
-        inodes = {item.inode for item in waited if item.kind == "file"}
+        inodes = {item.inode for item in self.waited_descriptors() if item.kind == "file"}
+        host = self.process.host
         library = any("filelock" in frame.path or "portalocker" in frame.path for frame in self.thread.frames)
+        candidates = [lock for inode in sorted(inodes) for lock in self.index.locks.get((host, inode), ())]
+        if library and not inodes:
+            candidates = self.index.lock_files.get(host, [])
         edges: list[Edge] = []
-        for lock in self.index.snapshot.locks:
+        for lock in candidates[: self.limit + 1]:
             owner = self.index.process(f"{lock.host}/{lock.pid}")
-            if owner is None or owner is self.process or lock.waiting or lock.host != self.process.host:
-                continue
-            certain = lock.inode in inodes
-            by_name = library and not inodes and lock.path.endswith(".lock")
-            if (certain or by_name) and len(edges) < self.limit:
+            if owner is not None and owner is not self.process:
                 name = lock.path.rpartition("/")[2] or f"inode {lock.inode}"
                 text = f"waits for the lock of the file {name}, which is held by"
                 holder = f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}"
-                edges.append(self.edge(owner, text, self.frame, holder, certain=certain))
+                edges.append(self.edge(owner, text, self.frame, holder, certain=bool(inodes)))
         return edges
 
     def actor_edges(self) -> list[Edge]:
         """Return edges to Ray actors that run a method; actors with a connection to this process come first."""
-        kinds = {key: state.kind for key, state in self.index.states.items()}
-        processes = self.index.snapshot.processes
-        actors = [p for p in processes if p.role == "Ray actor" and p.key != self.process.key]
-        running = [p for p in actors if "." in _ray_method(p).split(" ")[0] or kinds[p.key] not in IDLE]
+        running = [p for p in self.index.running_actors if p.key != self.process.key]
         connections = self.index.open_connections(self.process)
         nearby = {p.key for _, socket in connections for p in self.index.peers(self.process, socket)}
         candidates = [p for p in running if p.key in nearby] or running
         # An actor with an idle event loop awaits another actor.
-        stuck = [p for p in candidates if kinds[p.key] not in IDLE]
+        stuck = [p for p in candidates if self.index.states[p.key].kind not in IDLE]
         if self.state.loop_blocked and not stuck:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
         return [
-            self.edge(p, text, self.frame, f"its title: {_ray_method(p)[:60]}", needs="all", certain=False)
+            self.edge(p, text, self.frame, f"its title: {p.ray_method[:60]}", needs="all", certain=False)
             for p in (stuck or candidates)[: self.limit]
         ]
 
@@ -282,11 +285,6 @@ _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {
 
 def _parent_evidence(child: Process, state: str = "") -> str:
     return f"/proc/{child.pid}/stat: {state}its parent is {child.ppid}"
-
-
-def _ray_method(process: Process) -> str:
-    """Return the method in the title of a Ray actor, as "Scorer.score"."""
-    return process.title.partition("::")[2]
 
 
 def _end_evidence(process: Process, socket: Socket, peer: Process) -> str:

@@ -14,9 +14,10 @@ from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
 from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
-from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
+from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, StackFrame, Thread
 from evaluation.hang import bench, bench_repros
 from tests.diagnostics.hang.processes import C10D, PYTHON, in_all_gather, rank, sleeping, verdict_of
+from tests.limits import cpu_and_memory_limits
 
 STORED = Path(__file__).parent / "snapshots"
 CASES = {case.name: case for case in (*bench.cases(), *bench_repros.cases())}
@@ -328,6 +329,46 @@ def test_fully_connected_processes_are_diagnosed_in_polynomial_time():
     began = time.process_time()
     assert verdict_of(*processes, sockets=tuple(sockets), seconds=90.0).cause == "deadlock"
     assert time.process_time() - began < 20
+
+
+def with_many(kind):
+    """Return a snapshot with thousands of descriptors, semaphores or locks."""
+    loop = StackFrame("/usr/lib/python3.11/asyncio/base_events.py", "_run_once", 1)
+    semaphore = StackFrame("/usr/lib/python3.11/multiprocessing/synchronize.py", "__enter__", 1)
+    count, pids = 10_000, range(10, 1034)
+    if kind == "connections":
+        fds = tuple(Descriptor(n, "tcp", n) for n in range(count))
+        sockets = tuple(Socket(n, "tcp", "1.1.1.1:1", "1.1.1.2:1", "ESTABLISHED") for n in range(count))
+        epoll = {"syscall": "epoll_wait", "waits_fds": (1,)}
+        return Snapshot((sleeping(7, 1, loop, thread=epoll, fds=fds),), sockets, seconds=2.0)
+    if kind == "ends of a pipe":
+        fds = tuple(Descriptor(n, "pipe", 1) for n in range(2 * count))
+        frame = StackFrame("/job/a.py", "main", 1, "sleep")
+        process = sleeping(7, 1, frame, thread={**ASLEEP, "asleep_s": 0.1}, fds=fds, io_moved=True)
+        return Snapshot((process,), seconds=2.0)
+    if kind == "semaphores":
+        shared = tuple(f"/dev/shm/a{n}#7" for n in range(60))
+        waits = [{"syscall": "futex", "futex": f"sem:{pid}"} for pid in pids]
+        return Snapshot(
+            tuple(
+                sleeping(pid, 1, semaphore, thread=wait, shared=shared)
+                for pid, wait in zip(pids, waits, strict=True)
+            ),
+            seconds=2.0,
+        )
+    frame, fds = StackFrame("/opt/filelock/_api.py", "acquire", 1), (Descriptor(1, "file", 2),)
+    flock = {"syscall": "flock", "waits_fds": (1,)}
+    locks = tuple(Lock(1, 10, "FLOCK") for _ in range(2 * count))
+    return Snapshot(
+        tuple(sleeping(pid, 1, frame, thread=flock, fds=fds) for pid in pids), locks=locks, seconds=2.0
+    )
+
+
+@pytest.mark.parametrize("kind", ["connections", "ends of a pipe", "semaphores", "locks"])
+def test_snapshot_with_thousands_of_entries_is_diagnosed_in_linear_time(kind):
+    snapshot = with_many(kind)
+    with cpu_and_memory_limits(seconds=8, mebibytes=500):
+        diagnose(snapshot)
 
 
 # Known issues and fixes.
