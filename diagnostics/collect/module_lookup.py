@@ -79,6 +79,18 @@ class ModuleFinder:
         """List each folder on the path once."""
         self._folders = [(folder, _names_by_first_part(folder)) for folder in search.folders]
         self._editable = {entry.module: entry.path for entry in search.editable}
+        self._imports: dict[Path, list[ast.Import | ast.ImportFrom]] = {}
+
+    def imports_in(self, file: Path) -> list[ast.Import | ast.ImportFrom]:
+        """Return the import statements that run whenever a file is imported; each file is parsed once.
+
+        Raises:
+            OSError, ValueError: The file cannot be read or parsed.
+        """
+        if file not in self._imports:
+            tree = safe_io.parse_python(safe_io.read_installed(file, safe_io.SOURCE_LIMIT))
+            self._imports[file] = list(_unconditional_imports(tree.body))
+        return self._imports[file]
 
     def find(self, name: str) -> str:
         """Return the file or folder that a top-level import finds; empty if there is none."""
@@ -130,12 +142,12 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
         if file is None or name in read:
             continue
         try:
-            tree = safe_io.parse_python(safe_io.read_installed(file, safe_io.SOURCE_LIMIT))
+            imports = modules.imports_in(file)
         except (OSError, ValueError) as error:
             return EntryPoint(framework, module, len(read), problem=f"{file}: {error}")
         read.add(name)
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        for line, required in _required_modules(tree.body, package, top, seen):
+        for line, required in _required_modules(imports, package, top, seen):
             unseen = [parent for parent in _with_parents(required) if parent not in seen]
             seen.update(unseen)
             if required.partition(".")[0] == top:
@@ -151,10 +163,10 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
 
 
 def _required_modules(
-    body: Iterable[ast.stmt], package: str, top: str, seen: set[str]
+    imports: Iterable[ast.Import | ast.ImportFrom], package: str, top: str, seen: set[str]
 ) -> Iterator[tuple[int, str]]:
     """Yield (line, module) of the unseen imports of a file in `package`: modules of `top`, and other packages."""
-    for line, imported in chain(_unconditional_imports(body, package), [(0, package)]):
+    for line, imported in chain(_imported_modules(imports, package), [(0, package)]):
         outer = imported.partition(".")[0]
         name = imported if outer == top else outer
         if name not in seen and len(name) <= _MAX_LENGTH:
@@ -173,25 +185,33 @@ def _module_file(home: str, name: str) -> Path | None:
     return next((file for file in files if os.path.isfile(file)), None)  # noqa: PTH113 - a long name is no error
 
 
-def _unconditional_imports(body: Iterable[ast.stmt], package: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, module) of the imports that run whenever the module is imported."""
+def _unconditional_imports(body: Iterable[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports that run whenever the module is imported."""
     for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.ClassDef | ast.With):
+            yield from _unconditional_imports(node.body)
+        elif isinstance(node, ast.Try) and not any(map(_catches_import_error, node.handlers)):
+            yield from _unconditional_imports([*node.body, *node.finalbody])
+
+
+def _imported_modules(
+    imports: Iterable[ast.Import | ast.ImportFrom], package: str
+) -> Iterator[tuple[int, str]]:
+    """Yield (line, module) of the modules that the imports of a file in `package` import."""
+    for node in imports:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parts, *([base] if base else [])])
-            if len(base) > _MAX_LENGTH:
-                continue
+            continue
+        base = node.module or ""
+        if node.level:
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*parts, *([base] if base else [])])
+        if len(base) <= _MAX_LENGTH:
             yield node.lineno, base
             # Each name may be a separate module.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names if alias.name != "*")
-        elif isinstance(node, ast.ClassDef | ast.With):
-            yield from _unconditional_imports(node.body, package)
-        elif isinstance(node, ast.Try) and not any(map(_catches_import_error, node.handlers)):
-            yield from _unconditional_imports([*node.body, *node.finalbody], package)
 
 
 def _catches_import_error(handler: ast.ExceptHandler) -> bool:

@@ -140,6 +140,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     Raises:
         NoEnvironmentError: There is no Python environment at the prefix.
     """
+    safe_io.forget_reads()
     root = prefix or Path(sys.prefix)
     all_folders = search_path.own_folders(root, "")
     if prefix is not None and not all_folders:
@@ -203,7 +204,7 @@ def normalise(name: str) -> str:
 
 
 def _read_distributions(folders: Iterable[Path]) -> _Distributions:
-    result = _Distributions()
+    result, places = _Distributions(), set[str]()
     for place in islice(_metadata_places(folders), _MAX_PACKAGES):
         head, unread = _metadata_head(place)
         name, version = normalise(_field(head, "Name")), _field(head, "Version")
@@ -212,8 +213,9 @@ def _read_distributions(folders: Iterable[Path]) -> _Distributions:
         # Both become words of commands, so anything else is not repeated anywhere.
         elif not is_package_version(name, version):
             result.broken.append(place)
-        elif place not in result.places.setdefault(name, []):
-            result.places[name].append(place)
+        elif place not in places:
+            places.add(place)
+            result.places.setdefault(name, []).append(place)
             if name not in result.packages:
                 result.packages[name] = _package(name, version, place, head)
     return result

@@ -26,6 +26,8 @@ _MAX_ENTRIES, _MAX_LINES = 200, 1000
 # Modules of all editable installs together.
 _MAX_EDITABLE = 1000
 _MAX_FOLDERS, _MAX_PATH = 1000, 4096
+# Different lines of the `.pth` files in one folder.
+_MAX_DISTINCT = 2000
 _RELEASE = re.compile(r"python(3\.\d{1,3})t?")
 _VERSION = re.compile(r"3\.\d{1,3}\b")
 _FINDER_IMPORT = re.compile(r"import\s+(__editable___\w+_finder)\b")
@@ -185,7 +187,7 @@ def _pth_entries(folder: Path, editable: list[SearchEntry], unread: Unread) -> I
 
     Code in `.pth` files is not run; the finders that setuptools writes are parsed.
     """
-    finders: set[str] = set()
+    finders, texts = set[str](), set[str]()
     for file in sorted(folder.glob("*.pth"))[:_MAX_ENTRIES]:
         if file.name.startswith("."):
             continue
@@ -196,8 +198,12 @@ def _pth_entries(folder: Path, editable: list[SearchEntry], unread: Unread) -> I
             continue
         for number, line in enumerate(lines, 1):
             text = line.strip()
-            if not text or text.startswith("#"):
+            if not text or text.startswith("#") or text in texts:
                 continue
+            texts.add(text)
+            if len(texts) > _MAX_DISTINCT:
+                unread.append((f"{file}:{number}", f"more than {_MAX_DISTINCT} lines in .pth files"))
+                return
             if text.startswith(("import ", "import\t")):
                 if (finder := _FINDER_IMPORT.match(text)) and finder[1] not in finders:
                     finders.add(finder[1])

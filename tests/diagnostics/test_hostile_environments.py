@@ -17,6 +17,7 @@ from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
 from diagnostics.doctor import requirements
 from tests.diagnostics.fake_environments import EnvironmentBuilder
+from tests.limits import cpu_and_memory_limits
 from tests.processes import run_python
 
 ROOT = Path(__file__).parents[2]
@@ -330,3 +331,54 @@ def test_requirement_with_undefined_comparison_is_unreadable(tmp_path, marker):
     found = environment.collect(maker.prefix, {})
     unmet = requirements.unmet_requirements(found, found.packages["trl"])
     assert [requirement.name for requirement in unmet] == ["absent"]
+
+
+def link_to(target, *links):
+    """Create links to a file, with their folders."""
+    for link in links:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+
+
+def with_links(kind, site):
+    """Write a large file into a package folder, and links of the same name, or suffix, to it."""
+    if kind == "METADATA":
+        large = site / "trl-1.9.2.dist-info" / "METADATA"
+        large.write_text("Name: trl\nVersion: 1.9.2\n" + "A: b\n" * 180_000)
+        link_to(large, *(site / f"trl{n}.dist-info" / "METADATA" for n in range(400)))
+    elif kind == "RECORD":
+        names = [f"a{n}" for n in range(300)]
+        head = "Name: trl\nVersion: 1.9.2\n" + "".join(f"Requires-Dist: {name}\n" for name in names)
+        (site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
+        large = site / "trl-1.9.2.dist-info" / "RECORD"
+        large.write_text("".join(f"b/{n}.py,sha256=,1\n" for n in range(60_000)))
+        for name in names:
+            link_to(large, site / f"{name}-1.dist-info" / "RECORD")
+            (site / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+    elif kind == ".pth":
+        large = site / "a.pth"
+        large.write_text("xxx\n" * 1000 + "#" + "y" * 1_000_000)
+        (site / "xxx").mkdir()
+        link_to(large, *(site / f"b{n}.pth" for n in range(199)))
+    else:
+        names = [f"a{n}" for n in range(200)]
+        (site / "trl" / "trainer").mkdir(parents=True)
+        (site / "trl" / "trainer" / "grpo_trainer.py").write_text("import trl\n")
+        large = site / "trl" / "__init__.py"
+        large.write_text("".join(f"import trl.{name}\n" for name in names) + "x = [1, 2, 3, 4]\n" * 30_000)
+        link_to(large, *(site / "trl" / name / "__init__.py" for name in ("trainer", *names)))
+
+
+@pytest.mark.parametrize("kind", ["METADATA", "RECORD", ".pth", "modules"])
+def test_large_file_to_which_hundreds_of_links_lead_is_read_a_few_times(tmp_path, kind):
+    """Hundreds of packages, modules or path files that are one file take no longer than a few of them."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
+    with_links(kind, maker.site)
+    with cpu_and_memory_limits(seconds=8, mebibytes=500):
+        result = environment.collect(maker.prefix, {})
+    assert result.version("trl") == "1.9.2"
+    refused = "many links lead to this file"
+    if kind == "modules":
+        assert any(refused in entry.problem for entry in result.entry_points)
+    else:
+        assert refused in {reason for _, reason in result.unread}

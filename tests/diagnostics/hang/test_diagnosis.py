@@ -335,14 +335,14 @@ def with_many(kind):
     """Return a snapshot with thousands of descriptors, semaphores or locks."""
     loop = StackFrame("/usr/lib/python3.11/asyncio/base_events.py", "_run_once", 1)
     semaphore = StackFrame("/usr/lib/python3.11/multiprocessing/synchronize.py", "__enter__", 1)
-    count, pids = 10_000, range(10, 1034)
+    count, pids = 20_000, range(10, 1034)
     if kind == "connections":
         fds = tuple(Descriptor(n, "tcp", n) for n in range(count))
         sockets = tuple(Socket(n, "tcp", "1.1.1.1:1", "1.1.1.2:1", "ESTABLISHED") for n in range(count))
         epoll = {"syscall": "epoll_wait", "waits_fds": (1,)}
         return Snapshot((sleeping(7, 1, loop, thread=epoll, fds=fds),), sockets, seconds=2.0)
     if kind == "ends of a pipe":
-        fds = tuple(Descriptor(n, "pipe", 1) for n in range(2 * count))
+        fds = tuple(Descriptor(n, "pipe", 1) for n in range(count))
         frame = StackFrame("/job/a.py", "main", 1, "sleep")
         process = sleeping(7, 1, frame, thread={**ASLEEP, "asleep_s": 0.1}, fds=fds, io_moved=True)
         return Snapshot((process,), seconds=2.0)
@@ -358,7 +358,7 @@ def with_many(kind):
         )
     frame, fds = StackFrame("/opt/filelock/_api.py", "acquire", 1), (Descriptor(1, "file", 2),)
     flock = {"syscall": "flock", "waits_fds": (1,)}
-    locks = tuple(Lock(1, 10, "FLOCK") for _ in range(2 * count))
+    locks = tuple(Lock(1, 10, "FLOCK") for _ in range(count))
     return Snapshot(
         tuple(sleeping(pid, 1, frame, thread=flock, fds=fds) for pid in pids), locks=locks, seconds=2.0
     )
