@@ -10,6 +10,7 @@ import errno
 import importlib
 import importlib.util
 import io
+import math
 import os
 import runpy
 import sys
@@ -62,6 +63,20 @@ SITUATIONS = (
     ("versions to choose", "versions"),
     ("a code or an error message", "explain SCH001"),
 )
+
+
+class Seconds(click.FloatRange):
+    """Seconds of an option: at most a million, above 0 unless `zero` allows 0."""
+
+    def __init__(self, *, zero: bool = False) -> None:
+        super().__init__(min=0, max=1e6, min_open=not zero)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse NaN, too, which compares false with both bounds."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("nan is not a number of seconds", param, ctx)
+        return number
 
 
 class Command(click.Command):

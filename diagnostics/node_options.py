@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from diagnostics.cli import Seconds
 from diagnostics.collect.ray_nodes import query_ray
 from diagnostics.collect.remote import LIMIT_S, Member, Program, RemoteError, query_hosts, read_hosts
 
@@ -51,7 +52,7 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
             help="Python on the hosts (default: python3). With --ray: a local Python that has Ray.",
         ),
         click.option(
-            "--node-limit", type=float, default=LIMIT_S, show_default=True, metavar="SECONDS",
+            "--node-limit", type=Seconds(), default=LIMIT_S, show_default=True, metavar="SECONDS",
             help="Time limit for each host.",
         ),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
 from diagnostics.audit.results import Audit, NotAvailableError, shareable
 from diagnostics.audit.watch import Watch
-from diagnostics.cli import Command
+from diagnostics.cli import Command, Seconds
 from diagnostics.findings import INCOMPLETE
 from diagnostics.output import progress, text_filters
 
@@ -56,7 +56,7 @@ _PATH = click.Path(path_type=Path)
     "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow, until Ctrl-C."
 )
 @click.option(
-    "--idle", type=click.FloatRange(min=0), metavar="S", help="With --watch: end after S seconds of silence."
+    "--idle", type=Seconds(zero=True), metavar="S", help="With --watch: end after S seconds of silence."
 )
 @click.option(
     "--tokens",
@@ -68,7 +68,8 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.001, 86400),
+    type=Seconds(),
+    metavar="SECONDS",
     default=60.0,
     show_default=True,
     help="Time limit of one call to the server, in seconds.",

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from diagnostics import UserError
-from diagnostics.cli import Command
+from diagnostics.cli import Command, Seconds
 from diagnostics.collect.remote import Answer, NodeError, Program
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.hang import watch
@@ -31,18 +31,11 @@ from diagnostics.output.redact import mask
 from diagnostics.output.report_output import ReportOptions, print_report
 
 FORMATS = ("terminal", "json", "markdown")
-MAX_SECONDS = 1e6
-
-
-def _positive(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
-    if not 0 < value <= MAX_SECONDS:  # NaN is neither
-        raise click.BadParameter(f"{value:g}: expected seconds above 0, at most {MAX_SECONDS:.0f}")
-    return value
 
 
 def _seconds_option(name: str, default: float, text: str) -> Callable[..., Any]:
     return click.option(
-        name, type=float, callback=_positive, default=default, show_default=True, metavar="SECONDS", help=text
+        name, type=Seconds(), default=default, show_default=True, metavar="SECONDS", help=text
     )
 
 
