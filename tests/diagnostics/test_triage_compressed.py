@@ -43,10 +43,13 @@ def run(run_triage):
         (TAR, "tar archive"),
         (gzip.compress(TAR, mtime=0), "binary"),
         (b"PK\x03\x04" + FAILURE, "a zip, which is not unpacked here"),
-        (gzip.compress(FAILURE)[:-20], "cut off"),
+        (gzip.compress(FAILURE, mtime=0)[:-20], "cut off"),
         (b"\x1f\x8b is no archive", "cannot be read"),
     ],
-)
+    ids=[
+        "program", "zeros", "all bytes", "bytes 255", "zstd", "lz4", "xz", "tar", "tar.gz", "zip", "cut gzip", "no gzip"
+    ],
+)  # fmt: skip
 def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message):
     (tmp_path / "a.log").write_bytes(data)
     code, document = run(tmp_path / "a.log")
