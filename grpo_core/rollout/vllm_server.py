@@ -35,7 +35,7 @@ from grpo_core.types import Completion, Request, SamplingParams
 
 _CLEAN_UP_S = 5
 _CONCURRENT = 64  # calls at one time; vLLM batches them
-_UNKNOWN = 2**31  # size of the vocabulary, which only the server knows and checks
+_UNKNOWN = 2**31  # size of the vocabulary of a model whose files can't be read
 _UPDATING = "grpo-core: an update is under way, or has failed"
 
 
@@ -204,8 +204,10 @@ class VllmServerEngine:
             raise EngineError(f"{place}: the engine is closed")
         if self._mark == _UPDATING:
             raise EngineError(f"{place}: the last update failed; send the weights again")
-        longest = self._server.max_model_len
-        check_requests(requests, params, engine=self.name, vocabulary=_UNKNOWN, max_model_len=longest)
+        # vLLM 0.31 accepts the first id after the vocabulary.
+        embedding = self._shapes.get("model.embed_tokens.weight", (_UNKNOWN,))
+        longest, vocabulary = self._server.max_model_len, embedding[0]
+        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         check_temperature(params, self.name)
 
 
