@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import Config, ConfigError, RecordError
-from grpo_core.errors import escape, not_installed
+from grpo_core.errors import describe_missing_module, escape
 
 Answer = Callable[[str], None]
 _PROGRAM = "python -m grpo_core"
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
         except Exception as error:  # noqa: BLE001 - a bug of this program: its traceback, and exit code 2
-            code, outcome, text = 2, "error", not_installed(error)
+            code, outcome, text = 2, "error", describe_missing_module(error)
             if not text:
                 print(escape(traceback.format_exc()), file=sys.stderr)
                 text = f"{type(error).__name__}: {error}"
@@ -152,14 +152,14 @@ def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
 
 def _load(arguments: list[str], *, serving: bool = False) -> Config:
     """Read the settings and check the folders that they name; a server needs neither warnings nor this check."""
-    from grpo_core.rules import check_folders
+    from grpo_core.rules import check_model_folder
     from grpo_core.settings import load
 
     has_file = bool(arguments) and not arguments[0].startswith("--")
     path, overrides = (Path(arguments[0]), arguments[1:]) if has_file else (None, arguments)
     config = load(path, overrides, (lambda _: None) if serving else _print_error)
     if not serving:
-        check_folders(config)
+        check_model_folder(config)
     return config
 
 

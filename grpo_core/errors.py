@@ -16,8 +16,8 @@ _ACTING = re.compile(
 _COMMAND_OF_CI = re.compile(r"##(?=\w{0,32}\[)|(?m:^)[^\S\n]*:(?=:)")
 
 
-def not_installed(error: Exception) -> str:
-    """Return what to install for a missing module; empty for any other error and for our own modules."""
+def describe_missing_module(error: Exception) -> str:
+    """Return advice to install a missing module; empty for any other error and for our own modules."""
     cause: BaseException | None = error
     # transformers raises an error without a module's name; the error that caused it has the name.
     while isinstance(cause, ModuleNotFoundError) and not cause.name:

@@ -1,4 +1,4 @@
-"""Check a configuration: refuse options that contradict each other, and name options without effect."""
+"""Check a configuration: refuse invalid values and options that contradict each other; yield options without effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grpo_core.config import LOOPBACK, Config, ConfigError
 
 
 def check(config: Config, sources: Mapping[str, str]) -> None:
-    """Refuse options that contradict each other.
+    """Refuse invalid values and options that contradict each other.
 
     Args:
         config: The configuration.
@@ -26,7 +26,7 @@ def check(config: Config, sources: Mapping[str, str]) -> None:
         raise ConfigError(f"{', '.join(settings)}: {fix}")
 
 
-def check_folders(config: Config) -> None:
+def check_model_folder(config: Config) -> None:
     """Refuse a model folder that does not exist, before anything heavy is imported.
 
     Raises:

@@ -45,7 +45,7 @@ class InapplicableError(Exception):
 class UpstreamFailureError(Exception):
     """Raised in place of an exception of upstream's code, as data, because it may come from another process.
 
-    Such a failure is a result of the attempt, of whatever class the exception was.
+    The failure counts as a result of the attempt, whatever the class of the exception is.
 
     Args:
         kind: Name of the exception's class.
@@ -174,7 +174,7 @@ class TriedMitigation:
         name: Name in the known issue's entry and in the option `--mitigation`.
         about: The change, in one line.
         helps: Triggers against which the mitigation is recorded to help.
-        fails: Triggers against which the mitigation is recorded not to help; it is not tried with other triggers.
+        fails: Triggers against which it is recorded not to help. With triggers in neither list it is not tried.
         recommended: Where users or maintainers recommend the mitigation; empty if no such place is known.
     """
 

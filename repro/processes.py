@@ -49,7 +49,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants(spared: Collection[int] = ()) -> None:
-    """Kill the descendants of this process except those in `spared` and their children; wait until they are gone.
+    """Kill the descendants of this process except those in `spared` and their descendants; wait until they are gone.
 
     After `adopt_orphans` this includes orphans, because they become children of this process.
     """

@@ -1,4 +1,4 @@
-"""Render the list of repros and the results of a run as text and as JSON; escape control characters for output."""
+"""Render the results of a run as text and JSON, and the list of repros as JSON; escape control characters."""
 
 from __future__ import annotations
 

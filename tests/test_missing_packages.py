@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from grpo_core.errors import not_installed
+from grpo_core.errors import describe_missing_module
 from tests.case_files import each_case, read_cases
 from tests.documents import ROOT
 from tests.processes import run_python
@@ -59,5 +59,8 @@ def test_missing_module_of_another_package_is_named():
     """If an error of transformers has no module name, the name is taken from its cause."""
     error = ModuleNotFoundError("Could not import module 'LlamaConfig'.")
     error.__cause__ = ModuleNotFoundError("No module named 'safetensors'", name="safetensors")
-    assert not_installed(error) == "safetensors is not installed here: pip install 'grpo-doctor[train]'"
-    assert not_installed(ModuleNotFoundError("of nothing")) == ""
+    assert (
+        describe_missing_module(error)
+        == "safetensors is not installed here: pip install 'grpo-doctor[train]'"
+    )
+    assert describe_missing_module(ModuleNotFoundError("of nothing")) == ""

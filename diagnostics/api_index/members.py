@@ -42,7 +42,7 @@ def find_member(
 
 
 def inherited_use(use: Use, package: str) -> tuple[Use, str]:
-    """Return a member or an argument as a use of the package whose class defines it, which may be a base class's.
+    """Return (use, package) for the class that defines a member or argument: the class itself, or a base class of it.
 
     The fields of TRL's GRPOConfig that transformers' TrainingArguments defines depend on the release of transformers.
     """

@@ -14,7 +14,7 @@ from diagnostics.api_index.extract import Facts
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Definition, Surface, parse_signature
 
-# Where the options of a command are declared: fields of a class, or the argparse options of a module.
+# Classes whose fields are the options of a command; _MODULES below has the modules and files that declare options.
 _CLASSES = {
     "trl": (("trl.trainer.grpo_config", "GRPOConfig"), ("trl.trainer.model_config", "ModelConfig")),
     "ms-swift": (("swift.llm.argument.rlhf_args", "RLHFArguments"), ("swift.arguments", "RLHFArguments")),
@@ -109,7 +109,7 @@ def _choices(release: Release, option: str, companion: int = 0) -> tuple[str, ..
 
 
 def wanted_type(release: Release, option: str, data: object) -> str:
-    """Return what an option takes in words, if a command's parser cannot convert a word to it; else "".
+    """Return the expected type in words, such as "a whole number", if the option rejects the value; else "".
 
     >>> release = Release("trl", "1.16.0")
     >>> wanted_type(release, "num_generations", "eight"), wanted_type(release, "beta", 0.04)

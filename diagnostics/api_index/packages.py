@@ -48,7 +48,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     same_release_as: str = ""
 
     def includes(self, path: str) -> bool:
-        """Return whether a file is read: a module (`.py`, `.so`), a stub, or a YAML file in a folder config."""
+        """Return whether a file is read: a module (`.py`, `.so`), stub or YAML config outside of left-out folders."""
         is_other = path in self.stubs or (self.configs and "/config/" in path and path.endswith(".yaml"))
         top = path.removesuffix(".py").partition("/")[0]
         return (

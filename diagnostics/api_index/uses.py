@@ -57,8 +57,8 @@ class Use:
     keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule` (a rule
     of rules.toml that a release breaks; only the contract layer makes it),
     `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it),
-    `positional` (a call with a number of positional arguments) and `without` (a call without an argument), which only
-    errors have, or `arm` (an arm of a `try` without a use)."""
+    `positional` (a call with a number of positional arguments) or `without` (a call without an argument), both from
+    error messages only, or `arm` (an arm of a `try` without a use)."""
     module: str
     """The module that the name is imported from."""
     name: str
@@ -111,7 +111,7 @@ def collect_uses(text: str, file: str, packages: Collection[str]) -> list[Use]:
     """Return the uses of some packages, given by module name, in the text of one file.
 
     Raises:
-        SyntaxError: The file cannot be parsed.
+        SyntaxError: The file cannot be parsed, or has too many uses.
     """
     tree = parse_source(text)
     walk = _Walk(file, packages)

@@ -118,7 +118,7 @@ class Curves:
             start -= 1
         return Episode(rows[start:])
 
-    def ends(self, name: str) -> tuple[float, float]:
+    def first_and_last_level(self, name: str) -> tuple[float, float]:
         """Return the median of a metric in the first and the last eighth of the run; zeros if the run is short."""
         values = self.column(name)
         part = max(3, len(values) // 8)
@@ -209,7 +209,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
 
 
 def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = ()) -> Result:
-    """Check that the run has enough reward signal to be checked; without it no audit of a run is clean.
+    """Check that the metrics suffice to decide whether the run learns; without them no audit of a run is clean.
 
     Args:
         series: Metrics of the run.
@@ -222,7 +222,7 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
     if steps < MIN_STEPS:
         need = "reward with reward_std, grad_norm or zero-spread share of {least} steps or more; there are {count}"
         return skipped("learning", "want_reward", need, decisive=True, least=MIN_STEPS, count=steps)
-    count, (first, last) = len(best.column("reward")), best.ends("reward")
+    count, (first, last) = len(best.column("reward")), best.first_and_last_level("reward")
     text = "reward went from {first:.3g} to {last:.3g} in {count} logged steps"
     facts = [note("reward", text, first=first, last=last, count=count)]
     if flat := best.column("all_alike"):
@@ -357,7 +357,7 @@ def _truncation(curves: Curves) -> Result | None:
     episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
     if episode is None or not episode.open:
         return None
-    first, last = curves.ends("length")
+    first, last = curves.first_and_last_level("length")
     is_grown = last > 2 * max(1.0, first)
     growth = f"; mean length grew from {first:.0f} to {last:.0f} tokens" if is_grown else ""
     options |= {"growth": growth, "share": stats.median([row.values["capped"] for row in episode.rows])}
@@ -409,7 +409,7 @@ _SHIFTS: tuple[tuple[str, str, str, str, Callable[..., bool], Callable[..., bool
 def _shifts(curves: Curves) -> Iterator[Result | None]:
     """Find metrics that left the level of the run's start and did not return."""
     for name, kind, causes, message, is_fault, holds in _SHIFTS:
-        first, last = curves.ends(name)
+        first, last = curves.first_and_last_level(name)
         if is_fault(first, last):
             late = curves.departure(name, partial(holds, first, last))
             yield curves.report(late, f"curves/{kind}", message, name, causes=causes, first=first, last=last)
@@ -464,7 +464,7 @@ def _reward_collapse(curves: Curves) -> Result | None:
 
 def _evaluation_falls(curves: Curves) -> Result | None:
     """Find an evaluation reward that falls clearly below its best while the training reward rises."""
-    values, (first, last) = curves.column("eval_reward"), curves.ends("reward")
+    values, (first, last) = curves.column("eval_reward"), curves.first_and_last_level("reward")
     if len(values) < 5 or last <= first:
         return None
     smooth = [stats.median(values[index : index + 3]) for index in range(len(values) - 2)]

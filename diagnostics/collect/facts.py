@@ -1,4 +1,4 @@
-"""Collect the facts that the static tier checks, about an environment and its machine, as one JSON document."""
+"""Collect facts about an environment and its machine as one JSON document, for the checks of doctor's static tier."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Facts:
     machine: Machine
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document."""
+        """Return the facts as JSON data, with the name of the schema."""
         return {"schema": SCHEMA, **asdict(self)}
 
 

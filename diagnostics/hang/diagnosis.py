@@ -153,7 +153,7 @@ def _asks_its_user(index: JobIndex, blocker: RootBlocker) -> bool:
 def _blocker_order(
     index: JobIndex, blocker: RootBlocker, waiting: int
 ) -> tuple[int, int, int, bool, bool, int]:
-    """Return a blocker's sort key: strongest level first, then most waiting processes, then the longest chain."""
+    """Return a blocker's sort key: level, observed, most waiting processes, specific cause, no launcher, chain."""
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = LEVELS.index(blocker.level)
     if blocker.cause in ("native", "poll") and level == 2:

@@ -1,4 +1,7 @@
-"""Find the root blocker of a process in the wait graph, and its cause: a cycle, or a process without an edge."""
+"""Find the root blocker of a process in the wait graph, and the cause.
+
+A root blocker is a cycle, a process that waits for no other, or ranks in another collective than the rest.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LONG_SLEEP_S = 10.0
 LOCAL_ADDRESSES = (
     "localhost", "127.", "0.0.0.0", "::1", "[::1]", "[::]", "::ffff:127.", "[::ffff:127.",  # noqa: S104 - compared
 )  # fmt: skip
-"""Beginnings of addresses, with or without a port, that mean another machine on each host."""
+"""Prefixes of addresses, with or without a port, that mean the local machine, a different one on each host."""
 
 
 @dataclass(frozen=True)

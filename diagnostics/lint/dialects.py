@@ -1,6 +1,7 @@
 """Load the dialects: the `[lint]` table of each framework's TOML file, with its option names, defaults and commands.
 
-Functions find the dialect of a command (`Launch.matches`), of a config file and of a script.
+Methods decide whether a command, a config file or a script belongs to a dialect: `Launch.matches`,
+`Dialect.describes_file` and `Dialect.has_marks`.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ class Launch:
     rest: tuple[str, ...] = ()
 
     def matches(self, start: Start) -> bool:
-        """Return whether this launch is a certain way to start a framework."""
+        """Return whether this launch starts a framework in the way that `start` describes."""
         if self.program:
             return self.program == start.program and self.verb in start.verbs
         pattern, name = (start.module, self.module) if self.module else (start.script, self.script)

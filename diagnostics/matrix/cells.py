@@ -253,8 +253,8 @@ class _Reader:
 
     def _breadth(self, table: Mapping[str, Any]) -> Breadth:
         breadth: Breadth = self.source.convert(("breadth",), table, Breadth, _FORMS)
-        of_pairs = [name for name, layer in self.layers.items() if layer.of_pairs]
-        self._check_names([rule.layer for rule in breadth.expect], of_pairs, ("breadth", "expect"))
+        for_generated_cells = [name for name, layer in self.layers.items() if layer.for_generated_cells]
+        self._check_names([rule.layer for rule in breadth.expect], for_generated_cells, ("breadth", "expect"))
         return breadth
 
     def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:

@@ -63,7 +63,7 @@ class Job:
 
 def run_command(job: Job) -> int:
     """Run the layers that are due, print the table and write the reports."""
-    select_layers(job)
+    select_cells_and_layers(job)
     if job.options["list"]:
         return list_cells(job)
     grid = run_due(job)
@@ -73,7 +73,7 @@ def run_command(job: Job) -> int:
 
 def lock_command(job: Job) -> int:
     """Update or check the committed locks; print the locks that are missing, stale or could not be made."""
-    select_layers(job)
+    select_cells_and_layers(job)
     if job.options["check"]:
         problems = locks.check_locks(job.context, job.context.matrix.cells)
     else:
@@ -87,7 +87,7 @@ def lock_command(job: Job) -> int:
 def report_command(job: Job) -> int:
     """Write the reports from the store."""
     merge_stores(job)
-    select_layers(job)
+    select_cells_and_layers(job)
     print(write_reports(report_folder(job), job.stored_grid()))
     return 0
 
@@ -116,7 +116,7 @@ def open_job(options: dict[str, Any]) -> Job:
     return Job(options, Context(matrix, Store(folder.resolve()), programs=options["programs"].resolve()))
 
 
-def select_layers(job: Job) -> None:
+def select_cells_and_layers(job: Job) -> None:
     """Choose cells and layers: those that the options name, or those of the profile.
 
     The default profile of `run` is `quick`, that of other commands `full`. For cells that the options name, all layers

@@ -1,4 +1,4 @@
-"""Print the progress of a matrix run on standard error: lines with the elapsed time, such as results."""
+"""Print the progress of a matrix run on standard error: results and notes, each in a line with the elapsed time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Progress:
     def __init__(self) -> None:
         self._start = time.monotonic()
 
-    def finished(self, result: LayerResult, remaining: int) -> None:
+    def print_result(self, result: LayerResult, remaining: int) -> None:
         """Print a result and the number of remaining layers."""
         question, seconds = result.question, result.event.seconds if result.event else 0.0
         words = (f"{question.cell.id} {question.layer.name}:", verdict_text(result.judgement), *result.codes)

@@ -72,7 +72,7 @@ class Run:
         self.context.store.append(event)
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
-        self.progress.finished(self.grid.cell_row(event.cell).layers[event.layer], remaining)
+        self.progress.print_result(self.grid.cell_row(event.cell).layers[event.layer], remaining)
 
     def _run_light(self, questions: Sequence[Question]) -> None:
         """Run questions of light layers in threads, sorted so that successive ones share parsed source."""

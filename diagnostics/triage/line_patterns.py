@@ -1,4 +1,4 @@
-"""Patterns of log lines that matter besides signatures: releases, frameworks, errors, torchrun's table of failed ranks.
+"""Patterns of log lines that triage reads besides signatures: releases, frameworks, errors, the first failed rank.
 
 `ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log.
 """

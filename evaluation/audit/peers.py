@@ -122,10 +122,10 @@ def mismatch_metrics(folder: Path, served: str, wrong: ServerFaults) -> dict[str
         rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
         engine_side += values
         trainer_side += rows.gather(1, torch.tensor([ids]).T)[:, 0].tolist()
-    return mismatch(engine_side, trainer_side)
+    return compute_mismatch(engine_side, trainer_side)
 
 
-def mismatch(engine: list[float], trainer: list[float]) -> dict[str, float]:
+def compute_mismatch(engine: list[float], trainer: list[float]) -> dict[str, float]:
     """Compute the mismatch metrics of prime-rl, NeMo-RL, verl and TRL from log-probs of engine and trainer."""
     differences = [b - a for a, b in zip(engine, trainer, strict=True)]
     ratios = [math.exp(max(-20.0, min(20.0, difference))) for difference in differences]
@@ -142,7 +142,7 @@ def mismatch(engine: list[float], trainer: list[float]) -> dict[str, float]:
 
 
 def alarming_gates(metrics: dict[str, float]) -> set[str]:
-    """Return the thresholds that are exceeded.
+    """Return the trainers of GATES whose threshold raises an alarm.
 
     prime-rl: mismatch KL of at least 0.01. NeMo-RL: multiplicative error above 1.05. verl: mean importance weight
     outside 0.5 to 2, or relative effective sample size below 0.3.

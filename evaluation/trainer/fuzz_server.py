@@ -119,7 +119,7 @@ def fit_to_model(value, name=""):
 
 
 def fuzz_operation(operation, kind, examples, session, counts) -> None:
-    """Send requests of a kind to one operation: allowed, `folded` (fitted to the model) or forbidden."""
+    """Send requests of a kind to one operation: `allowed`, `fitted` (to the model) or `forbidden`."""
     mode = GenerationMode.NEGATIVE if kind == "forbidden" else GenerationMode.POSITIVE
 
     @seed(counts.count)
@@ -171,7 +171,7 @@ def fuzz_uploads(server, examples, session, counts) -> None:
 def fuzz(server, request_count) -> tuple[ResponseCounts, list[float]]:
     """Send all requests in five parts; return the counts, and the memory after each part.
 
-    In the first part every operation is used once, so memory must not grow after it.
+    The first part already uses every operation, so memory must not grow after it.
     """
     counts, session, memory = ResponseCounts(), requests.Session(), []
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")

@@ -1,6 +1,7 @@
 """Define dialects: the GRPO losses of other trainers, expressed as settings of ours.
 
-A dialect describes one loss of one released version, otherwise with that release's defaults. *Executed* means that a
+A dialect describes one loss of one released version, with that release's defaults, or with those of the example config
+that the comment on the release names. *Executed* means that a
 test of this project runs the upstream code on the same numbers; *read* means that only its source was read.
 
 >>> dialect("verl-0.9.1/grpo").loss.dual_clip
@@ -25,7 +26,7 @@ class Dialect:
 
     Attributes:
         release: The trainer's package and its release: project-version.
-        form: The other trainer's name for this loss.
+        form: Name of the loss: the other trainer's name, or ours if it has none, such as `dapo-standard`.
         settings: The keys of `LossConfig` that differ from our defaults.
     """
 
@@ -78,8 +79,8 @@ _NEMO_RL: Settings = {"advantage_epsilon": 1e-6, "kl_coefficient": 0.01, "kl_imp
 _RELEASES: dict[str, tuple[Settings, dict[str, Settings]]] = {
     # Executed: trl/trainer/grpo_trainer.py: GRPOTrainer._compute_loss, _generate_and_score_completions. bnpo's token
     # count is a micro-batch's, and changes with how a step is split. A completion that no reward function scored is
-    # left out of its group. The entropy bonus is a mean over tokens whatever the loss_type, ours weighs as the loss
-    # does: the same for dapo. Not expressed: vespo, the adaptive coefficient, the entropy and off-policy masks,
+    # left out of its group. The entropy bonus is a mean over tokens for every loss_type; ours is weighted like the
+    # loss, equal for dapo only. Not expressed: vespo, the adaptive coefficient, the entropy and off-policy masks,
     # normalize_then_sum.
     "trl-1.16.0": (_TRL, {**_LOSS_TYPES, "luspo": {"aggregation": "sequence_sum"}}),
     # Executed, the same functions. bnpo as in 1.16.0.

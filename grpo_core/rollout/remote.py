@@ -1,4 +1,4 @@
-"""Implement the engines that sample on grpo_core's own rollout server, running or as a child process of the trainer.
+"""Implement the engines that sample on grpo_core's own rollout server: a running one or the trainer's child process.
 
 `engine_for` connects to a running server, which may also be `vllm serve`.
 """
@@ -163,7 +163,7 @@ class ProcessEngine(RemoteEngine):
 def engine_for(
     options: RolloutConfig, host: str, port: int, folder: Path, *, token: str | None = None
 ) -> Engine:
-    """Return the engine for the server at an address, which must take weights and seeds.
+    """Return the engine for the server at an address; the server must accept weights and seeds.
 
     Args:
         options: Settings; only `server`, `sync` and `timeout_s` are used.

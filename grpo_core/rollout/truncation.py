@@ -1,4 +1,4 @@
-"""Compute the sampling distribution: repetition penalty, temperature, top-k, top-p and min-p.
+"""Compute the distribution that tokens are sampled from: apply repetition penalty, temperature, top-k, top-p and min-p.
 
 The order is that of transformers. vLLM applies min-p before top-p, so settings with both are refused.
 """
@@ -47,7 +47,7 @@ class SamplingDistribution:
         return logits
 
     def append(self, id_B: torch.Tensor) -> None:
-        """Count these sampled ids as seen."""
+        """Add these sampled ids to the seen ids, which the repetition penalty applies to."""
         if self._seen_BV is not None:
             self._seen_BV.scatter_(1, id_B[:, None], True)
 

@@ -33,9 +33,9 @@ _USABLE = 0.98
 class VllmEngine:
     """Engine that samples with vLLM in the calling process.
 
-    Every call of vLLM goes through `_exclusive`, which refuses a second call at the same time, because vLLM's `step()`
-    has no lock (SCH001 is caused by two callers); only `Stepper` calls it. A call that was interrupted leaves requests
-    or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
+    Sampling and weight updates go through `_exclusive`, which refuses a second call at the same time, because vLLM's
+    `step()` has no lock (SCH001 is caused by two callers); only `Stepper` calls it. A call that was interrupted leaves
+    requests or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
 
     A sample depends only on the request, up to rounding: in another batch the kernels add in another order, which
     changes log-probs in the seventh digit and could change a sampled token on a near tie.

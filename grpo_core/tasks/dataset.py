@@ -27,8 +27,8 @@ class DataSet:
 
     Attributes:
         rows: For each row: token ids, other columns, and the prompt as in the data set.
-        dropped: Rows over the limit that were left out.
-        truncated: Rows over the limit that lost their first tokens.
+        dropped: Number of rows over the limit that were left out.
+        truncated: Number of rows over the limit that lost their first tokens.
     """
 
     def __init__(self, config: Config, tokenizer: Any, key: str, path: str, split: str) -> None:
@@ -185,7 +185,7 @@ class ShippedTask:
         self._options, self._tokenizer, self._seed = config.task, tokenizer, config.train.seed
 
     def batch(self, number: int | str, count: int) -> list[Prompt]:
-        """Return a batch, a function of the seed and the number alone; so the same in every mode.
+        """Return `count` prompts; they depend only on the settings and the number, so they are equal in every mode.
 
         Args:
             number: The rollout's number, or a name such as "eval" for rows disjoint from those of training.

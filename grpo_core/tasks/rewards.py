@@ -61,7 +61,7 @@ class RewardSet:
 
         Returns:
             For each completion the weighted sum plus the penalty, and the scores by function before weights (None
-            where a function returned None).
+            where a function returned None), with the penalty as `overlong`.
 
         Raises:
             ConfigError: A function needs a column that the rows don't have.
@@ -237,7 +237,7 @@ class Scorer:
         self._filter_overlong = config.sampling.overlong_filter
 
     def groups(self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Group]:
-        """Build one group per prompt.
+        """Score the completions, and build one group of samples per prompt.
 
         Args:
             prompts: The prompts.

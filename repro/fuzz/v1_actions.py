@@ -18,8 +18,8 @@ _MOST_HALF_STEPS = 1000  # to drain the engine: far more than these requests can
 class V1Actions(EngineActions):
     """Actions on a small V1 engine.
 
-    With `chunked` a step computes at most a third of the longest sequence; with `tiny_cache` the KV cache has room for
-    one sequence of maximum length, instead of for all. A half-step is one `schedule` or one `update` of the engine.
+    With `chunked` a step computes at most LIMIT / 3 tokens. With `tiny_cache` the KV cache has room for one sequence of
+    maximum length, otherwise for all. A half-step is one `schedule` or one `update` of the engine.
     """
 
     about = (

@@ -43,7 +43,7 @@ whole_engine.repro("NUM002", nucleus, recommended={"neutral_sampling": "huggingf
 
 
 def defaults(mitigation: str | None) -> Tally:
-    """Sample with the engine's own default parameters, like a server for parameters that a request leaves out."""
+    """Sample with the defaults that the engine reads from the model's folder (generation_config.json)."""
     policy = whole_engine.model(0)
     folder = whole_engine.save(policy, {"repetition_penalty": 1.3})
     options = {"generation_config": "vllm"} if mitigation == "generation_config_vllm" else {}

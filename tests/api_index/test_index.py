@@ -1,4 +1,7 @@
-"""The API index of two small packages is built, answers name look-ups, compares releases and explains import errors."""
+"""The API index is built, looks names up, compares releases and explains import errors; hostile archives are refused.
+
+Most tests use an index of two small packages, the others the index in the wheel.
+"""
 
 from __future__ import annotations
 
@@ -554,7 +557,7 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
 
 @pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["headline"])
 def test_class_is_found_by_its_name(make_index, case):
-    """An error names a class without its module, and no other package uses the missing member."""
+    """A class that an error names without its module is found, although no other package uses the missing member."""
     make_index(*case["releases"])
     assert explain_missing(case["message"]).headline == case["headline"]
 
@@ -727,7 +730,7 @@ def test_release_of_any_indexed_package_is_read_from_the_log(tmp_path):
     assert "The installed huggingface-hub 0.23.5 is too old." in finding["detail"]
 
 
-def test_index_comes_before_an_entry_about_options_in_general(tmp_path):
+def test_index_explanation_precedes_the_general_option_issue(tmp_path):
     finding = triage_first_finding(
         tmp_path / "run.log",
         "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'top_p'\n",

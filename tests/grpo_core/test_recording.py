@@ -1,4 +1,4 @@
-"""Recorded steps keep every value; damaged records are refused, and a kill leaves complete steps."""
+"""Recorded steps keep every value with a JSON form; damaged records are refused, and a kill leaves complete steps."""
 
 import dataclasses
 import datetime
@@ -64,8 +64,8 @@ def test_logprobs_use_the_narrowest_exact_dtype(tmp_path, config, logprob, dtype
     assert read_step(tmp_path, 1).samples == samples
 
 
-def test_shapes_and_dtypes_are_documented(tmp_path, config):
-    """Each tensor has the dtype and shape of docs/rollout-format.md: M prompts, N samples."""
+def test_tensors_have_the_documented_shapes_and_dtypes(tmp_path, config):
+    """Each tensor has the dtype and shape that docs/rollout-format.md lists; here M = 2 prompts and N = 4 samples."""
     samples, requests = make_step()
     Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
     (path,) = tmp_path.glob("rollouts/*.safetensors")
@@ -111,7 +111,7 @@ def test_columns_without_a_json_form_are_omitted(tmp_path, config):
 
 @pytest.mark.parametrize("change", ["altered", "torn", "gone"])
 def test_damaged_record_is_refused(tmp_path, config, change):
-    """After one changed bit, a missing end or a missing file, the error names the file and the fix."""
+    """After one changed bit, a missing end or a missing file, the error names the file in one line."""
     samples, requests = make_step()
     Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
     (path,) = tmp_path.glob("rollouts/*.safetensors")

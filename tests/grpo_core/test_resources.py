@@ -13,7 +13,7 @@ def make_config(**settings) -> Config:
 
 
 def make_split(mode, train, rollout, port=0) -> Config:
-    """Return settings of a division of devices."""
+    """Return settings with these devices for trainer and engine."""
     return make_config(rollout__mode=mode, train__device=train, rollout__device=rollout, rollout__port=port)
 
 
@@ -46,7 +46,7 @@ def test_valid_device_splits(split, processes, visible, shared):
     ],
 )
 def test_invalid_device_splits_are_refused(split, processes, visible, message):
-    """The error has the keys, the actual and the expected numbers."""
+    """The error has the key, the number of visible GPUs and the rule that the devices break."""
     with pytest.raises(ConfigError, match=rf"^train.device = .* {visible} GPU\(s\) are visible: .*{message}"):
         check_devices(make_split(*split), processes, visible)
 

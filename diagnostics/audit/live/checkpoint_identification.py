@@ -1,4 +1,4 @@
-"""Identify the weights of the engine: those of the expected checkpoint (P1) or other ones (P3, P4).
+"""Identify the weights of the engine: those of the expected checkpoint, or others (P1, P3, P4 of docs/audit.md).
 
 The engine scores ids chosen by the audit, so sampling parameters and chat templates have no influence. For a small
 model the other checkpoints are computed for all ids; for a large model a few ids can rule them out.
@@ -32,8 +32,8 @@ class Identification:
     """The result of the weight comparison, with values for later checks.
 
     Attributes:
-        result: The result.
-        weights: The weights that the engine computes with; None if unknown.
+        result: The finding about the weights.
+        weights: The weights that the engine computes with (the checkpoint if undecided); None if they are unknown.
         dtype: The dtype that the engine computes in.
         floor: Difference that rounding alone causes.
     """

@@ -54,7 +54,7 @@ def score_sequences(
 
 
 def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos: list[int]) -> list[int]:
-    """Return a prompt longer than a block of the prefix cache, which shares no beginning with other probes."""
+    """Return a prompt of `size` ids for the prefix-cache probe; it shares only `bos` with other probes."""
     if tokenizer is None:
         return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
     ids = tokenizer(" ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)["input_ids"]

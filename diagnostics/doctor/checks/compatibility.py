@@ -1,4 +1,4 @@
-"""Check the installed pair of vLLM and TRL against the compatibility table, and suggest near pairs that work."""
+"""Check the installed pair of vLLM and TRL against the compatibility table, and suggest better pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FAILED_LAYERS = {"fail", "expected_fail", "unresolvable"}
 def compatibility(case: CheckInput) -> Iterator[Finding]:
     """Report an installed pair of vLLM and TRL that is not known to work.
 
-    - CMP902: its run in the matrix failed.
+    - CMP902: in the matrix it failed, or its requirements have no solution.
     - CMP905: it was not run, and by metadata or source it cannot work.
     - CMP901: it was not run, and whether it works is unknown.
     """

@@ -73,7 +73,7 @@ class _ThreadDraft:
         frames = reversed(self.frames) if self.outermost_first else self.frames
         return Thread(self.tid, self.name, tuple(frames), gil=self.gil, active=self.active)
 
-    def is_blocked(self) -> bool:
+    def is_usable(self) -> bool:
         monitors = any(_MONITORS.search(frame.function) for frame in self.frames)
         return bool(self.frames) and not self.ends_in_error and not monitors
 
@@ -192,12 +192,12 @@ class StackReader:
         thread.frames.append(frame)
 
     def processes(self) -> list[Process]:
-        """Return the processes that have a blocked thread."""
+        """Return the processes with a usable stack: no traceback of an error, no monitor thread."""
         processes = []
         drafts = [draft for draft in self._drafts if draft.threads]
         for number, draft in enumerate(drafts, start=1):
             pid = draft.pid or (self._pid if self._pid and len(drafts) == 1 else number)
-            threads = [thread.thread() for thread in draft.threads if thread.is_blocked()]
+            threads = [thread.thread() for thread in draft.threads if thread.is_usable()]
             if threads:
                 role = "process" if draft.rank is None else "trainer"
                 marked = tuple(_with_main(threads))

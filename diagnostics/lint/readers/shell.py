@@ -374,7 +374,7 @@ class _ScriptReader:
         return True
 
     def _source(self, word: Word) -> None:
-        """Run `source FILE`, whose variables become the script's own."""
+        """Walk over the file of `source FILE` in the script's scope, or note that it could not be read."""
         if _ACTIVATES.search(word.clean):
             return
         fits = self.sourced < _MAX_NESTED

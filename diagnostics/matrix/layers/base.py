@@ -26,12 +26,12 @@ class Layer:
     """Layers that must have passed."""
     heavy: bool = True
     """Whether the layer runs in the cell's environment; all light layers run before the first heavy layer."""
-    of_pairs: bool = False
+    for_generated_cells: bool = False
     """Whether the layer also runs for generated cells."""
     trainers: tuple[str, ...] = ()
     """Trainers whose cells may have the layer; empty for all."""
     solves: bool = False
-    """Whether the layer resolves the declared requirements: a pair that the metadata forbids must have no solution."""
+    """Whether the layer resolves the declared requirements; a pair that the metadata forbids has no solution."""
     inputs: Callable[[Context, Cell], Mapping[str, str]] = lambda _context, _cell: {}
     """Function that returns further inputs of the answer, in readable form."""
     program: Callable[[LayerSettings, Cell], Sequence[str]] = lambda _settings, _cell: ()

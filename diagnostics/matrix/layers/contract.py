@@ -254,6 +254,6 @@ LAYERS = (
         check=_check,
         code=(__name__, "diagnostics.api_index"),
         heavy=False,
-        of_pairs=True,
+        for_generated_cells=True,
     ),
 )

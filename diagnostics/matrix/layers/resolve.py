@@ -120,12 +120,12 @@ LAYERS = (
         name="resolve",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
         evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs,
-        code=_CODE, heavy=False, of_pairs=True, solves=True,
+        code=_CODE, heavy=False, for_generated_cells=True, solves=True,
     ),
     Layer(
         name="resolve:today",
         question="Do the declared requirements of this pair have a solution with today's packages?",
         evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs,
-        code=_CODE, heavy=False, of_pairs=True, solves=True,
+        code=_CODE, heavy=False, for_generated_cells=True, solves=True,
     ),
 )  # fmt: skip

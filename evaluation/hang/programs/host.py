@@ -1,7 +1,8 @@
-"""Hang in a selected way, or work, with the processes of one machine and without PyTorch: `python host.py CASE`.
+"""Hang in a selected way, or work, with processes of one machine that use no torch.distributed: `python host.py CASE`.
 
-CASE is the name of a function. Each process prints its role and pid before it hangs. The role `culprit` is that of the
-process that blocks the others; in a deadlock every process has it. A waiting process is a `victim`. Functions whose
+CASE is the name of a function. Each process prints its role and pid before it hangs. The role `culprit` is that of
+each process that `hang` may name: the process that blocks the others, each process of a deadlock, or both ends of a
+lost message. A process that only waits is a `victim`. Functions whose
 name begins with `healthy` do not hang.
 """
 
@@ -70,7 +71,7 @@ def lock_not_given_back() -> None:
 
 
 def queue_nobody_fills() -> None:
-    """The producer ended; the consumer waits for its next item."""
+    """A thread waits for an item of a queue that no thread fills."""
     items: queue.Queue[int] = queue.Queue()
     announce("culprit")
     items.get()
@@ -476,14 +477,14 @@ def uvicorn_blocked() -> None:
 
 
 def event_never_set() -> None:
-    """The thread that should set an event has ended."""
+    """A thread waits for an event that no thread sets."""
     event = threading.Event()
     announce("culprit")
     event.wait()
 
 
 def fork_with_lock() -> None:
-    """A process is forked while a thread owns a lock: in the child the lock has no owner and is never released."""
+    """A process is forked while a lock is taken: in the child nobody can release the lock."""
     lock = threading.Lock()
     threading.Thread(target=lambda: lock.acquire() and healthy_busy, daemon=True).start()
     time.sleep(0.2)
@@ -684,7 +685,7 @@ def healthy_requests() -> None:
 
 
 def healthy_paused_server() -> None:
-    """A server is paused on purpose; its client keeps a connection open and sends no request."""
+    """A server is idle; its client works, keeps a connection open and sends no request."""
 
     def fine() -> dict[str, str]:
         return {}

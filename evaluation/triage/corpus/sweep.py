@@ -1,6 +1,7 @@
 """Transform and cut each log of the corpus with several seeds: `python evaluation/triage/corpus/sweep.py --seeds 5`.
 
-Prints each log whose verdict changes after a transformation or a cut, and counts by transformation. The tests run a
+Prints each log whose verdict changes after a transformation (at most --show) or whose code changes after a cut, and
+counts by transformation. The tests run a
 fixed sample. The exit code is 1 if a verdict changes.
 """
 
@@ -39,7 +40,8 @@ class MemoryLog:
 def state_and_code(rules: Rules, lines: list[str]) -> tuple[str, str]:
     """Return the state and the first code of a log's verdict.
 
-    Verdicts without a failure count as equal, because a transformation can hide the end of the run.
+    The states `clean`, `not_judged` and `hypothesis` count as equal, because a transformation can hide the
+    end of the run.
     """
     verdict = triage([MemoryLog(transforms.join_lines(lines))], rules)
     state = "nothing" if verdict.state in {"clean", "not_judged", "hypothesis"} else verdict.state

@@ -27,7 +27,7 @@ from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, memory_share
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rules import check_folders
+from grpo_core.rules import check_model_folder
 
 TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name
 _MAX_TOKEN = 4096
@@ -62,7 +62,7 @@ def serve(
     token = _required_token(config, allow_unauthenticated=allow_unauthenticated)
     with ExitStack() as stack:
         listener = stack.enter_context(_listen(rollout.host, rollout.port))
-        check_folders(config)
+        check_model_folder(config)
         config = resolve(config)
         prepare = partial(make_deterministic, config.train.threads)
         thread = stack.enter_context(ThreadPoolExecutor(1, "engine", prepare))

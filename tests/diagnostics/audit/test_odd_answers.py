@@ -1,4 +1,4 @@
-"""Answers of a server: its state, long texts, and structures other than vllm serve's, which are a one-line error."""
+"""A server's answers are checked: another structure than vllm serve's is an AuditError, and long texts are cut."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def sampled(**values):
     ],
 )
 def test_answer_of_another_structure_names_the_server(method, arguments, answer):
-    """Nothing but an AuditError leaves a method that reads answers."""
+    """Each method that reads an answer of another structure raises AuditError with the address."""
     with pytest.raises(AuditError, match=r"http://127\.0\.0\.1:1: its answer differs from vllm serve's: "):
         getattr(Server(FakeClient(answer)), method)(*arguments)
 

@@ -1,7 +1,7 @@
 """The conformance suite that every engine must pass.
 
-Each test takes one `engine_case` (see `cases.Case`) and depends on no other test. A capability that an engine reports
-as missing is skipped with the engine's reason; a separate test checks that using it is refused.
+Each test takes one `engine_case` (see `cases.Case`) and depends on no other test. A test of a capability that an
+engine lacks is skipped with the engine's reason; a separate test checks that using the capability is refused.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def test_completion_ends_at_first_stop_id_or_max_tokens(engine_case):
 
 
 def test_stop_id_only_truncates(engine_case):
-    """Tokens before it equal those sampled without stop ids; a stop id at max_tokens counts as `stop`."""
+    """Up to the stop id, the tokens equal those sampled without stop ids. A stop id at max_tokens counts as `stop`."""
     engine_case.require("seeds")
     engine_case.ready()
     batch, params = make_requests(40, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
@@ -253,7 +253,7 @@ def test_stop_id_only_truncates(engine_case):
 
 
 def test_sampling_after_sleep_requires_wake_and_update(engine_case):
-    """Both calls may be repeated, and afterwards the engine samples as before."""
+    """`sleep` and `wake` may be repeated; after wake and update the engine samples as before."""
     engine_case.require("sleep", "update")
     engine = engine_case.ready()
     engine.sleep()

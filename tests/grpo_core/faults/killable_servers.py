@@ -1,8 +1,8 @@
-"""Start rollout servers that can be killed and restarted quickly, and that log every sample with its weights.
+"""Start rollout servers that can be killed and restarted quickly, and that log every sample with hashes of the weights.
 
-All servers are forked from one process that has done the imports. A server's engine is the real one with two wrappers.
-A log records all samples; the trainer's records are compared with it. A switch kills the server in the middle of a
-call, or suspends the engine so that its queue fills.
+All servers are forked from one process that has done the imports. `LoggedEngine` wraps a server's real
+engine. It logs all samples, which are compared with the trainer's records. Its `Switch` kills the server in the middle
+of a call, or suspends the engine so that its queue fills.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Switch:
 
 
 class _KillAfterCalls:
-    """Trace function that sends SIGKILL to its own process after some Python calls."""
+    """Profile function that sends SIGKILL to its own process after some Python calls."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -96,7 +96,7 @@ class _KillAfterCalls:
 
 
 class LoggedEngine:
-    """The real engine of a server, with a log of requests, completions and weights."""
+    """The real engine of a server, which logs requests, completions and hashes of the weights, and obeys the switch."""
 
     def __init__(self, engine, log: Path, switch: Switch) -> None:
         self._engine, self._switch = engine, switch
@@ -106,7 +106,7 @@ class LoggedEngine:
         return getattr(self._engine, name)
 
     def generate(self, requests, params):
-        """Sample, and log the requests, the completions and hashes of the weights."""
+        """Apply the requested action, sample, and log the requests, the completions and hashes of the weights."""
         self._switch.apply_requested_action("generate")
         completions = self._engine.generate(requests, params)
         sys.setprofile(None)
