@@ -24,7 +24,7 @@ from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Increase the number when `extract` or `uses` changes: all sources in the cache are then extracted again.
-_NAMES, _USES = "names.5", "uses.4"
+_NAMES, _USES = "names.6", "uses.4"
 NOT_BUILT = "not built"
 _AT_ONCE = 500
 # Limits on star imports of star imports, and on the names that all of a release bring; more stay unresolved.
@@ -177,8 +177,22 @@ def extract_new(
     return known | {(path, checksum): extracted for path, checksum, extracted in new}
 
 
+def _exported_below(names: Mapping[str, Facts], folders: str) -> Facts:
+    """Return what all modules below these export, as transformers' `define_import_structure` collects it."""
+    starts = tuple(f"{folder}." for folder in folders.removeprefix("import ").split(", ") if folder)
+    # Modular files, from which others are generated, do not count.
+    modules = (
+        (item for item in names if item.startswith(starts) and ".modular_" not in item) if starts else ()
+    )
+    return {
+        name: f"import {module}:{name}"
+        for module in modules
+        for name in names[module].get("__all__", "").split()[1:]
+    }
+
+
 def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
-    """Return the modules that import `*`, and the modules they import from, with the imported names added."""
+    """Return the modules that import `*` or collect names lazily, and those they import from, with the names added."""
     expanded: dict[str, Facts] = {}
     added = 0
 
@@ -194,11 +208,12 @@ def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
 
     def expand(module: str, depth: int = 0) -> Facts:
         nonlocal added
-        if module in expanded or "*" not in names[module]:
+        if module in expanded or not {"*", "*/"} & names[module].keys():
             return expanded.get(module, names[module])
         facts = expanded[module] = dict(names[module])
+        facts = expanded[module] = _exported_below(names, facts.pop("*/", "")) | facts
         outside = []
-        for source in facts.pop("*").removeprefix("import ").split(", "):
+        for source in filter(None, facts.pop("*", "").removeprefix("import ").split(", ")):
             if source not in names or depth > _MOST_STARS_DEEP or added > _MOST_STAR_NAMES:
                 outside.append(source)
                 continue

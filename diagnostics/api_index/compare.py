@@ -170,13 +170,7 @@ class Lookup:
 
     def _call(self, use: Use, definition: Definition) -> str:
         """Return why a call with a number of positional arguments, or without an argument, fails."""
-        *methods, value = use.path
-        signature: Signature | None = None
-        if definition.entry.startswith("def"):
-            signature = parse_signature(definition.entry)
-        elif definition.is_class:
-            method = self.surface.method_signature(definition, methods[0]) if methods else None
-            signature = method if methods else self.surface.constructor(definition)
+        signature, value = self.signature(use, definition), use.path[-1]
         if signature is None:
             self.unfollowed.append((use, f"the parameters of {use.name} are unknown"))
             return ""
@@ -185,6 +179,16 @@ class Lookup:
         if signature.positional is None or int(value) <= signature.positional:
             return ""
         return f"{use.name} takes {signature.positional} positional arguments"
+
+    def signature(self, use: Use, definition: Definition) -> Signature | None:
+        """Return the parameters of the function, method or constructor that a use calls; None if unknown."""
+        if definition.entry.startswith("def"):
+            return parse_signature(definition.entry)
+        if not definition.is_class:
+            return None
+        if len(use.path) > 1:
+            return self.surface.method_signature(definition, use.path[0])
+        return self.surface.constructor(definition)
 
     def _attribute(self, use: Use, definition: Definition) -> str:
         """Follow a path of attributes as far as the types are known from source."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.compare import condition_holds
+from diagnostics.api_index.compare import Lookup, condition_holds
 from diagnostics.api_index.extract import MODEL_TYPES
 from diagnostics.api_index.members import find_member, inherited_use
 from diagnostics.api_index.packages import PACKAGES
@@ -57,6 +57,10 @@ _OPTION_ERRORS = (
     (re.compile(r"\btrain_ppo_ray\S*: error: unrecognized arguments: (?P<options>-.*)"), "openrlhf"),
 )
 _OPTION = re.compile(r"(?<![\w-])(?P<dashes>--?)(?P<name>[A-Za-z][\w.-]*)")
+# The file of the module in an ImportError; Python's own modules and installed packages are in other folders.
+_FILE = re.compile(r"' \((?P<file>[^()]+)\)")
+_INSTALLED_FOLDER = re.compile(r"[/\\](?:site-packages|dist-packages|python3[\w.]*)[/\\]")
+_CALL_REPAIRS = {"without": "Pass it in the call", "positional": "Pass fewer arguments by position"}
 _LONGEST = 2000
 _PROVIDERS = ("vllm", "transformers", "peft", "accelerate", "trl")
 _CALLERS = 3
@@ -94,6 +98,10 @@ class Explanation:
         elsewhere: How to write the argument or option instead; '' if unknown.
         import_check: The module whose import shows why a name is missing that the release has; '' if it has not.
         is_conditional: Whether the name is defined under a condition, such as an optional package that is installed.
+        local_folder: The folder outside of the installed packages from which the module was imported; '' if none.
+        namesake: Another package with a class and method of that name, so that either may be called; '' if none.
+        failing: The releases that may raise the error; empty if any without the name may.
+        call_repair: What to do with the call if no release accepts it.
     """
 
     subject: str
@@ -109,6 +117,10 @@ class Explanation:
     is_decided: bool = True
     import_check: str = ""
     is_conditional: bool = False
+    local_folder: str = ""
+    namesake: str = ""
+    failing: tuple[str, ...] = ()
+    call_repair: str = "Remove it from the call"
 
     @property
     def headline(self) -> str:
@@ -130,6 +142,12 @@ class Explanation:
         else:
             text = f"{self.provider} has {self.subject} {_describe_spans(self.versions, releases)}."
         note = f" {self.elsewhere}" if self.elsewhere else ""
+        if self.local_folder:
+            return f"Python imports {self.local_folder}, which is not where packages are installed. {text}"
+        if self.namesake:
+            return (
+                f"{text} {self.namesake} has one of that name, too: not decided which of the two was called."
+            )
         if self.is_conditional:
             text += " It is defined under a condition, such as an installed optional package."
         return text + self._installed_sentence(releases) + self._calling_sentence() + note
@@ -153,9 +171,10 @@ class Explanation:
             return f" So the one in use is older, or is not {self.provider}{inside}: {show}."
         if self.direction == "too old":
             return f" Releases before {releases[0]} are not in the index. {show} is in use."
-        others = tuple(version for version in releases if version not in self.versions)
+        others = self.failing or tuple(version for version in releases if version not in self.versions)
         side = self.direction or f"one {_describe_spans(others, releases)}"
-        older = f", or older than {releases[0]}" if self.direction == "too new" else ""
+        is_first = self.versions[0] == releases[0]
+        older = f", or older than {releases[0]}" if self.direction == "too new" and is_first else ""
         return f" So the one in use is {side}{older}: {show}."
 
     def _calling_sentence(self) -> str:
@@ -234,7 +253,11 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
             continue
         if use.kind == "registered" and len(versions) == len(_releases(provider)):
             continue  # transformers has no such model type: another package registers it twice
-        direction, changes = _changes(provider, versions, release)
+        subject = use.text
+        if use.kind == "without" and not versions:
+            versions, subject = _with_fewer_required(message, use, provider, missing)
+        failing = tuple(item for item in _releases(provider) if item in {*missing, *undecided} - {*versions})
+        direction, changes = _changes(provider, versions, release, failing)
         changes += [
             change for item in callers if (change := _other_caller(item, installed, caller, direction))
         ]
@@ -246,11 +269,82 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
                 changes = changes if is_own and not release and not is_conditional else []
         model_type = use.path[0] if use.kind == "registered" else ""
         elsewhere = "" if versions else _other_place(use, provider)
-        return Explanation(
-            use.text, provider, versions, callers, release, direction, tuple(changes), model_type, caller, elsewhere,
-            import_check=import_check, is_conditional=is_conditional,
+        explanation = Explanation(
+            subject, provider, versions, callers, release, direction, tuple(changes), model_type, caller, elsewhere,
+            import_check=import_check, is_conditional=is_conditional, failing=failing,
+            call_repair=_CALL_REPAIRS.get(use.kind, Explanation.call_repair),
         )  # fmt: skip
+        return _without_conclusion(explanation, use, message)
     return None
+
+
+def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Explanation:
+    """Return an explanation that concludes no release if other code than the provider's installed one may be meant."""
+    provider = explanation.provider
+    local_folder = _local_folder(message, use.module) if use.kind == "name" else ""
+    namesake = "" if explanation.installed else _find_namesake(use, provider)
+    if local_folder:
+        advice = (
+            f"Start Python where no folder {use.module.partition('.')[0]} shadows the installed package, or rename"
+            f" {local_folder}; if it is a checkout of {provider}, check out a release that has the name."
+        )
+    elif namesake:
+        advice = (
+            f"Before the call, print({use.name}.{use.path[0]}.__code__.co_filename) shows which of {provider} and"
+            f" {namesake} defines it; change the release of that one."
+        )
+    else:
+        return explanation
+    return replace(
+        explanation, direction="", changes=(), elsewhere=advice, import_check="",
+        local_folder=local_folder, namesake=namesake,
+    )  # fmt: skip
+
+
+def _local_folder(message: str, module: str) -> str:
+    """Return the folder that a message's module was imported from, if no packages are installed there; else ''."""
+    match = _FILE.search(message)
+    file = match["file"].replace("\\", "/") if match else ""
+    base = file.removesuffix(".py").removesuffix("/__init__")
+    if not base.endswith(f"/{module.replace('.', '/')}") or _INSTALLED_FOLDER.search(file) or "..." in file:
+        return ""
+    return "/".join(base.split("/")[: -module.count(".") or None])
+
+
+def _find_namesake(use: Use, provider: str) -> str:
+    """Return another package that itself defines a class and method of that name; '' if there is none.
+
+    Such a package, as unsloth-zoo, may put its class in the place of the provider's.
+    """
+    for package in store.indexed_packages() if len(use.path) > 1 else ():
+        index = store.load(package) if package != provider else None
+        modules = index.find_name(use.name) if index else ()
+        if index and any(f"{use.name}.{use.path[0]}" in index.packed(module) for module in modules):
+            return package
+    return ""
+
+
+def _with_fewer_required(
+    message: str, use: Use, provider: str, releases: Iterable[str]
+) -> tuple[tuple[str, ...], str]:
+    """Return the releases whose number of required arguments a call meets that lacks some, and words for the name.
+
+    The call has as many arguments as a release requires, less those that the message lists as missing. No release is
+    returned if that does not decide it.
+    """
+    by_count: dict[int, list[str]] = {}
+    for version in releases:
+        surface = query.surface_with_companions(query.Release(provider, version))
+        definition = surface.find(use.module, use.name) if surface else None
+        signature = Lookup(surface).signature(use, definition) if surface and definition else None
+        if signature:
+            by_count.setdefault(len(signature.required), []).append(version)
+    lacking = re.search(r"missing (\d+) required positional", message)
+    fitting = [count for count in by_count if lacking and count + int(lacking[1]) in by_count]
+    if len(fitting) != 1:
+        return (), use.text
+    owner = use.text.partition(" without ")[0]
+    return tuple(by_count[fitting[0]]), f"{owner} with only {fitting[0]} required arguments"
 
 
 def _definition_module(
@@ -411,11 +505,21 @@ def _releases(package: str) -> list[str]:
     return index.releases if index else []
 
 
-def _changes(provider: str, versions: tuple[str, ...], installed: str) -> tuple[str, list[str]]:
-    """Return whether the installed release is too old or too new, and the nearest ranges that define the name."""
+def _changes(
+    provider: str, versions: tuple[str, ...], installed: str, failing: tuple[str, ...] = ()
+) -> tuple[str, list[str]]:
+    """Return whether the installed release is too old or too new, and the nearest ranges that define the name.
+
+    If the installed release is unknown, it is one of `failing`; or any without the name, if that is empty.
+    """
     known = parse_version(installed)
+    if known is None and versions:
+        direction, ranges = _ranges(provider, versions)
+        if failing and Version(failing[0]) > Version(versions[-1]):
+            direction = "too new"
+        return direction, ranges
     if known is None:
-        return _ranges(provider, versions) if versions else ("", [])
+        return "", []
     newer = [version for version in versions if Version(version) > known]
     older = [version for version in versions if Version(version) < known]
     if known in map(Version, versions) or not versions:

@@ -10,6 +10,7 @@ The result maps each name to an entry, a short text:
     RED                 value 'red'                    (a constant, a Literal, a list of texts)
     Params              import vllm.sampling_params:SamplingParams
     *                   import vllm.outputs, other     (star imports)
+    */                  import transformers.models     (all that the modules below it export)
     CONFIG_MAPPING_NAMES.bert   value              (a model type of transformers)
     __getattr__         dynamic a b                    (names that it compares or has in a table; `dynamic *`: any)
     --max-steps         option int = 3 choices ['a']   (argparse)
@@ -143,10 +144,21 @@ class _ModuleReader:
                     target[name] = entry
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
                 (self.lazy_stars if state == "types" else self.stars)[self.absolute(node)] = None
+        if folders := list(self._lazy_folders(tree)):
+            self.facts["*/"] = "import " + ", ".join(folders)
         self._add_lazy_names(tree)
         self.facts.update({name: f"?{self.facts[name]}" for name in conditional if "." not in name})
         if self.stars:
             self.facts["*"] = "import " + ", ".join(self.stars)
+
+    def _lazy_folders(self, tree: ast.Module) -> Iterator[str]:
+        """Yield the modules below which transformers' `define_import_structure` collects names at import."""
+        for node, _state in _import_time_statements(tree.body):
+            for call in ast.walk(node) if isinstance(node, ast.Assign | ast.Expr) else ():
+                if isinstance(call, ast.Call) and dotted_name(call.func) == "define_import_structure":
+                    prefix = next((item.value for item in call.keywords if item.arg == "prefix"), None)
+                    below = getattr(prefix, "value", "")
+                    yield f"{self.module}.{below}" if below else self.module
 
     def absolute(self, node: ast.ImportFrom) -> str:
         """Return the absolute module of an import statement."""
@@ -218,7 +230,7 @@ class _ModuleReader:
             )
             any_name = ["*"] if self.sets_globals or not (compared or names) else []
             self.facts["__getattr__"] = " ".join(["dynamic", *compared, *any_name])
-        elif not names and not self.lazy_stars:
+        elif not names and not self.lazy_stars and "*/" not in self.facts:
             self.facts["__getattr__"] = "dynamic *"
         for name, entry in names.items():
             if not self.facts.get(name, "").startswith(("class", "def")):

@@ -192,7 +192,9 @@ class Surface:
                 return definition
         if self.has_module(f"{module}.{name}"):
             return Definition(f"{module}.{name}", "", "", "module")
-        dynamic = {"*", name} & set((facts or {}).get("__getattr__", "").split())
+        # The index has the names of `*/`; in the sources of a wheel they are unknown.
+        at_access = (facts or {}).get("__getattr__", "").split() + ["*"] * ("*/" in (facts or {}))
+        dynamic = {"*", name} & set(at_access)
         if not dynamic and self.package == "transformers" and _RENAMED_CLASS.fullmatch(name):
             dynamic = {name} if self.find(module, name.removesuffix("Fast"), depth + 1) else set()
         return Definition(module, name, "", "dynamic") if dynamic else None
@@ -229,7 +231,8 @@ class Surface:
 
     def _follow(self, module: str, name: str, depth: int) -> Definition | None:
         if self._is_inside(module):
-            return self.find(module, name, depth + 1)
+            # The source imports it; if it is not found, the index does not have all of that module.
+            return self.find(module, name, depth + 1) or Definition(module, name, "", "dynamic")
         companion = self.companions.get(module.partition(".")[0])
         definition = companion.find(module, name, depth + 1) if companion else None
         return definition or Definition(module, name, "", "outside")

@@ -129,6 +129,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     # A name that no release has, in code of unknown origin, may be a mistake in that code.
     is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
     is_uncertain |= explanation.is_conditional and not explanation.installed
+    is_uncertain |= bool(explanation.namesake)
     evidence = [Evidence(hit.text, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
@@ -157,7 +158,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         )
     elif explanation.caller in {"", explanation.provider}:
         fix = Fix.of(
-            f"Remove it from the call, or take the {explanation.provider} for which the code was written."
+            f"{explanation.call_repair}, or take the {explanation.provider} for which the code was written."
         )
     else:
         fix = Fix.of(

@@ -21,6 +21,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from diagnostics import UserError, uv
 from diagnostics.api_index import __main__ as api_index_command
@@ -29,6 +30,7 @@ from diagnostics.api_index.compare import Comparison, MissingUse
 from diagnostics.api_index.explain import explain_missing
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.query import Release
+from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.api_index.uses import Use, collect_uses
 from diagnostics.collect import packages
 from diagnostics.commands import version_answers, versions
@@ -62,6 +64,54 @@ def test_star_imports_are_resolved_by_all(index):
     surface = query.surface_of(Release("vllm", "0.1"))
     assert surface.find("vllm", "SamplingParams").module == "vllm.sampling"
     assert surface.find("vllm", "Hidden") is None
+
+
+LAZY_MODELS = {
+    "vllm/__init__.py": (
+        "structure = define_import_structure(Path(__file__).parent / 'models', prefix='models')\n"
+        "sys.modules[__name__] = _LazyModule(__name__, __file__, structure)\n"
+    ),
+    "vllm/models/qwen/modeling_qwen.py": '__all__ = [\n    "Qwen",\n]\nclass Qwen: ...\nclass Hidden: ...\n',
+    "vllm/models/qwen/modular_qwen.py": '__all__ = ["Source"]\nclass Source: ...\n',
+}
+
+
+def test_names_that_transformers_collects_at_import_are_found(make_index):
+    """`define_import_structure` brings the names of `__all__` in each file of a folder, except modular files."""
+    make_index(LAZY_MODELS, LAZY_MODELS)
+    surface = query.surface_of(Release("vllm", "0.1"))
+    assert surface.find("vllm", "Qwen").module == "vllm.models.qwen.modeling_qwen"
+    assert (surface.find("vllm", "Hidden"), surface.find("vllm", "Source")) == (None, None)
+
+
+def test_names_collected_at_import_are_unknown_in_a_wheel():
+    """Without the index, the files below the folder are not read, so any name may exist."""
+    source = SimpleNamespace(names=lambda: frozenset(LAZY_MODELS), read=LAZY_MODELS.get)
+    assert Surface(SourceFacts(source), "vllm").find("vllm", "Qwen").kind == "dynamic"
+
+
+def test_name_imported_from_a_module_that_is_not_read_is_unknown(make_index):
+    """The package itself imports the name, so it is not reported as missing."""
+    files = {"vllm/__init__.py": "from vllm.unread import Cache\n"}
+    make_index(files, files)
+    assert query.surface_of(Release("vllm", "0.1")).find("vllm", "Cache").kind == "dynamic"
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("Qwen3ForCausalLM", "4.51.0"),
+        ("Qwen2_5OmniForConditionalGeneration", "4.52.1"),
+        ("SmolLM3ForCausalLM", "4.53.0"),
+        ("Glm4vForConditionalGeneration", "4.53.0"),
+    ],
+)
+def test_first_release_of_a_lazily_exported_model(name, first):
+    """In the shipped index, every release from the first one on has the class."""
+    found, missing, undecided = query.releases_with("transformers", Use("name", "transformers", name))
+    assert found[0] == first
+    assert Version(missing[-1]) < Version(first)
+    assert not undecided
 
 
 @pytest.mark.parametrize(
@@ -549,6 +599,53 @@ def test_import_error_is_explained(index, case):
     explanation = explain_missing(case["message"], installed)
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
     assert explanation.callers[0].package == "trl"
+
+
+def test_class_that_another_package_replaces_does_not_decide():
+    """unsloth-zoo has vLLM's class, too: without a stated vLLM release, no release and no command is concluded."""
+    message = "LRUCacheWorkerLoRAManager.create_lora_manager() takes 2 positional arguments but 3 were given"
+    explanation = explain_missing(message)
+    assert explanation.changes == ()
+    assert "unsloth-zoo has one of that name, too: not decided which" in explanation.headline
+    assert explain_missing(message, {"vllm": "0.11.0"}).changes == ("vllm>=0.14.0", "vllm<=0.3.0")
+
+
+def test_missing_argument_is_compared_with_the_number_required_per_release():
+    """The call has one argument less than the release in use requires, and as many as older releases require."""
+    message = (
+        "GenerationMixin._get_initial_cache_position() missing 1 required positional argument: 'model_kwargs'"
+    )
+    explanation = explain_missing(message)
+    assert (explanation.direction, explanation.changes) == ("too new", ("transformers>=4.41.0,<=4.51.3",))
+    assert "with only 2 required arguments from 4.41.0 to 4.51.3" in explanation.headline
+
+
+def test_missing_argument_that_every_release_requires_is_passed(make_index):
+    """The call lacks the argument, so the advice is not to remove it."""
+    files = {"vllm/cache.py": "class Cache:\n    def grow(self, by): ...\n"}
+    make_index(files, files)
+    explanation = explain_missing(
+        "TypeError: Cache.grow() missing 1 required positional argument: 'by'", {}, "vllm"
+    )
+    assert (explanation.changes, explanation.call_repair) == ((), "Pass it in the call")
+
+
+@pytest.mark.parametrize(
+    ("file", "folder"),
+    [
+        ("/tmp/ray/working_dir_files/pkg/datasets/__init__.py", "/tmp/ray/working_dir_files/pkg/datasets"),
+        ("C:\\work\\datasets\\__init__.py", "C:/work/datasets"),
+        ("/usr/lib/python3/dist-packages/datasets/__init__.py", ""),
+        ("/opt/env/site-packages/datasets/__init__.py", ""),
+        (".../datasets/__init__.py", ""),
+    ],
+)
+def test_folder_that_shadows_a_package_is_named(file, folder):
+    """A file outside of the folders of installed packages is another copy: no release is concluded from it."""
+    explanation = explain_missing(f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})")
+    assert explanation.local_folder == folder
+    assert explanation.headline.startswith(f"Python imports {folder}, which") is bool(folder)
+    assert bool(explanation.changes) is not bool(folder)
 
 
 SIZE = "TypeError: Cache.__init__() got an unexpected keyword argument 'size'"

@@ -52,7 +52,7 @@ def test_message_after_its_wrapper_is_explained(triage_lines):
         triage_lines,
         "CMP906",
         "RuntimeError: Failed to import transformers.trainer because of the following error (look up):",
-        "cannot import name 'EncoderDecoderCache' from 'transformers' (/opt/transformers/__init__.py)",
+        "cannot import name 'EncoderDecoderCache' from 'transformers' (/site-packages/transformers/__init__.py)",
     )
     assert "transformers>=4.43.0" in fix_text(finding.remedy)
 
