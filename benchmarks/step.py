@@ -1,9 +1,9 @@
 """Measure the CPU time of a training step of grpo_core relative to TRL's GRPOTrainer, on the same model and work.
 
-`python benchmarks/step.py [PYTHON]`. PYTHON is an interpreter with TRL installed; the default is that of the matrix
-cell vllm-0.31.0+trl-1.16.0 in `.matrix/environments`. Both trainers run in that environment, take steps alternately,
-and use neither vLLM nor checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial
-reward and one update. Results are medians with 95 % bootstrap intervals.
+`python benchmarks/step.py [PYTHON [PAIRS]]`. PYTHON is an interpreter with TRL installed; the default is that of the
+matrix cell vllm-0.31.0+trl-1.16.0 in `.matrix/environments`. Both trainers run in that environment, take PAIRS steps
+(default 15) alternately, and use neither vLLM nor checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions
+of 64 tokens, a trivial reward and one update. Results are medians with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval, run_to_end, step_in_turns  # noqa: E402
 
-PAIRS = 15
 # Prompt lengths in tokens, group size, and the goal for the ratio of CPU times on a quiet machine; each step has 16
 # completions.
 CASES: list[tuple[tuple[int, ...], int, float]] = [
@@ -29,7 +28,7 @@ CASES: list[tuple[tuple[int, ...], int, float]] = [
 CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "python"
 
 
-def main(python: str) -> None:
+def main(python: str = str(CELL), pairs: str = "15") -> None:
     """Print one line of results for each case of prompt lengths and group size."""
     for lengths, group, goal in CASES:
         with tempfile.TemporaryDirectory() as folder:
@@ -47,18 +46,18 @@ def main(python: str) -> None:
                 Program(python, "-m", "benchmarks.programs.grpo_core_trainer", folder, *size),
                 Program(python, "-m", "benchmarks.programs.trl_trainer", folder, "16", json.dumps(options)),
             ]
-            measured = step_in_turns(programs, PAIRS)
+            measured = step_in_turns(programs, int(pairs))
         tokens = {(ours["tokens"], theirs["tokens"]) for ours, theirs in measured}
         middle, low, high = interval([ours["cpu_s"] / theirs["cpu_s"] for ours, theirs in measured])
         ours_s, theirs_s = (interval([pair[index]["cpu_s"] for pair in measured])[0] for index in (0, 1))
         print(
             f"{16 // group} groups of {group}, prompts of {lengths} tokens: "
             f"ours {ours_s:.3f} s, TRL {theirs_s:.3f} s a step, ratio {middle:.3f} "
-            f"[{low:.3f}, {high:.3f}] over {PAIRS} pairs, sampled tokens {tokens}; goal {goal} "
+            f"[{low:.3f}, {high:.3f}] over {pairs} pairs, sampled tokens {tokens}; goal {goal} "
             f"{'pass' if middle <= goal else 'MISS'}",
             flush=True,
         )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else str(CELL))
+    main(*sys.argv[1:])

@@ -12,10 +12,10 @@ from tests.processes import run_python
 
 SMALL = {
     "gpu": ["--device=cpu", "--toy"],
-    "logprobs": ["--toy"],
-    "step": ["{cell}", "--toy"],
+    "logprobs": [],
+    "step": ["{cell}", "1"],
     "sync": ["1", "1"],
-    "triage": ["--megabytes=1", "--repeats=1"],
+    "triage": ["--megabytes=1"],
 }
 EXPECTED_OUTPUT = {"gpu": "step, ours", "step": "ours"}
 

@@ -23,6 +23,8 @@ from diagnostics.lint.values import Settings, Value
 
 # Options of EasyR1, which has no releases on a package index: those in the tags of its repository.
 _EASYR1 = Path(__file__).with_name("easyr1_options.json")
+OLDEST = {"vllm": Version("0.6"), "transformers": Version("4.46")}
+"""The first releases that GRPO trainers use; earlier ones are in the index for tracebacks."""
 # Similarity from which a name counts as misspelt, for `difflib`.
 _SIMILARITY = 0.84
 # Characters in a Hydra option that chooses a file for a part of the config.
@@ -250,9 +252,10 @@ def _is_companion_option(package: str, name: str) -> bool:
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
     """Return the options of `wanted` that some release lacks, and the releases that have all of them.
 
-    Both are empty if each release has all options, or if the package is not indexed.
+    Releases before OLDEST don't count. Both are empty if each release has all options or the package is not indexed.
     """
-    releases = [_parse_release(release) for release in _load(package).get("releases", ())]
+    indexed = map(_parse_release, _load(package).get("releases", ()))
+    releases = [release for release in indexed if release >= OLDEST.get(package, release)]
     if not releases:
         return [], ()
     spans = {name: span for name in wanted if (span := release_span(package, name))}

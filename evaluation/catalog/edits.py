@@ -14,6 +14,7 @@ from diagnostics.api_index import store
 from diagnostics.api_index.surface import parse_signature
 from diagnostics.catalog import loader
 from diagnostics.fixes import Install
+from diagnostics.lint.option_index import OLDEST
 from diagnostics.versions import in_range
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ OPTION_SOURCES = {
     "verl": ("verl", "vllm", "transformers"),
     "openrlhf": ("openrlhf", "vllm", "transformers"),
 }
-# The catalog's edits are for this release and later ones; the index is older.
-_OLDEST = {"vllm": "0.6", "transformers": "4.46"}
 # The argument classes of these frameworks inherit from that of transformers.
 INHERITING_FRAMEWORKS = ("trl", "ms-swift")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
@@ -75,7 +74,7 @@ def build_option_index() -> dict[str, Any]:
             for variants in [packed if isinstance(packed, dict) else {"0-": packed}]
         }
         packages[name] = {
-            "releases": [item for item in package.releases if in_range(item, f">={_OLDEST.get(name, '0')}")],
+            "releases": [item for item in package.releases if in_range(item, f">={OLDEST.get(name, '0')}")],
             "options": {option: _by_version(package, text) for option, text in sorted(spans.items()) if text},
         }
     return packages
