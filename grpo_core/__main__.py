@@ -125,9 +125,7 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
     exit codes: 0 the same bits, or other settings were given; 1 a number differs; 2 wrong usage, or no such record
     """
     if len(arguments) < 2 or not arguments[1].isdecimal():
-        raise ConfigError(
-            "command line: expected replay RUN STEP, a run's folder and a step that it recorded"
-        )
+        raise ConfigError("command line: expected replay RUN STEP: a run's folder and a recorded step")
     rest, policy = arguments[2:], None
     if "--policy" in rest[:-1]:
         place = rest.index("--policy")

@@ -19,11 +19,12 @@ def check(config: Config, sources: Mapping[str, str]) -> None:
     Raises:
         ConfigError: Options contradict each other; the message has their keys and the fix.
     """
-    for keys, fix in _contradictions(config):
-        settings = [
-            f"{key} = {value_of(config, key)!r} ({sources.get(key, 'default')})" for key in keys.split()
-        ]
-        raise ConfigError(f"{', '.join(settings)}: {fix}")
+    for find_contradictions in (_prompt_contradictions, _training_contradictions, _rollout_contradictions):
+        for keys, fix in find_contradictions(config):
+            settings = [
+                f"{key} = {value_of(config, key)!r} ({sources.get(key, 'default')})" for key in keys.split()
+            ]
+            raise ConfigError(f"{', '.join(settings)}: {fix}")
 
 
 def check_model_folder(config: Config) -> None:
@@ -61,13 +62,6 @@ def sampling_notes(config: Config) -> Iterator[str]:
             "full one: importance ratios differ from 1 before the first update; "
             f"loss.correction = {config.loss.correction!r} {weighs} them"
         )
-
-
-def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield keys that contradict each other, and the fix."""
-    yield from _prompt_contradictions(config)
-    yield from _training_contradictions(config)
-    yield from _rollout_contradictions(config)
 
 
 def _prompt_contradictions(config: Config) -> Iterator[tuple[str, str]]:

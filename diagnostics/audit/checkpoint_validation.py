@@ -43,14 +43,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a small file.
+def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[str, Any]:
+    """Return the JSON object in a file of at most `limit` bytes.
 
     Raises:
         AuditError: The file is unreadable, too large, or no JSON object.
     """
     try:
-        document = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA_LIMIT))
+        document = safe_io.parse_json(safe_io.read_text(path, limit))
     except (OSError, ValueError) as error:
         raise AuditError(f"{path}: {error}") from error
     if not isinstance(document, dict):
@@ -88,12 +88,33 @@ def load_model(folder: Path) -> Any:
     read_config(folder)
     if (folder / "adapter_config.json").exists():
         raise AuditError(f"{folder}: an adapter: expected a whole model")
+    _check_shards(folder)
     _check_size(folder)
     options = {"output_loading_info": True}
     model, info = _load("AutoModelForCausalLM", folder, "transformers does not load it", options)
     if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
         raise AuditError(f"{folder}: {len(missing)} weights are in no file, {missing[0]} first")
     return model
+
+
+def _check_shards(folder: Path) -> None:
+    """Check that weights, also those that an index of shards names, are regular files: a pipe would block for ever.
+
+    Raises:
+        AuditError: An index is unreadable, or a file of weights is a pipe or a device.
+    """
+    shards = {path.name for path in folder.glob("*.safetensors")}
+    for pattern in ("*.bin.index.json", "*.safetensors.index.json"):
+        for path in folder.glob(pattern):
+            names = read_json_object(path, safe_io.DOCUMENT_LIMIT).get("weight_map")
+            shards.update(map(str, names.values()) if isinstance(names, dict) else ())
+    for shard in sorted(shards):
+        try:
+            safe_io.open_regular(folder / shard).close()
+        except FileNotFoundError:
+            continue  # transformers reports it
+        except OSError as error:
+            raise AuditError(f"{folder}: weights in {mask_and_cut(shard, 80)}: {error}") from error
 
 
 def _check_size(folder: Path) -> None:
@@ -111,6 +132,8 @@ def _check_size(folder: Path) -> None:
     what = f"{path}: transformers building the model"
     with _resource_limit(what, _MODEL_S, _MODEL_BYTES), torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, **options)
+        if weights := getattr(config, "transformers_weights", None):  # vLLM does not know it
+            raise ValueError(f"transformers_weights = {weights!r}: expected files of the usual names")
         try:
             model = build(config, **options)
         except (AttributeError, TypeError, ValueError):

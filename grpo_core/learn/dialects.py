@@ -117,10 +117,7 @@ _RELEASES: dict[str, tuple[Settings, dict[str, Settings]]] = {
     # sequences don't count as sequences. Corrected, gspo's ratio is taken to the engine's log-probs.
     "openrlhf-0.11.2": (
         _OPENRLHF,
-        {
-            "group_norm": {"log_ratio_limit": 20.0},
-            "gspo": {"ratio": "sequence", "aggregation": "sequence"},
-        },
+        {"group_norm": {"log_ratio_limit": 20.0}, "gspo": {"ratio": "sequence", "aggregation": "sequence"}},
     ),
     # Read: open_instruct/grpo_utils.py: compute_grpo_loss, compute_rho_correction; open_instruct/data_loader.py.
     # kl_estimator 2, the default, is k3. Not expressed: corrections that judge a whole sequence.

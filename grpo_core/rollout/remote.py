@@ -73,9 +73,8 @@ class RemoteEngine:
         self.policy_version = self._sender.send(tensors, version)
 
     def _load_shared(self, name: str, version: int) -> int:
-        return self._loaded(
-            "/sync/load", self._http.json("POST", "/sync/load", {"name": name, "version": version})
-        )
+        answer = self._http.json("POST", "/sync/load", {"name": name, "version": version})
+        return self._loaded("/sync/load", answer)
 
     def _upload(self, file: TensorFile, version: int) -> int:
         headers = {"X-Policy-Version": str(version)}

@@ -101,9 +101,8 @@ def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -
         # Otherwise results lag a step behind, and an abort leaves a step unfinished.
         "async_scheduling": False,
     }
-    if (
-        v0
-    ):  # V0's name for it; asynchronous output causes SCH002 there. V1 would switch to V0 for this argument
+    # V0's name for it; asynchronous output causes SCH002 there. V1 would switch to V0 for this argument.
+    if v0:
         optional["disable_async_output_proc"] = True
     return arguments | {name: value for name, value in optional.items() if name in names}
 

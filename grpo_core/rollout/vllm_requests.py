@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from grpo_core.rollout.engine import EngineError
+from grpo_core.safe_io import resolve_file
 from grpo_core.types import Completion, Request, SamplingParams
 
 # vLLM silently raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs would be
@@ -75,9 +76,9 @@ def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            with safe_open(path, "pt") as file:
+            with safe_open(resolve_file(path), "pt") as file:
                 shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise EngineError(f"{source}: {path} is no safetensors file: {error}") from error
     return shapes
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import ConfigError, ModelConfig
+from grpo_core.safe_io import read_bytes, resolve_file
 
 END, PAD = "<end>", "<pad>"
 SEPARATOR = ">"
@@ -78,12 +79,29 @@ def load_pretrained(kind: str, folder: Path | str, wrong: str, **options: Any) -
     import transformers
 
     try:
-        if not os.path.isfile(f"{folder}/config.json") or os.path.exists(f"{folder}/adapter_config.json"):  # noqa: PTH110, PTH113 - a NUL in it is no error
-            raise ValueError("expected a folder with a whole model's config.json")  # noqa: TRY301 - one refusal
+        _check_files(Path(folder))
         from_pretrained = getattr(transformers, kind).from_pretrained
         return from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
         raise ConfigError(f"{wrong}: {first_line(error)}") from error
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse an adapter, and files or shards that are not regular: transformers would wait for ever for a pipe.
+
+    Raises:
+        OSError: The folder or a file in it can't be read.
+        ValueError: There is no whole model, or a file is not regular.
+    """
+    names = set(os.listdir(folder))  # noqa: PTH208 - names alone
+    if "config.json" not in names or "adapter_config.json" in names:
+        raise ValueError("expected a folder with a whole model's config.json")
+    for name in sorted(names):
+        if name.endswith((".bin.index.json", ".safetensors.index.json")):
+            names |= set(json.loads(read_bytes(folder / name))["weight_map"].values())
+    for path in (folder / name for name in names):
+        if path.exists() and not path.is_dir():
+            resolve_file(path)
 
 
 def load_model(folder: Path | str, device: str = "cpu") -> Any:
@@ -96,6 +114,9 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     _no_progress_bars()
     where = f"model.path = {str(folder)!r}:"
     wrong = f"{where} not a transformers checkpoint"
+    # vLLM does not know this setting, so it would load other weights.
+    if weights := getattr(load_pretrained("AutoConfig", folder, wrong), "transformers_weights", None):
+        raise ConfigError(f"{where} expected weights in files of the usual names, not in {weights!r}")
     model, info = load_pretrained("AutoModelForCausalLM", folder, wrong, output_loading_info=True)
     if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
         raise ConfigError(f"{wrong}: {len(missing)} of its weights are in no file there, {missing[0]} first")

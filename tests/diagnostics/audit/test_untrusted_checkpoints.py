@@ -1,6 +1,7 @@
 """Loading an untrusted checkpoint starts no download, builds no oversized model and limits its chat template."""
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -118,6 +119,34 @@ def test_config_that_is_not_a_json_object_is_refused(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(AuditError, match=r"config\.json"):
         Reference(tmp_path)
+
+
+@pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
+@pytest.mark.parametrize("index", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+@pytest.mark.parametrize("shard", ["pipe", "link", "/dev/null"])
+def test_shard_that_is_no_regular_file_is_not_opened(load, index, shard, tiny, tmp_path):
+    """An index that names a pipe or a device is refused; transformers would wait for a writer, or for the end."""
+    names = load_file(tiny / "model.safetensors")
+    shutil.copytree(tiny, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors"))
+    (tmp_path / index).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, shard)}))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # so that no code waits here
+    try:
+        with pytest.raises((AuditError, ConfigError), match="regular file"):
+            load(tmp_path)
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
+def test_config_that_names_a_file_of_weights_is_refused(load, tiny, tmp_path):
+    """Of transformers and vLLM only transformers 5 knows the setting, and loads a pipe in a subfolder by it."""
+    path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
+    change = {"transformers_weights": "other/model.safetensors"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises((AuditError, ConfigError), match=r"expected .*files of the usual names"):
+        load(path.parent)
 
 
 def test_oversized_tokenizer_or_device_file_is_not_read(tmp_path, looked_up_hosts):
