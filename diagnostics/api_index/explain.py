@@ -16,13 +16,12 @@ from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
 
-# A closing quote may be cut off.
 _ERRORS = (
     (re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'"), "name"),
     (re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'"), "module"),
     (re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'"), "name"),
     (re.compile(r"type object '(?P<owner>\w+)' has no attribute '(?P<name>\w+)'"), "attribute"),
-    (re.compile(r"'(?P<owner>[A-Z]\w+)' object has no attribute '(?P<name>\w+)(?:'|$)"), "attribute"),
+    (re.compile(r"'(?P<owner>[A-Z]\w+)' object has no attribute '(?P<name>\w+)'"), "attribute"),
     (
         re.compile(
             r"(?<![\w.])(?P<owner>\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'"
@@ -101,6 +100,7 @@ class Explanation:
         local_folder: The folder outside of the installed packages from which the module was imported; '' if none.
         namesake: Another package with a class and method of that name, so that either may be called; '' if none.
         failing: The releases that may raise the error; empty if any without the name may.
+        override: The method of the user's own class that overrides the provider's, as Class.method; '' if none.
         call_repair: What to do with the call if no release accepts it.
     """
 
@@ -120,6 +120,7 @@ class Explanation:
     local_folder: str = ""
     namesake: str = ""
     failing: tuple[str, ...] = ()
+    override: str = ""
     call_repair: str = "Remove it from the call"
 
     @property
@@ -173,7 +174,7 @@ class Explanation:
             return f" Releases before {releases[0]} are not in the index. {show} is in use."
         others = self.failing or tuple(version for version in releases if version not in self.versions)
         side = self.direction or f"one {_describe_spans(others, releases)}"
-        is_first = self.versions[0] == releases[0]
+        is_first = self.versions[0] == releases[0] and not self.override
         older = f", or older than {releases[0]}" if self.direction == "too new" and is_first else ""
         return f" So the one in use is {side}{older}: {show}."
 
@@ -226,7 +227,46 @@ def explain_missing(
         if match and caller and query.module_of(caller) != provider:
             subject, release = f"{module}.{match['name']}", installed.get(provider, "")
             return Explanation(subject, provider, (), (), release, caller=caller, is_decided=False)
-    return None
+    # The end of the line may be cut off: either just the quote, or a part of the name, which no release has then.
+    completed = _explain_use(f"{''.join(pieces)}'", installed, caller) if message.count("'") % 2 else None
+    return completed if completed and completed.versions else None
+
+
+def explain_override(message: str, file: str, installed: Mapping[str, str]) -> Explanation | None:
+    """Explain a call in an indexed package that a user's subclass refuses; None if it is not decided.
+
+    Args:
+        message: Exception type and message. They name the subclass, which is in no package of the index.
+        file: The installed file whose code calls the method; one of its classes is taken for the base class.
+        installed: Known releases by package.
+    """
+    matches = (
+        (pattern.search(message), kind) for pattern, kind in _ERRORS if kind in {"argument", "positional"}
+    )
+    parts, kind = next(((match.groupdict(), kind) for match, kind in matches if match), ({}, ""))
+    method, path = parts.get("method"), re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    provider = query.package_of(module.partition(".")[0])
+    index = store.load(provider) if provider and method and parts["owner"] else None
+    if index is None or module not in index.about["modules"]:
+        return None
+    classes = {
+        owner for owner, _, name in (key.partition(".") for key in index.packed(module)) if name == method
+    }
+    if len(classes) != 1 or parts["owner"] in classes:
+        return None
+    use = Use(kind, module, classes.pop(), (method or "", parts["name"]))
+    # The releases that make the call define the argument in their own class, those that the subclass fits do not.
+    calling, fitting, undecided = query.releases_with(provider, use)
+    release = installed.get(provider, "")
+    if not calling or not fitting or undecided or release in fitting:
+        return None
+    direction, changes = _changes(provider, tuple(fitting), release, tuple(calling))
+    override = f"{parts['owner']}.{method}"
+    return Explanation(
+        f"{use.module}.{use.name}.{method} as {override} overrides it", provider, tuple(fitting), (), release,
+        direction, tuple(changes), failing=tuple(calling), override=override,
+    )  # fmt: skip
 
 
 def _explain_shadowed(message: str) -> Explanation | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.explain import Explanation, explain_missing
+from diagnostics.api_index.explain import Explanation, explain_missing, explain_override
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
@@ -89,6 +89,8 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     texts = (message, "\n".join([message, *wrapped]))
     explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
     explanation = next(filter(None, explanations), None)
+    if explanation is None and caller and traceback:
+        explanation = explain_override(message, traceback.frames[-1][0], installed)
     if explanation and explanation.caller == explanation.provider and not _is_written_in(hit, message):
         return explain_missing(message, installed)
     return explanation
@@ -142,7 +144,9 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         of_provider = [change for change in explanation.changes if change.startswith(explanation.provider)]
         # Of several ranges the log does not show which one is meant.
         commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 else []
-        if explanation.import_check:
+        if explanation.override:
+            text += f"; or let {explanation.override} accept what {explanation.provider} passes"
+        elif explanation.import_check:
             text += f"; if it is newer, python -c 'import {explanation.import_check}' shows the first error"
         elif explanation.direction == "too old" and not explanation.installed:
             text += f"; or take the {explanation.provider} for which the calling code was written"

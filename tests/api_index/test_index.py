@@ -601,6 +601,20 @@ def test_import_error_is_explained(index, case):
     assert explanation.callers[0].package == "trl"
 
 
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("LoraConfig.__init__() got an unexpected keyword argument 'eva_config", ("peft>=0.14.0",)),
+        ("'GRPOConfig' object has no attribute 'num_iterations", ("trl>=0.16.0",)),
+        ("LoraConfig.__init__() got an unexpected keyword argument 'eva_conf", None),
+    ],
+)
+def test_line_that_is_cut_at_its_end(message, changes):
+    """A name without its closing quote counts if a release has it; a part of a name is not reported as missing."""
+    explanation = explain_missing(message)
+    assert (explanation and explanation.changes) == changes
+
+
 def test_class_that_another_package_replaces_does_not_decide():
     """unsloth-zoo has vLLM's class, too: without a stated vLLM release, no release and no command is concluded."""
     message = "LRUCacheWorkerLoRAManager.create_lora_manager() takes 2 positional arguments but 3 were given"

@@ -46,6 +46,36 @@ def test_argument_that_vllm_passes_on_is_not_its_own(triage_lines, source, is_de
     assert ("The call is in vllm itself" in finding.title) is is_defect
 
 
+@pytest.mark.parametrize(
+    ("message", "base", "fitting"),
+    [
+        (
+            "MyTrainer._get_train_sampler() takes 1 positional argument but 2 were given",
+            "Trainer._get_train_sampler",
+            "transformers>=4.30.0,<=4.51.3",
+        ),
+        (
+            "MyTrainer.compute_loss() got an unexpected keyword argument 'num_items_in_batch'",
+            "Trainer.compute_loss",
+            "transformers>=4.30.0,<=4.45.2",
+        ),
+    ],
+)
+def test_override_that_does_not_take_what_its_base_class_passes(triage_lines, message, base, fitting):
+    """A call in transformers that a user's subclass refuses: the releases whose own method is like the override."""
+    (finding,) = findings(
+        triage_lines,
+        "CMP906",
+        "Traceback (most recent call last):",
+        '  File "/opt/env/lib/python3.12/site-packages/transformers/trainer.py", line 2375, in _inner_training_loop',
+        "    train_dataloader = self.get_train_dataloader()",
+        f"TypeError: {message}",
+    )
+    assert f"transformers.trainer.{base} as MyTrainer.{base.partition('.')[2]} overrides it" in finding.title
+    assert "is too new: pip show transformers" in finding.title
+    assert f"{fitting}; or let MyTrainer." in fix_text(finding.remedy)
+
+
 def test_message_after_its_wrapper_is_explained(triage_lines):
     """transformers prints the original message in the line after its own, without a traceback."""
     (finding,) = findings(
