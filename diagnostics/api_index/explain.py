@@ -11,7 +11,7 @@ from packaging.version import Version
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import Lookup, condition_holds
 from diagnostics.api_index.extract import MODEL_TYPES
-from diagnostics.api_index.members import find_member, inherited_use
+from diagnostics.api_index.members import find_member, find_namesake, inherited_use
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
@@ -322,7 +322,7 @@ def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Exp
     """Return an explanation that concludes no release if other code than the provider's installed one may be meant."""
     provider = explanation.provider
     local_folder = _local_folder(message, use.module) if use.kind == "name" else ""
-    namesake = "" if explanation.installed else _find_namesake(use, provider)
+    namesake = "" if explanation.installed else find_namesake(use, provider)
     if local_folder:
         advice = (
             f"Start Python where no folder {use.module.partition('.')[0]} shadows the installed package, or rename"
@@ -349,19 +349,6 @@ def _local_folder(message: str, module: str) -> str:
     if not base.endswith(f"/{module.replace('.', '/')}") or _INSTALLED_FOLDER.search(file) or "..." in file:
         return ""
     return "/".join(base.split("/")[: -module.count(".") or None])
-
-
-def _find_namesake(use: Use, provider: str) -> str:
-    """Return another package that itself defines a class and method of that name; '' if there is none.
-
-    Such a package, as unsloth-zoo, may put its class in the place of the provider's.
-    """
-    for package in store.indexed_packages() if len(use.path) > 1 else ():
-        index = store.load(package) if package != provider else None
-        modules = index.find_name(use.name) if index else ()
-        if index and any(f"{use.name}.{use.path[0]}" in index.packed(module) for module in modules):
-            return package
-    return ""
 
 
 def _with_fewer_required(

@@ -61,6 +61,22 @@ def inherited_use(use: Use, package: str) -> tuple[Use, str]:
     return use, package
 
 
+def find_namesake(use: Use, provider: str) -> str:
+    """Return another package that defines a class and method of that name anew; '' if there is none.
+
+    Such a package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.
+    """
+    for package in store.indexed_packages() if len(use.path) > 1 else ():
+        index = store.load(package) if package != provider else None
+        for module in index.find_name(use.name) if index else ():
+            if index and f"{use.name}.{use.path[0]}" in index.packed(module):
+                version = index.releases[max(_releases_with_class(index, module, use.name), default=-1)]
+                surface = query.surface_with_companions(Release(package, version))
+                if not _extends_namesake(surface, module, use.name):
+                    return package
+    return ""
+
+
 def _find_module(package: str, owner: str, method: str) -> str:
     """Return the module from which most releases can import a class; '' if a release has two unrelated such classes.
 

@@ -624,6 +624,14 @@ def test_class_that_another_package_replaces_does_not_decide():
     assert explain_missing(message, {"vllm": "0.11.0"}).changes == ("vllm>=0.14.0", "vllm<=0.3.0")
 
 
+def test_subclass_of_the_same_name_leaves_the_release_decided():
+    """ms-swift's GRPOTrainer extends TRL's, so that TRL's is still the one that an error without a path names."""
+    explanation = explain_missing(
+        "GRPOTrainer._get_train_sampler() takes 1 positional argument but 2 were given"
+    )
+    assert (explanation.namesake, explanation.changes) == ("", ("trl>=0.18.0",))
+
+
 def test_missing_argument_is_compared_with_the_number_required_per_release():
     """The call has one argument less than the release in use requires, and as many as older releases require."""
     message = (
