@@ -296,7 +296,7 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
         subject = use.text
         if use.kind == "without" and not versions:
             versions, subject = _with_fewer_required(message, use, provider, missing)
-        failing = tuple(item for item in _releases(provider) if item in {*missing, *undecided} - {*versions})
+        failing = _failing(use, provider, {*missing, *undecided} - {*versions})
         direction, changes = _changes(provider, versions, release, failing)
         changes += [
             change for item in callers if (change := _other_caller(item, installed, caller, direction))
@@ -316,6 +316,18 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
         )  # fmt: skip
         return _without_conclusion(explanation, use, message)
     return None
+
+
+def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
+    """Return the releases without a name that can raise the error: if it names a module, those that have the module."""
+    releases = (query.Release(provider, version) for version in _releases(provider) if version in without)
+    return tuple(
+        item.version
+        for item in releases
+        if use.kind != "name"
+        or not use.name
+        or ((found := query.surface_of(item)) and found.has_module(use.module))
+    )
 
 
 def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Explanation:

@@ -624,6 +624,15 @@ def test_class_that_another_package_replaces_does_not_decide():
     assert explain_missing(message, {"vllm": "0.11.0"}).changes == ("vllm>=0.14.0", "vllm<=0.3.0")
 
 
+def test_release_without_the_module_cannot_raise_an_error_about_a_name_in_it():
+    """transformers before 4.49 has no module of Qwen2.5-VL, so a name that is missing in it was removed later."""
+    module = "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"
+    explanation = explain_missing(
+        f"ImportError: cannot import name 'Qwen2_5_VLFlashAttention2' from '{module}'"
+    )
+    assert (explanation.direction, explanation.changes) == ("too new", ("transformers>=4.49.0,<=4.52.4",))
+
+
 def test_subclass_of_the_same_name_leaves_the_release_decided():
     """ms-swift's GRPOTrainer extends TRL's, so that TRL's is still the one that an error without a path names."""
     explanation = explain_missing(
