@@ -21,7 +21,8 @@ from diagnostics.versions import in_range
 
 _CODE = "CMP904"
 _NAME = r"[A-Za-z0-9][\w.-]{0,80}"
-_RANGE = r"(?:[<>=!~]=?=?[\w.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
+# Each operator is matched in one way only: two ways for each of forty take 2**40 steps.
+_RANGE = r"(?:(?:[<>!~]=?|={1,3})[\w.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
 _REQUIREMENT = rf"(?P<name>{_NAME}?)(?:\[[\w,.-]{{1,80}}\])? ?(?P<range>{_RANGE})"
 _PATTERNS = (
     # pip, after an installation
@@ -37,14 +38,16 @@ _PATTERNS = (
 _UV = re.compile(rf"(?P<user>{_NAME})==(?P<version>\d[\w.+!-]{{0,60}}) depends on {_REQUIREMENT}(?=[\s,]|$)")
 # What transformers' `require_version` and xformers print at an import, and how pip would print it.
 _REWORDED = {
-    re.compile(rf".*?({_NAME}?{_RANGE}) is required for a normal .*, but found (\S+?)==(\S+?)\.?$"): (
+    re.compile(rf"^.*?({_NAME}?{_RANGE}) is required for a normal .*, but found (\S+?)==(\S+?)\.?$"): (
         r"transformers requires \1, but you have \2 \3 which is incompatible"
     ),
-    re.compile(r"\s+PyTorch (\d\S{1,60}) with CUDA \S+ \(you have (\d\S{0,60}?)\)"): (
+    re.compile(r"^\s+PyTorch (\d\S{1,60}) with CUDA \S+ \(you have (\d\S{0,60}?)\)"): (
         r"xformers requires torch==\1, but you have torch \2 which is incompatible"
     ),
 }
 _MAX_LINES, _MAX_EVIDENCE = 2000, 8
+# Checks of a release against a specifier, which take about a microsecond each; known logs need some hundred.
+_MAX_CHECKS = 200_000
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,16 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     first = conflicts[0][:1] if conflicts[0][0].is_unmet else conflicts[0][:2]
     more = sum(map(len, conflicts)) - len(first)
     title = "; ".join(map(str, first)) + (f"; and {more} more." if more else ".")
-    solutions = [_solve(items) for items in conflicts]
-    changes = [solution for solution in solutions if solution]
-    unsolved = [items for items, solution in zip(conflicts, solutions, strict=True) if not solution]
-    steps = [f"No release satisfies all: {'; '.join(map(str, items))}." for items in unsolved]
+    changes, steps, checks = [], [], 0
+    for items in conflicts:
+        solution, more_checks = _solve(items, _MAX_CHECKS - checks)
+        checks += more_checks
+        if solution:
+            changes.append(solution)
+        elif solution is None:
+            steps.append(f"Not searched for a release, because of too many requirements: {items[0].name}.")
+        else:
+            steps.append(f"No release satisfies all: {'; '.join(map(str, items))}.")
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     if fix and len(conflicts) == 1 and first[0].found:
         user = first[0].user.partition(" ")[0] or "the program"
@@ -123,26 +132,33 @@ def _requires(user: str, name: str) -> bool:
     return bool(query.requirements_of(newest).get(canonicalize_name(name)))
 
 
-def _solve(requirements: list[StatedRequirement]) -> str:
-    """Return a range that satisfies all requirements, or all but the user's own; '' if there is none."""
-    name = requirements[0].name
+def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str | None, int]:
+    """Find a range that satisfies all requirements, or all but the user's own.
+
+    Args:
+        requirements: Requirements on one package.
+        max_checks: Number of checks of a release against a specifier that may be made.
+
+    Returns:
+        The range, '' if there is none or None if `max_checks` are too few to know, and the number of checks.
+    """
+    name, checks = requirements[0].name, 0
     for items in (requirements, [requirement for requirement in requirements if requirement.user]):
         combined = SpecifierSet(
             ",".join({str(item.specifier): None for item in items if str(item.specifier)})
         )
         if not str(combined):
-            return name
+            return name, checks
         releases = query.find_releases(name, "")
         bounds = [item.version.removesuffix(".*") for item in combined]
         above = [f"{bound}.1" for bound in bounds if not releases and "+" not in bound]
-        fitting = [
-            version
-            for version in (*releases, *bounds, *above)
-            if combined.contains(version, prereleases=True)
-        ]
-        if fitting:
-            return f"{name}{combined}" if items is requirements else f"{name}=={fitting[0]}"
-    return ""
+        for version in (*releases, *bounds, *above):
+            checks += len(combined)
+            if checks > max_checks:
+                return None, checks
+            if combined.contains(version, prereleases=True):
+                return (f"{name}{combined}" if items is requirements else f"{name}=={version}"), checks
+    return "", checks
 
 
 def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
