@@ -150,7 +150,7 @@ def read_command(
     read = _read_overrides if uses_overrides(recognised.framework) else _read_flags
     # A lone @ only announces the name of a config file.
     read([word for word in command.words[recognised.start :] if word.text != "@"], file, settings)
-    if DIALECTS[settings.framework].classes and recognised.target:
+    if DIALECTS[settings.framework].classes and recognised.target and not way.framework_parser:
         add_script_settings(settings, file, module=recognised.module)
     return [settings]
 

@@ -93,7 +93,8 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
         entries.append(NotChecked(what, reason, "", plan.versions.copies[name]))
     if release is None and not plan.own_copy and own_parser:
         entries += _release_that_decides(plan)
-    handled = {*settings.script_options, *(value.key for value in values)}
+    misspelt = option_index.misspelt_options(settings, plan.role) if not plan.own_copy else {}
+    handled = {*settings.script_options, *misspelt, *(value.key for value in values)}
     return entries + _unindexed_options(plan, names, handled)
 
 

@@ -171,6 +171,27 @@ def refused_options(settings: Settings, names: Collection[str], *, nested: bool 
     ]
 
 
+def misspelt_options(settings: Settings, role: str) -> dict[str, tuple[Value, str]]:
+    """Return the options of a run of TRL that no release has, with the similar one that releases have, by name.
+
+    Options that the script declares are not among them, nor those that TRL's own parser or Python refuses.
+    """
+    if settings.framework != "trl" or settings.framework_parser:
+        return {}
+    names, misspelt = option_names("trl", role), {}
+    for value in set_options(settings):
+        # argparse completes abbreviations on the command line only.
+        abbreviated = not value.place.file.endswith((".yaml", ".yml"))
+        if value.key in settings.script_options or value.place.file.endswith(".py"):
+            continue
+        similar = suggest(value.key, names)
+        known = accepts(value.key, names, nested=True, abbreviated=abbreviated)
+        # A name with one word more, such as `hub_model_revision`, is an option of the script.
+        if similar and not known and similar.count("_") == value.key.count("_"):
+            misspelt[value.key] = (value, similar)
+    return misspelt
+
+
 def complete_option(name: str, names: Collection[str]) -> str | None:
     """Return the only option with this prefix, as argparse completes it; None if there is none or several."""
     ordered = _sorted_names(frozenset(names))

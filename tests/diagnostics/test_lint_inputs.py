@@ -336,6 +336,35 @@ def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expec
     assert expected in {f"{f.severity.word} {f.code}" for f in lint(path, trl=trl).findings}
 
 
+def test_values_of_a_file_alone_are_checked(tmp_path):
+    """TRL's parser converts the texts of a YAML file, and Python converts none; a misspelt key is a warning."""
+    yaml, python = tmp_path / "run.yaml", tmp_path / "train.py"
+    yaml.write_text(
+        "num_generation: 8\nmax_completion_length: 9\nlearning_rate: fast\nweight_decay: 1e-6\noptim: adam\n"
+    )
+    python.write_text(
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        'GRPOConfig(max_steps="200", learning_rate=1e-6, loss_type="drgpo", bf16="yes")\n'
+    )
+    found = {
+        path.name: {
+            (f.severity.word, f.evidence[0].text.split(" ")[0]) for f in lint(path, trl="0.23.1").findings
+        }
+        for path in (yaml, python)
+    }
+    assert found == {
+        "run.yaml": {("warning", "num_generation"), ("error", "learning_rate"), ("error", "optim")},
+        "train.py": {("error", "max_steps"), ("error", "loss_type")},
+    }
+
+
+def test_unread_scripts_own_batches_are_no_warning():
+    """With an unknown release, the trainer of a script that was not found may form its groups in another way."""
+    options = "--num_generations 8 --per_device_train_batch_size 1"
+    assert "warning CFG101" not in codes(f"torchrun --nproc_per_node 4 mine/train.py {options}")
+    assert "warning CFG101" in codes(f"accelerate launch --num_processes 4 -m trl.scripts.grpo {options}")
+
+
 def test_config_linked_from_another_folder_is_not_read(tmp_path, capsys):
     """A value of a file outside the repository is not printed under another key."""
     (tmp_path / "app.yaml").write_text("database: {pw: correct-horse}\n")

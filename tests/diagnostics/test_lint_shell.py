@@ -167,6 +167,26 @@ def test_defaults_are_soft_values_and_lines_are_those_of_the_file():
     ]
 
 
+def test_long_default_hides_no_later_command():
+    """tree-sitter does not parse a default of several lines with quotes and parentheses; its value is then unknown."""
+    script = 'P="${P:-a\nFor each (T), (P).\n(T1=..., En1=\\"...\\"); (T2=..., En2=\\"...\\")\nDo not.}"\na --x "$P"'
+    [command] = commands(script)
+    assert (command.words[0].clean, command.words[2].to_value("run.sh").known, command.line) == (
+        "a",
+        False,
+        5,
+    )
+
+
+def test_path_of_a_program_is_its_name():
+    """`"$(which swift)"` starts the same program as `swift`, also from an array."""
+    script = 'cmd=("$(which swift)" rlhf)\ntorchrun "${cmd[@]}"\n`command -v trl` grpo'
+    assert [[word.clean for word in command.words] for command in commands(script)] == [
+        ["torchrun", "swift", "rlhf"],
+        ["trl", "grpo"],
+    ]
+
+
 def test_exponential_expansion_is_refused():
     for line in ('X="$X$X"', 'A=("${A[@]}" "${A[@]}")'):
         with pytest.raises(UnreadableError, match="expand without end"):

@@ -46,6 +46,8 @@ _ACTIVATES = re.compile(
 )
 _OPTION_PLACEHOLDER = re.compile(r"(--[\w.-]{1,80}[ =])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
+# A default value over several lines, such as a prompt: tree-sitter takes its quotes and parentheses for syntax.
+_LONG_DEFAULT = re.compile(r'"\$\{(\w+):?[-=](?=[^}\n]*\n)(?:[^}"\\]|\\.)*\}"', re.DOTALL)
 
 
 @dataclass
@@ -89,11 +91,17 @@ def read_nested(word: Word, file: str) -> list[Command]:
 
 
 def parse(text: str, file: str) -> Node:
-    """Parse a script into tree-sitter's syntax tree; placeholders such as `<your model>` are quoted first."""
+    """Parse a script into tree-sitter's syntax tree; placeholders such as `<your model>` are quoted first.
+
+    If the parser does not understand the script, a default value over several lines is left out, so it is unknown.
+    """
     # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
     text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
     tree = _parse(text, file)
-    if tree.has_error and _PLACEHOLDER.search(text):
+    if tree.has_error and (_PLACEHOLDER.search(text) or _LONG_DEFAULT.search(text)):
+        text = _LONG_DEFAULT.sub(
+            lambda match: '"${' + match[1] + "}" + "\n" * match[0].count("\n") + '"', text
+        )
         return _parse(_PLACEHOLDER.sub(r"'<\1>'", text), file)
     return tree
 

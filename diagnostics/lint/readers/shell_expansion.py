@@ -34,6 +34,8 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`])')
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]{1,500}")
 # `$(dirname "$0")`, also for a linked script, with a folder above or below, or within `cd ... && pwd`.
+# The path of a program, of which only the name matters.
+_PROGRAM_PATH = re.compile(r"(?:\$\(|`) *(?:which|command -v|type -p) +([A-Za-z][\w.-]*) *[)`]")
 _SCRIPT_FOLDER = re.compile(
     r"""[$(`]+(?:(?:cd|realpath|readlink\ -f)\s+(?:--\s+)?"?\$\()?dirname\s+(?:--\s+)?"?
         (?:\$\((?:realpath|readlink\ -f)\s+"?)?\$\{?(0|BASH_SOURCE)(?:\[0\])?\}?"?\)?"?\)?((?:/[\w.-]+)*)"?\s*
@@ -246,8 +248,10 @@ class Expander:
         return f"{SOFT if SOFT in text else ''}{value}"
 
     def _command_output(self, node: Node) -> str:
-        """Return the output of a command substitution if it is the script's folder, else HOLE."""
+        """Return the output of a command substitution if it is the script's folder or a program's name, else HOLE."""
         source = node_text(node)
+        if len(source) < 300 and (program := _PROGRAM_PATH.fullmatch(source)):
+            return program[1]
         match = _SCRIPT_FOLDER.fullmatch(source) if len(source) < 300 else None
         script = _absolute(self.main if match[1] == "0" else self.file) if match else HOLE
         if match is None or script == HOLE:

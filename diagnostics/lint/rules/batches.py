@@ -24,8 +24,9 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     if "batch.generation" not in plan.values and isinstance(per_device, int) and per_device % group == 0:
         return  # for any number of processes
     total, names, applies = _generation_size(plan)
-    if total is None or total % group == 0:
-        return
+    own_script = bool(plan.settings.target) and not plan.settings.framework_parser
+    if total is None or total % group == 0 or (applies is None and own_script):
+        return  # a script's own trainer may form its groups in another way
     factors = plan.evidence(*names)
     product = " x ".join(str(value.data) for value in factors)
     formula = f" ({product})" if len(factors) > 1 else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from diagnostics.api_index.options import choices, wanted_type
 from diagnostics.api_index.query import Release
@@ -84,27 +85,50 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
 
 @rule("CFG113", check=CHECK, frameworks=("trl", "ms-swift", "openrlhf", "verl", "vllm"))
 def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
-    """Values have their option's type and are among its choices, because the framework refuses others."""
-    release = plan.versions.known.get(plan.framework)
-    if release is None or plan.own_copy or not plan.settings.framework_parser:
+    """Values have their option's type and are among its choices, because the framework refuses others.
+
+    A script that trains with TRL passes its options to GRPOConfig. One that was not read may convert them first, so its
+    options cause only a warning.
+    """
+    release, settings = plan.versions.known.get(plan.framework), plan.settings
+    if release is None or plan.own_copy or not (settings.framework_parser or plan.framework == "trl"):
         return
-    for value in option_index.set_options(plan.settings):
-        problem = refuse_value(Release(plan.framework, str(release)), value)
+    certain = settings.framework_parser or not settings.target or settings.script_options
+    for value in option_index.set_options(settings):
+        by_script = value.key in settings.script_options and not settings.framework_parser
+        problem = None if by_script else refuse_value(Release(plan.framework, str(release)), value)
         if problem is not None:
-            yield problem
+            yield problem if certain else replace(problem, severity=Severity.WARNING)
+
+
+@rule("CFG113", check=CHECK, frameworks=("trl",), role="train", warnings_only=True)
+def options_are_spelt_as_in_trl(plan: RunPlan) -> Iterator[Problem]:
+    """No option of a script or a YAML file is nearly one of TRL's, because it is then most likely misspelt."""
+    similar = option_index.misspelt_options(plan.settings, plan.role) if not plan.own_copy else {}
+    for value, name in similar.values():
+        yield Problem(
+            f"{value.key} is no option of TRL; {name} is.",
+            [value],
+            fix=f"Write {name}, if the script does not declare {value.key} itself.",
+            severity=Severity.WARNING,
+        )
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
     """Return the problem of a value that is not of its option's type or not among the choices; None if it is fine."""
-    is_word = value.known and not value.place.file.endswith(TYPED_FILES) and value.data != ""
-    if is_word and (expected_type := wanted_type(release, value.key, value.data)):
+    is_text = isinstance(value.data, str) or not value.place.file.endswith(TYPED_FILES)
+    is_word, word = value.known and is_text and value.data != "", value.data
+    if is_word and value.place.file.endswith(".py"):
+        # Python converts no text, unless it is the default of an argument; any text has a truth value.
+        is_word, word = not value.soft and wanted_type(release, value.key, "true") != "", "text"
+    if is_word and (expected_type := wanted_type(release, value.key, word)):
         # Hydra accepts any text, and verl fails later.
         by_hydra = parser_of(release.package) == "hydra"
         verb = "expects no text" if by_hydra else "cannot read"
         return Problem(
             f"{release} {verb} {value.key}={format_value(value.data)}: the option takes {expected_type}.",
             [value],
-            fix=f"Write {expected_type}.",
+            fix=f"Write {expected_type}{' without quotes' if word != value.data else ''}.",
             severity=Severity.WARNING if by_hydra else Severity.ERROR,
         )
     if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
