@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import sqrt
 from typing import Any
 
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_indices
-from diagnostics.audit.recorded.stats import deviation, mean
+from diagnostics.audit.recorded.stats import deviation, fsum, mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, note, skipped, undecided
 
 Groups = list[list[int]]
@@ -52,20 +53,45 @@ class Formula:
         [-0.5, 0.5]
         """
         advantages = [0.0] * len(rewards)
-        for group in groups:
-            for index in group:
-                base = mean(_peers(rewards, group, index, self.baseline))
-                spread = deviation(_peers(rewards, group, index, self.scale), self.ddof)
-                advantages[index] = (rewards[index] - base) / (spread + self.epsilon if spread else 1.0)
+        means = _peer_means(rewards, groups, self.baseline)
+        spreads = _peer_deviations(rewards, groups, self.scale, self.ddof)
+        for index, reward in enumerate(rewards):
+            spread = spreads[index]
+            advantages[index] = (reward - means[index]) / (spread + self.epsilon if spread else 1.0)
         return advantages
 
 
-def _peers(rewards: Sequence[float], group: list[int], index: int, peers: str) -> Sequence[float]:
-    if peers == "group":
-        return [rewards[member] for member in group]
-    if peers == "leave_one_out":
-        return [rewards[member] for member in group if member != index] or [rewards[index]]
-    return rewards if peers == "batch" else ()
+def _peer_means(rewards: Sequence[float], groups: Groups, peers: str) -> list[float]:
+    """Return the mean reward of each sample's peers, in linear time."""
+    if peers in ("batch", "none"):
+        return [mean(rewards if peers == "batch" else ())] * len(rewards)
+    values = [0.0] * len(rewards)
+    for group in groups:
+        total = fsum(rewards[index] for index in group)
+        alone = peers == "group" or len(group) == 1
+        for index in group:
+            values[index] = total / len(group) if alone else (total - rewards[index]) / (len(group) - 1)
+    return values
+
+
+def _peer_deviations(rewards: Sequence[float], groups: Groups, peers: str, ddof: int) -> list[float]:
+    """Return the deviation of the rewards of each sample's peers, in linear time."""
+    if peers in ("batch", "none"):
+        return [deviation(rewards if peers == "batch" else (), ddof)] * len(rewards)
+    values = [0.0] * len(rewards)
+    for group in groups:
+        members = [rewards[index] for index in group]
+        spread, counts, size = deviation(members, ddof), Counter(members), len(members)
+        center = mean(members)
+        squares = fsum((value - center) ** 2 for value in members)
+        for index in group:
+            reward = rewards[index]
+            values[index] = spread
+            if peers == "leave_one_out" and size > 1:
+                rest = squares - (reward - center) * (reward - center) * size / (size - 1)
+                equal = len(counts) == 1 or (len(counts) == 2 and counts[reward] == 1)
+                values[index] = 0.0 if equal or size - 1 <= ddof else sqrt(max(0.0, rest) / (size - 1 - ddof))
+    return values
 
 
 _FORMULAS = [Formula(baseline, "none") for baseline in _PEERS]

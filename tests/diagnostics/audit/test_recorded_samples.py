@@ -2,10 +2,12 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 
 import pytest
 
+from diagnostics.audit.recorded.advantages import Formula
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, AuditError
 from tests.diagnostics.audit_recorded import runs
@@ -71,3 +73,15 @@ def test_unknown_reward_function_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(REWARDS)
     with pytest.raises(AuditError, match="absent"):
         audit_run(runs.write_verl(some_rows(), tmp_path / "run"), reward=f"{tmp_path / 'mine.py'}:absent")
+
+
+@pytest.mark.parametrize("peers", ["group", "leave_one_out", "batch", "none"])
+def test_advantages_of_a_large_step_take_linear_time(peers):
+    """A step of 16,000 samples takes well under a second for each formula; a group's values are exact."""
+    assert Formula("leave_one_out", "leave_one_out").apply([0.0, 1.0, 3.0], [[0, 1, 2]]) == pytest.approx(
+        [-2 / 2**0.5, -0.5 / 4.5**0.5, 2.5 / 0.5**0.5]
+    )
+    rewards = [float(place % 7) for place in range(16_000)]
+    start = time.process_time()
+    Formula(peers, peers).apply(rewards, [list(range(16_000))])
+    assert time.process_time() - start < 2
