@@ -27,6 +27,8 @@ OLDEST = {"vllm": Version("0.6"), "transformers": Version("4.46")}
 """The first releases that GRPO trainers use; earlier ones are in the index for tracebacks."""
 # Similarity from which a name counts as misspelt, for `difflib`.
 _SIMILARITY = 0.84
+# The same where the name may also be that of a script's own option.
+_MISSPELT = 0.9
 # Characters in a Hydra option that chooses a file for a part of the config.
 _GROUP_MARKS = set("@/")
 # Options that TrlParser and ms-swift take besides those in the index.
@@ -186,8 +188,9 @@ def misspelt_options(settings: Settings, role: str) -> dict[str, tuple[Value, st
             continue
         similar = suggest(value.key, names)
         known = accepts(value.key, names, nested=True, abbreviated=abbreviated)
-        # A name with one word more, such as `hub_model_revision`, is an option of the script.
-        if similar and not known and similar.count("_") == value.key.count("_"):
+        # Scripts have options such as `hub_model_revision` and `push_to_hf`; a misspelt name is closer to one of TRL.
+        is_close = difflib.SequenceMatcher(None, value.key, similar).ratio() > _MISSPELT
+        if is_close and not known and similar.count("_") == value.key.count("_"):
             misspelt[value.key] = (value, similar)
     return misspelt
 
