@@ -231,8 +231,9 @@ class Surface:
 
     def _follow(self, module: str, name: str, depth: int) -> Definition | None:
         if self._is_inside(module):
-            # The source imports it; if it is not found, the index does not have all of that module.
-            return self.find(module, name, depth + 1) or Definition(module, name, "", "dynamic")
+            definition = self.find(module, name, depth + 1)
+            unread = definition is None and self.source.facts(self._current_name(module)) is None
+            return Definition(module, name, "", "dynamic") if unread else definition
         companion = self.companions.get(module.partition(".")[0])
         definition = companion.find(module, name, depth + 1) if companion else None
         return definition or Definition(module, name, "", "outside")
