@@ -398,7 +398,7 @@ def test_hostile_hydra_config_takes_bounded_time_and_memory(tmp_path, monkeypatc
     (tmp_path / "job.yaml").write_text(config)
     (tmp_path / "run.sh").write_text(VERL_RUN * count)
     monkeypatch.chdir(tmp_path)
-    with cpu_and_memory_limits(seconds=24, mebibytes=300), contextlib.suppress(UnreadableError):
+    with cpu_and_memory_limits(seconds=8, mebibytes=300), contextlib.suppress(UnreadableError):
         read_file(tmp_path / "run.sh")
 
 

@@ -86,6 +86,7 @@ class ComposedConfig:
         self.values: dict[str, Value] = {}
         self.missing: dict[str, str] = {}
         self._file_count = self._bytes = 0
+        self._files: dict[Path, tuple[str, list[Any]]] = {}
         self._folder = folder
         self._add_file(name, "", 0)
 
@@ -98,6 +99,13 @@ class ComposedConfig:
         }
         return {} if self.missing else self.values | dict.fromkeys(tables - keys)
 
+    def _parsed(self, path: Path) -> tuple[str, list[Any]]:
+        """Return the text and the documents of a file, which is parsed once however often it is named."""
+        if path not in self._files:
+            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder)
+            self._files[path] = text, parse_yaml(text, str(path))
+        return self._files[path]
+
     def _add_file(self, name: str, package: str, depth: int) -> None:
         """Add the values of a file and, unless they are set, those of the files in its defaults list."""
         path = self._folder / f"{name}.yaml"
@@ -105,8 +113,7 @@ class ComposedConfig:
             self._file_count += 1
             self._bytes += path.stat().st_size
             is_readable = self._bytes <= _MAX_BYTES and self._file_count <= _MAX_FILES
-            text = safe_io.read_text(path, MAX_BYTES, inside=self._folder) if is_readable else ""
-            trees = parse_yaml(text, str(path))
+            text, trees = self._parsed(path) if is_readable else ("", [])
         except (OSError, UnreadableError):
             is_readable = False
         if not is_readable:
@@ -114,7 +121,7 @@ class ComposedConfig:
                 within = self._bytes <= _MAX_BYTES and self._file_count <= _MAX_FILES
                 self.missing[path.stem] = _NOT_FOUND if within else _TOO_LARGE
             return
-        tree = trees[0] if trees and isinstance(trees[0], dict) else {}
+        tree = dict(trees[0]) if trees and isinstance(trees[0], dict) else {}
         match = _PACKAGE.match(text) if depth else None
         if match and match[1] != "_group_":
             package = match[1].removeprefix("_global_").strip(".")
