@@ -13,6 +13,7 @@ from diagnostics.cli import Command
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, Certainty
 from diagnostics.output import progress, text_filters
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
+from diagnostics.triage.groups import find_runs, print_groups
 from diagnostics.triage.missing_names import explain_missing_names
 from diagnostics.triage.report import report
 from diagnostics.triage.requirement_conflicts import explain_conflicts
@@ -30,6 +31,7 @@ _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
     examples=(
         ("triage run.log", "one log, also compressed"),
         ("triage logs/", "all ranks of one run"),
+        ("triage --group runs/", "one run per log; groups the runs that failed alike"),
     ),
     exit_codes={
         0: "no failure, and the log shows the end of the run",
@@ -38,13 +40,21 @@ _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
     },
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option(
+    "--group", is_flag=True, help="Treat each log as one run, and group the runs that failed alike."
+)
 @click.option("--excerpt", is_flag=True, help="The logs are excerpts: do not expect the end of the run.")
 @report_options
-def command(logs: tuple[str, ...], excerpt: bool, output: ReportOptions) -> int:
+def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOptions) -> int:
     """Find the known issue behind the logs of a failed run, and its fix. LOG: files, folders, or - for stdin."""
     skipped = SkippedFiles()
+    if group and output.format not in {"terminal", "json"}:
+        raise UserError(f"--group --format {output.format}: expected terminal or json")
     with progress.running("triage") if "-" not in logs else nullcontext():
         try:
+            if group:
+                code = _triage_groups(find_runs(logs, skipped), excerpt, as_json=output.format == "json")
+                return INCOMPLETE if code == FINE and skipped.unread else code
             sources = find_logs(logs, skipped)
         except SourceError as error:
             raise UserError(text_filters.mask_for_screen(str(error))) from None
@@ -55,6 +65,14 @@ def command(logs: tuple[str, ...], excerpt: bool, output: ReportOptions) -> int:
     if code == FINDINGS and not any(finding.severity >= output.fail_on for finding in result.findings):
         code = INCOMPLETE if verdict.problems else FINE
     return INCOMPLETE if code == FINE and skipped.unread else code
+
+
+def _triage_groups(runs: dict[str, list[LogSource]], excerpt: bool, *, as_json: bool) -> int:
+    """Print the groups of runs, each run judged separately; return the worst exit code."""
+    rules = Rules(catalog.load())
+    verdicts = {name: triage(sources, rules, excerpt=excerpt) for name, sources in runs.items()}
+    print_groups(verdicts, as_json=as_json)
+    return max(map(exit_code, verdicts.values()), key=(FINE, INCOMPLETE, FINDINGS).index)
 
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:

@@ -105,6 +105,16 @@ def triage_unknown(place, texts):
 
 
 @register_scene(BRIEF)
+def triage_groups(place, texts):
+    """Triage a folder with two runs that fail alike."""
+    for number in range(2):
+        log = place / "runs" / f"{number}{texts.file_name('file name')}.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_bytes(encode(f"{LOG}KeyError: {texts.text_line('error')}\n"))
+    return ["triage", "--group", "runs"]
+
+
+@register_scene(BRIEF)
 def triage_packed(place, texts):
     """Triage an archive with hostile member names, and a broken archive."""
     with zipfile.ZipFile(place / "a.zip", "w") as archive:

@@ -91,6 +91,13 @@ def test_unknown_failure_is_no_success_in_any_format(tmp_path, capsys):
         assert "Nothing found" not in out
 
 
+def test_triage_group_refuses_sarif(tmp_path, capsys):
+    log = tmp_path / "run.log"
+    log.write_text(LOG)
+    assert command.main(["triage", "--group", "--format", "sarif", str(log)]) == 2
+    assert capsys.readouterr().err.strip().endswith("expected terminal or json")
+
+
 @pytest.mark.parametrize("option", ["--select", "--ignore"])
 @pytest.mark.parametrize(
     ("value", "message"),

@@ -150,6 +150,14 @@ def test_whole_log_is_read_or_the_report_says_what_is_not(tmp_path, capsys, padd
     assert ("only the first 8 MiB and the last 256 KiB were read" in printed) == (padding > 0)
 
 
+@pytest.mark.parametrize("name", ["length collapse", "entropy explosion", "falling evaluation"])
+def test_metric_that_left_its_level_has_its_first_step(name):
+    change, families = CASES[name]
+    (result,) = faults(change).values()
+    assert {result.family} == families
+    assert "step 60" in result.message
+
+
 def test_rising_evaluation_and_noisy_short_evaluation_are_no_faults():
     assert faults(lambda step: {"eval_reward": 0.3 + step / 1000 + 0.1 * (step % 2)}) == {}
     assert (

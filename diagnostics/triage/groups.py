@@ -1,0 +1,76 @@
+"""Print the runs that failed alike together: `triage --group`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from diagnostics.output import text_filters
+from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
+from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis
+
+_MAX_NAMES = 8
+
+
+def find_runs(arguments: Sequence[str], skipped: SkippedFiles) -> dict[str, list[LogSource]]:
+    """Return the logs of each run: each file, and each folder in a folder of `arguments`, is a run.
+
+    Raises:
+        SourceError: An argument names no log.
+    """
+    runs: dict[str, list[LogSource]] = {}
+    for argument in arguments:
+        for source in find_logs([argument], skipped):
+            folder, inside, _ = source.name.partition("/")
+            is_folder = inside and source.path is not None and Path(argument).is_dir()
+            name = folder if is_folder else source.name
+            name = f"{argument}/{name}" if name in runs and not is_folder else name
+            runs.setdefault(name, []).append(source)
+    return runs
+
+
+def print_groups(verdicts: Mapping[str, Diagnosis], *, as_json: bool) -> None:
+    """Print runs with equal fingerprints as one group, the largest group first, runs without a failure last."""
+    groups: dict[str, list[str]] = {}
+    for name, verdict in verdicts.items():
+        groups.setdefault(verdict.fingerprint, []).append(name)
+    ordered = sorted(groups.items(), key=lambda item: (not item[0], -len(item[1]), item[0]))
+    if as_json:
+        documents = [
+            _group_document(fingerprint, verdicts[names[0]], names) for fingerprint, names in ordered
+        ]
+        document = {"schema": "grpo-doctor.groups.v1", "groups": documents}
+        print(json.dumps(text_filters.redact_for_sharing(document), indent=1))
+        return
+    for fingerprint, names in ordered:
+        listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
+        title = text_filters.mask_for_screen(_title(verdicts[names[0]]))
+        print(
+            f"{len(names):>5}  {fingerprint or '-':<19}  {title}\n       {text_filters.mask_for_screen(listed)}"
+        )
+
+
+def _group_document(fingerprint: str, verdict: Diagnosis, names: list[str]) -> dict[str, Any]:
+    codes = [*(it.issue.code for it in verdict.candidates), *(it.code for it in verdict.computed)]
+    return {
+        "fingerprint": fingerprint,
+        "verdict": verdict.state,
+        "code": next(iter(codes), None),
+        "title": _title(verdict),
+        "logs": names,
+    }
+
+
+def _title(verdict: Diagnosis) -> str:
+    if verdict.candidates:
+        issue = verdict.candidates[0].issue
+        return f"{issue.code} {issue.title}{' (root not in the log)' if verdict.state == 'wrapper' else ''}"
+    if verdict.state == "known":
+        return f"{verdict.computed[0].code} {verdict.computed[0].title}"
+    if verdict.leads:
+        return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
+    if verdict.state == NOT_JUDGED:
+        return "not checked: no known failure, and no end of the run"
+    return f"unknown: {verdict.anchors[0].text[:100]}" if verdict.anchors else "no failure"
