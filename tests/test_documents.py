@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import pytest
 
-from diagnostics.doctor.checks.base import CHECKS
+from diagnostics.doctor.checks.registry import CHECKS
 from diagnostics.matrix.layers import LAYERS
 from tests import documents, transcripts
 from tests.cells import cell_python

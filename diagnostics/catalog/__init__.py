@@ -18,13 +18,5 @@ from diagnostics.catalog.loader import (
 )
 
 __all__ = [
-    "FOLDER",
-    "CatalogueError",
-    "find",
-    "find_check",
-    "is_check",
-    "load",
-    "load_checks",
-    "load_file",
-    "with_config",
-]
+    "FOLDER", "CatalogueError", "find", "find_check", "is_check", "load", "load_checks", "load_file", "with_config",
+]  # fmt: skip

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.collect import host, packages
-from diagnostics.collect.host import Machine
-from diagnostics.collect.packages import Environment
+from diagnostics.collect import machine, python_environment
+from diagnostics.collect.machine import Machine
+from diagnostics.collect.python_environment import Environment
 
 SCHEMA = "grpo-doctor.facts.v1"
 
@@ -33,5 +33,5 @@ def collect(prefix: Path | None, environ: Mapping[str, str] = os.environ) -> Fac
     Raises:
         NoEnvironmentError: There is no Python environment at the prefix.
     """
-    environment = packages.collect(prefix, environ)
-    return Facts(environment, host.collect(environment.prefix, environ))
+    environment = python_environment.collect(prefix, environ)
+    return Facts(environment, machine.collect(environment.prefix, environ))

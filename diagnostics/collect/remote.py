@@ -362,4 +362,4 @@ def _query(command: list[str], text: str, limit_s: float, running: set[subproces
 
 def collect_program(prefix: str = "") -> Program:
     """Return the program that collects a host's facts; with an empty prefix, of the environment of its Python."""
-    return Program("diagnostics.collect.node", "collect_node", COLLECT_SOURCES, {"prefix": prefix})
+    return Program("diagnostics.collect.node_document", "collect_node", COLLECT_SOURCES, {"prefix": prefix})

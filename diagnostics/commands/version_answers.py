@@ -109,10 +109,10 @@ def installed_pairs(python: Path) -> list[Compatibility]:
         UserError: No package of the environment has its release in the index.
         NoEnvironmentError: The path is no interpreter of an environment.
     """
-    from diagnostics.collect import packages
+    from diagnostics.collect import python_environment
     from diagnostics.doctor.target_env import prefix_of
 
-    all_packages = packages.collect(prefix_of(python), os.environ).packages
+    all_packages = python_environment.collect(prefix_of(python), os.environ).packages
     installed = [
         Release(name, all_packages[name].version) for name in store.indexed_packages() if name in all_packages
     ]

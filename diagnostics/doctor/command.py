@@ -20,7 +20,7 @@ from diagnostics.cli import Command
 from diagnostics.collect import facts
 from diagnostics.doctor import run_checks, target_env
 from diagnostics.findings import FINE, INCOMPLETE, Report
-from diagnostics.node_options import NodeOptions, node_options
+from diagnostics.multi_node_options import NodeOptions, node_options
 from diagnostics.output import progress, report_output, text_filters
 from diagnostics.output.report_output import ReportOptions, write_report
 
@@ -79,7 +79,7 @@ def command(
         report = static_report(collected, named=root is not None)
         incomplete = False
         if tier != "static":
-            from diagnostics.doctor.probe.probes import run_tier  # compiles the patterns of triage
+            from diagnostics.doctor.probe.tiers import run_tier  # compiles the patterns of triage
 
             interpreter = python or (root / "bin" / "python" if root else Path(sys.executable))
             report, incomplete = run_tier(report, tier, interpreter, collected)
@@ -104,10 +104,10 @@ def static_report(collected: facts.Facts, *, named: bool) -> Report:
 
 def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) -> int:
     """Print the fix plan of a report and return the report's exit code."""
-    from diagnostics.doctor.fix_plan import build  # the plan prints with Rich
+    from diagnostics.doctor.fix_plan import plan_builder  # the plan prints with Rich
 
     report = report_output.filter_report(report, output)
-    plan = build.fix_plan(report, collected.environment, compat_table.load())
+    plan = plan_builder.fix_plan(report, collected.environment, compat_table.load())
     report_output.print_report(replace(report, extra=plan), output)
     return report.exit_code(output.fail_on)
 
@@ -116,14 +116,16 @@ def examine_nodes(
     options: NodeOptions, python: Path | None, prefix: Path | None, output: ReportOptions
 ) -> int:
     """Query other machines, check and compare them, and write the report; only the terminal shows host names."""
-    from diagnostics.doctor import fleet, nodes  # threads, msgspec
+    from diagnostics.doctor import multi_node_report, node_query  # threads, msgspec
 
     environment = str(prefix or (python.absolute().parent.parent if python else ""))
-    members, note = nodes.collect_nodes(options, environment)
+    members, note = node_query.collect_nodes(options, environment)
     issues, compat = catalog.load(), compat_table.load()
 
-    def report_of(members: list[nodes.Node]) -> Report:
-        return fleet.examine_fleet(members, issues, compat, note)
+    def report_of(members: list[node_query.Node]) -> Report:
+        return multi_node_report.report_on_nodes(members, issues, compat, note)
 
-    report = report_of(members) if output.format == "terminal" else fleet.shareable_report(report_of, members)
+    report = report_of(members)
+    if output.format != "terminal":
+        report = multi_node_report.shareable_report(report_of, members)
     return write_report(report, output)

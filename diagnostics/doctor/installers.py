@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnostics.collect import search_path
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.fixes import Install, Run, Uninstall
 from diagnostics.frameworks import PACKAGES

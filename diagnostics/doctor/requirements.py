@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from diagnostics import frameworks
 from diagnostics.collect.metadata_validation import may_be_parsed
-from diagnostics.collect.packages import Environment, Package
+from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
 from diagnostics.frameworks import ENGINE_PACKAGES, FRAMEWORKS, TRAINER_LIBRARIES, TRAINER_PACKAGES

@@ -6,10 +6,10 @@ import traceback
 from collections.abc import Iterable
 
 from diagnostics.catalog.model import Issue
-from diagnostics.collect.host import Machine
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.machine import Machine
+from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import REGISTERED, CheckInput, MachineNotExaminedError, NotApplicableError
+from diagnostics.doctor.checks.registry import REGISTERED, CheckInput, NoMachineError, NotApplicableError
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.frameworks import PACKAGES
 
@@ -61,7 +61,7 @@ def run_check(name: str, results: Iterable[Finding | NotChecked]) -> CheckResult
         results = list(results)
     except NotApplicableError as error:
         return CheckResult(name, "skipped", str(error))
-    except MachineNotExaminedError:
+    except NoMachineError:
         results = [NotChecked("the machine", "it was not examined")]
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]

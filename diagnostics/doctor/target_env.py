@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from diagnostics.collect.metadata_validation import NoEnvironmentError, working_folder
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.python_environment import Environment
 from diagnostics.collect.search_path import own_folders, release_of
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import quote_command

@@ -25,7 +25,7 @@ from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.report import build_report
 from diagnostics.hang.snapshot import Snapshot, join_snapshots
-from diagnostics.node_options import node_options, query_nodes
+from diagnostics.multi_node_options import node_options, query_nodes
 from diagnostics.output import progress
 from diagnostics.output.redact import mask
 from diagnostics.output.report_output import ReportOptions, print_report

@@ -172,7 +172,7 @@ def refusing(*kinds):
 
 def metadata(numbers, folder):
     """Collect an environment with one package whose metadata is damaged."""
-    from diagnostics.collect import packages as environment
+    from diagnostics.collect import python_environment
     from diagnostics.doctor.installers import install
 
     site = folder / "lib" / "python3.11" / "site-packages"
@@ -189,7 +189,7 @@ def metadata(numbers, folder):
     ):
         (info / name).write_bytes(damage_bytes(numbers, data))
     (folder / "pyvenv.cfg").write_bytes(damage_bytes(numbers, b"home = /usr\nversion = 3.11.7\n"))
-    found = environment.collect(folder, {"VLLM_X": "1"})
+    found = python_environment.collect(folder, {"VLLM_X": "1"})
     assert len(found.packages) + len(found.broken) == 1
     assert isinstance(found.releases, dict)
     assert install(found, "torch")
@@ -227,7 +227,7 @@ def elf(numbers, folder):
 
 def configs(numbers, folder):
     """Read accelerate's default config."""
-    from diagnostics.collect import host as reader
+    from diagnostics.collect import machine as reader
 
     place = folder / ".cache" / "huggingface" / "accelerate"
     place.mkdir(parents=True)
@@ -271,7 +271,7 @@ def nodes(numbers, _folder):
     from diagnostics.collect import ray_nodes
     from diagnostics.collect.remote import MARK
     from diagnostics.collect.remote import Answer as NodeAnswer
-    from diagnostics.doctor import nodes as reader
+    from diagnostics.doctor import node_query as reader
 
     if "facts" not in _DOCUMENTS:
         facts = collection.collect(None).to_json()
@@ -302,8 +302,8 @@ def fleet(numbers, _folder):
     from diagnostics.collect.remote import MARK
     from diagnostics.collect.remote import Answer as NodeAnswer
     from diagnostics.compat_table import Compat
-    from diagnostics.doctor import nodes as reader
-    from diagnostics.doctor.fleet import examine_fleet
+    from diagnostics.doctor import node_query as reader
+    from diagnostics.doctor.multi_node_report import report_on_nodes
     from tests.diagnostics.fake_environments import load_catalog
 
     if "facts" not in _DOCUMENTS:
@@ -319,7 +319,7 @@ def fleet(numbers, _folder):
         answers.append(
             reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text)))
         )
-    report = examine_fleet(answers, load_catalog(), Compat(problem="none"), "")
+    report = report_on_nodes(answers, load_catalog(), Compat(problem="none"), "")
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason
     ]

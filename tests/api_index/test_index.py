@@ -32,11 +32,11 @@ from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.api_index.uses import Use, collect_uses
-from diagnostics.collect import packages
+from diagnostics.collect import python_environment
 from diagnostics.commands import version_answers, versions
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import missing_names
-from diagnostics.doctor.checks.base import CheckInput
+from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.triage import command as triage
 from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache, make_sdist
 from tests.case_files import each_case, read_cases
@@ -535,7 +535,9 @@ def test_a_model_type_that_transformers_has_cannot_be_registered(tmp_path, engin
     assert [item.use.text for item in pair.at_import] == ['AutoConfig.register("aimv2")'] * fails
     assert pair.contradicted is fails
     maker = EnvironmentBuilder(tmp_path / "env").add("vllm", engine).add("transformers", models)
-    findings = list(missing_names.missing_names(CheckInput(packages.collect(maker.prefix, {}), {}, Compat())))
+    findings = list(
+        missing_names.missing_names(CheckInput(python_environment.collect(maker.prefix, {}), {}, Compat()))
+    )
     titles = [
         f'vllm {engine} calls AutoConfig.register("aimv2"), and transformers {models} has that model type itself'
     ]
@@ -814,14 +816,19 @@ def test_requirement_conflicts(index, monkeypatch, ours, theirs, conflict):
 def test_doctor_reports_missing_names(index, tmp_path):
     """Doctor reports a missing name from package metadata only, with the location of the import."""
     maker = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.3").add("trl", "1.0")
-    case = CheckInput(packages.collect(maker.prefix, {}), {}, Compat())
+    case = CheckInput(python_environment.collect(maker.prefix, {}), {}, Compat())
     (finding,) = missing_names.missing_names(case)
     assert (finding.code, finding.severity.word) == ("CMP906", "warning")
     assert "vllm.ports.get_open_port" in finding.detail
     assert finding.evidence[0].place == "trl/trainer.py:2"
     maker = EnvironmentBuilder(tmp_path / "good").add("vllm", "0.3").add("trl", "1.1")
     assert (
-        list(missing_names.missing_names(CheckInput(packages.collect(maker.prefix, {}), {}, Compat()))) == []
+        list(
+            missing_names.missing_names(
+                CheckInput(python_environment.collect(maker.prefix, {}), {}, Compat())
+            )
+        )
+        == []
     )
 
 

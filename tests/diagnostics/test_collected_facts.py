@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect import elf, env_vars, gpus, host, ray
+from diagnostics.collect import elf, env_vars, gpus, machine, ray_traces
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu
-from diagnostics.doctor.nodes import decode_facts
+from diagnostics.doctor.node_query import decode_facts
 
 
 def test_facts_round_trip_through_json(environment):
@@ -122,9 +122,9 @@ def test_ray_session_address_and_release_are_read(tmp_path):
     (session / "usage_stats.json").write_text('{"ray_version": "2.44.1"}')
     (tmp_path / "ray" / "session_latest").symlink_to(session)
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
-    (known,) = ray.collect({"TMPDIR": str(tmp_path)})
+    (known,) = ray_traces.collect({"TMPDIR": str(tmp_path)})
     assert (known.current, known.release) == ("10.0.0.1:6379", "2.44.1")
-    assert ray.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
+    assert ray_traces.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,6 @@ def test_cgroup_cpu_and_memory_limits_are_read(tmp_path, monkeypatch, files, quo
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
-    assert host._cpu_quota() == quota
-    assert host._memory_limit() == limit_gb
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+    assert machine._cpu_quota() == quota
+    assert machine._memory_limit() == limit_gb

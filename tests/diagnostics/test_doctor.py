@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from diagnostics import compat_table
-from diagnostics.collect import packages as facts
+from diagnostics.collect import python_environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
-from diagnostics.doctor.checks.base import REGISTERED
+from diagnostics.doctor.checks.registry import REGISTERED
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
@@ -24,7 +24,7 @@ TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
 def examine(maker, *, compat=TABLE):
     """Return doctor's report on a fake environment."""
-    return doctor.examine(facts.collect(maker.prefix, {}), load_catalog(), compat)
+    return doctor.examine(python_environment.collect(maker.prefix, {}), load_catalog(), compat)
 
 
 def codes(report):

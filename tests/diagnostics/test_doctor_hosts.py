@@ -21,15 +21,15 @@ import pytest
 from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.collect import facts as collection
-from diagnostics.collect import node as node_facts
-from diagnostics.collect import remote
+from diagnostics.collect import node_document, remote
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.packages import Package
+from diagnostics.collect.python_environment import Package
 from diagnostics.collect.remote import Answer
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.fleet import differences, examine_fleet
-from diagnostics.doctor.fleet import shareable_report as shareable
-from diagnostics.doctor.nodes import Node, read_answer
+from diagnostics.doctor.multi_node_report import report_on_nodes
+from diagnostics.doctor.multi_node_report import shareable_report as shareable
+from diagnostics.doctor.node_differences import differences
+from diagnostics.doctor.node_query import Node, read_answer
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import text_filters
@@ -64,7 +64,7 @@ def node(facts, position, *, packages=None, variables=None, problem="", **fields
 
 def report_of(members):
     """Return doctor's report on these nodes."""
-    return examine_fleet(members, ISSUES, Compat(problem="no table"))
+    return report_on_nodes(members, ISSUES, Compat(problem="no table"))
 
 
 def gpus(count=1, **fields):
@@ -247,7 +247,7 @@ def test_system_nccl_is_found_by_its_file_name(tmp_path, monkeypatch):
     (tmp_path / "libnccl.so.2.21.5").write_bytes(b"")
     (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.21.5")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
-    assert node_facts.system_nccl()[0] == "2.21.5"
+    assert node_document.system_nccl()[0] == "2.21.5"
 
 
 SCRIPT = """#!/bin/sh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnostics import compat_table as compat
-from diagnostics.collect import packages as environment
+from diagnostics.collect import python_environment
 from diagnostics.doctor import run_checks as examine
 from diagnostics.fixes import commands_of
 from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
@@ -19,7 +19,7 @@ def created(tmp_path):
 
 def findings(created):
     """Return the findings about the interpreter of an environment."""
-    report = examine.examine(environment.collect(created.prefix, {}), load_catalog(), compat.load())
+    report = examine.examine(python_environment.collect(created.prefix, {}), load_catalog(), compat.load())
     return [finding for finding in report.findings if finding.code == "ENV924"]
 
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.collect import packages as facts
+from diagnostics.collect import python_environment
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.host import ConfigFile, Disk, Libraries, Limit, Machine, Memory, Processors
-from diagnostics.collect.ray import RayCluster
+from diagnostics.collect.machine import ConfigFile, Disk, Libraries, Limit, Machine, Memory, Processors
+from diagnostics.collect.ray_traces import RayCluster
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
-from diagnostics.doctor.checks.gpus import cuda_of
+from diagnostics.doctor.checks.driver_and_gpus import cuda_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
@@ -60,7 +60,7 @@ def cuda_environment(environment):
 
 def examine(maker, machine, environ=None, **changes):
     """Return doctor's report on an environment and a machine; no check may crash."""
-    known = replace(facts.collect(maker.prefix, environ or {}), **changes)
+    known = replace(python_environment.collect(maker.prefix, environ or {}), **changes)
     report = doctor.examine(known, load_catalog(), Compat(problem="no table"), machine)
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
     return report
@@ -184,7 +184,7 @@ def test_expandable_segments_finding_follows_the_catalogs_range(environment, ver
             environment,
             HEALTHY,
             {name: "max_split_size_mb:64, expandable_segments:True"},
-            packages={"vllm": facts.Package("vllm", version, "/p", "pip", ())},
+            packages={"vllm": python_environment.Package("vllm", version, "/p", "pip", ())},
         )
         assert [f.code for f in report.findings if f.code == "CFG112"] == expected
 
@@ -259,7 +259,7 @@ def test_pytorchs_cuda_is_that_of_its_required_libraries(environment, requiremen
     """PyTorch's CUDA release is that of its required libraries, not of others that stay installed."""
     environment.add("torch", "2.8.0", requires=[f"{requirement}; platform_system == 'Linux'", "cuda-toolkit"])
     environment.add("nvidia-cuda-runtime", "13.0.96").add("nvidia-cuda-runtime-cu12", "12.8.90")
-    assert cuda_of(facts.collect(environment.prefix, {}))[0] == cuda
+    assert cuda_of(python_environment.collect(environment.prefix, {}))[0] == cuda
 
 
 def test_too_old_libstdcxx_is_a_warning(cuda_environment):

@@ -14,9 +14,9 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.collect.gpus import Gpus
-from diagnostics.collect.packages import Environment, Package
+from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.doctor.probe import probe_results as outcomes
-from diagnostics.doctor.probe import probes as tiers
+from diagnostics.doctor.probe import tiers
 from diagnostics.doctor.probe.child_processes import ChildProcesses, ChildResult
 from diagnostics.fixes import fix_text
 from tests.cells import cell_python

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.collect import elf as extensions
-from diagnostics.collect import packages as facts
-from diagnostics.collect.packages import Environment, Package
+from diagnostics.collect import python_environment
+from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
 from tests.diagnostics.fake_environments import load_catalog
@@ -74,5 +74,5 @@ def test_random_metadata_is_broken_or_a_package(content):
         info.mkdir(parents=True)
         (info / "METADATA").write_bytes(content)
         (info / "RECORD").write_bytes(content)
-        known = facts.collect(Path(folder), {})
+        known = python_environment.collect(Path(folder), {})
         assert len(known.broken) + len(known.packages) == 1

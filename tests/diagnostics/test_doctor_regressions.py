@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from diagnostics import compat_table
-from diagnostics.collect import facts, packages, remote
+from diagnostics.collect import facts, python_environment, remote
 from diagnostics.collect.gpus import Gpus
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
-from diagnostics.doctor.fix_plan import build
+from diagnostics.doctor.fix_plan import plan_builder
 from diagnostics.findings import Severity
 from diagnostics.fixes import Uninstall
 from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
@@ -27,7 +27,7 @@ NO_TABLE = Compat(problem="no table")
 
 def examine(maker):
     """Return doctor's report on a fake environment, without a compatibility table."""
-    return run_checks.examine(packages.collect(maker.prefix, {}), load_catalog(), NO_TABLE)
+    return run_checks.examine(python_environment.collect(maker.prefix, {}), load_catalog(), NO_TABLE)
 
 
 def findings(maker, code):
@@ -54,8 +54,8 @@ def test_possible_issues_are_not_warnings(environment):
 def test_plan_keeps_a_pair_if_the_fix_would_break_it(environment):
     """The plan changes transformers instead of TRL, because the newer TRL would fail with this vLLM."""
     environment.add("vllm", "0.8.5").add("trl", "0.17.0").add("transformers", "5.3.0").add("numpy", "2.1.0")
-    known, table = packages.collect(environment.prefix, {}), compat_table.load()
-    plan = build.fix_plan(run_checks.examine(known, load_catalog(), table), known, table)
+    known, table = python_environment.collect(environment.prefix, {}), compat_table.load()
+    plan = plan_builder.fix_plan(run_checks.examine(known, load_catalog(), table), known, table)
     (step,) = [step for step in plan.steps if step.kind == "packages"]
     assert "CMP003" in step.codes
     (action,) = step.commands
@@ -92,7 +92,7 @@ def test_unresolvable_pair_is_info_only_if_another_trainer_is_installed(environm
     severities = []
     for name in ("numpy", "ms-swift"):
         environment.add(name, "3.10.0")
-        report = run_checks.examine(packages.collect(environment.prefix, {}), load_catalog(), table)
+        report = run_checks.examine(python_environment.collect(environment.prefix, {}), load_catalog(), table)
         severities += [item.severity for item in report.findings if item.code == "CMP905"]
     assert severities == [Severity.WARNING, Severity.INFO]
 

@@ -11,12 +11,12 @@ from msgspec import structs
 
 from diagnostics import catalog
 from diagnostics.__main__ import main
-from diagnostics.collect import packages as facts
+from diagnostics.collect import python_environment
 from diagnostics.compat_table import Compat
 from diagnostics.compat_table import load as load_table
 from diagnostics.doctor import installers
 from diagnostics.doctor import run_checks as doctor
-from diagnostics.doctor.fix_plan.build import fix_plan
+from diagnostics.doctor.fix_plan.plan_builder import fix_plan
 from diagnostics.doctor.installers import REINSTALL
 from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
@@ -72,7 +72,7 @@ def examine(environment_facts, compat):
 
 def plan_of(maker, *extra, environ=None, compat=TABLE, known_issues=ISSUES):
     """Return the plan for a fake environment; `extra` are further findings of doctor."""
-    known = facts.collect(maker.prefix, environ or {})
+    known = python_environment.collect(maker.prefix, environ or {})
     report = examine(known, compat)
     report = replace(report, checks=(*report.checks, CheckResult("extra", "findings", "", extra)))
     return fix_plan(report, known, replace(compat, breadth=BREADTH), known_issues)
@@ -127,7 +127,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
     differing, with_findings = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::30]):
         maker = EnvironmentBuilder(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
-        known = facts.collect(maker.prefix, {})
+        known = python_environment.collect(maker.prefix, {})
         report = finding_filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
         with_findings += bool(report.findings)
         offered = requirements(action for found in report.findings for action in found.remedy.actions)
@@ -153,7 +153,7 @@ def test_executed_pair_comes_before_an_imported_one(environment):
 def test_distant_executed_pair_does_not_come_before_a_near_one(environment):
     """A downgrade over many minor releases is suggested last."""
     environment.add("vllm", "0.19.0").add("trl", "1.3.0", requires=['vllm<=0.18.0,>=0.12.0; extra == "vllm"'])
-    known = facts.collect(environment.prefix, {})
+    known = python_environment.collect(environment.prefix, {})
     report = examine(known, TABLE)
     lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
     more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
@@ -190,7 +190,7 @@ def test_set_that_breaks_another_package_is_not_suggested(environment):
 
 
 def test_plan_without_findings_has_the_outcome_nothing(environment):
-    known = facts.collect(environment.add("vllm", "0.30.0").add("trl", "1.14.2").prefix, {})
+    known = python_environment.collect(environment.add("vllm", "0.30.0").add("trl", "1.14.2").prefix, {})
     plan = fix_plan(finding_filters.select(examine(known, TABLE), ["CFG"], []), known, TABLE, ISSUES)
     assert (plan.outcome, plan.steps) == ("nothing", ())
     assert any("compatibility table" in line for line in plan.not_checked)
@@ -198,7 +198,7 @@ def test_plan_without_findings_has_the_outcome_nothing(environment):
 
 def test_findings_without_a_fix_have_the_outcome_unknown(environment):
     """The plan says that no step is known, and where to get help."""
-    known = facts.collect(environment.prefix, {})
+    known = python_environment.collect(environment.prefix, {})
     bare = replace(finding("ENV999", Severity.ERROR), remedy=None)
     subject = {"packages": {}, "python": "3.11", "prefix": "p"}
     report = Report("doctor", subject, (CheckResult("a", "findings", "", (bare,)),))
@@ -273,7 +273,7 @@ def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, inst
     for name, text in files.items():
         (maker.prefix / name).parent.mkdir(exist_ok=True)
         (maker.prefix / name).write_text(text)
-    results = installers.find_installer(facts.collect(maker.prefix, {}))
+    results = installers.find_installer(python_environment.collect(maker.prefix, {}))
     assert command_of(results.install(["vllm==0.10.2"])) == expected.format(p=maker.prefix, d=tmp_path)
     assert command_of(results.record())
     assert command_of(results.restore())
@@ -338,7 +338,7 @@ def test_upgrade_against_a_possible_issue_is_only_considered(environment):
     changes = {"evidence": "executed", "edits": edits, "bounds": (), "installs": installs}
     newer = structs.replace(issue.mitigations[0], **changes)
     issues = {"SCH001": structs.replace(issue, mitigations=(newer,))}
-    known = facts.collect(environment.prefix, {})
+    known = python_environment.collect(environment.prefix, {})
     report = finding_filters.select(examine(known, TABLE), ["SCH001"], [])
     may = fix_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
     assert [item.need for item in may.steps if item.codes == ("SCH001",)] == ["consider"]
@@ -363,7 +363,7 @@ def test_upgrade_against_a_possible_issue_is_only_considered(environment):
 def test_packages_that_a_fix_would_break_are_changed_with_it(environment, requested, added):
     """Installers would allow the broken combination; doctor's fixes and the plan add the same requirement."""
     environment.add("pyarrow", "24.0.0").add("trl", "0.25.1")
-    known = facts.collect(environment.prefix, {})
+    known = python_environment.collect(environment.prefix, {})
     assert adjust_for_installed(known, requested) == (*requested, *added)
     assert installers.install(known, *requested).requirements == (*requested, *added)
 

@@ -11,10 +11,14 @@ import pytest
 from diagnostics import __main__ as program
 from diagnostics import safe_io
 from diagnostics.collect import elf as extensions
-from diagnostics.collect import host as configs
-from diagnostics.collect import installed_files, module_lookup, search_path
-from diagnostics.collect import packages as environment
-from diagnostics.collect import ray as clusters
+from diagnostics.collect import (
+    installed_files,
+    machine,
+    module_lookup,
+    python_environment,
+    ray_traces,
+    search_path,
+)
 from diagnostics.doctor import requirements
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.limits import cpu_and_memory_limits
@@ -47,7 +51,7 @@ def test_package_with_unreadable_metadata_is_unread_not_broken(tmp_path, replace
         EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
     )
     replace_file(maker.site / "torch-2.8.0.dist-info" / name)
-    result = environment.collect(maker.prefix, {})
+    result = python_environment.collect(maker.prefix, {})
     assert result.version("trl") == "1.9.2"
     place = str(maker.site / "torch-2.8.0.dist-info")
     if name == "METADATA":
@@ -65,7 +69,7 @@ def test_other_unreadable_files_of_an_environment_are_skipped(tmp_path, replace_
     replace_file(maker.site / "vllm" / "envs.py")
     replace_file(maker.prefix / "pyvenv.cfg")
     replace_file(maker.site.parent / "dist-packages")
-    result = environment.collect(maker.prefix, {"VLLM_X": "1"})
+    result = python_environment.collect(maker.prefix, {"VLLM_X": "1"})
     assert (result.python, result.version("trl"), result.vllm_variables) == ("3.11", "1.9.2", None)
 
 
@@ -74,10 +78,10 @@ def test_metadata_with_long_blanks_is_read_in_linear_time(tmp_path):
     maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
     (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
-    assert len(environment.collect(maker.prefix, {}).broken) == 1
+    assert len(python_environment.collect(maker.prefix, {}).broken) == 1
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate" / "default_config.yaml").write_text(f"A: 1\nB: b{' ' * 60_000}x\n")
-    (results,) = configs.collect_configs({"HF_HOME": str(tmp_path)})
+    (results,) = machine.collect_configs({"HF_HOME": str(tmp_path)})
     assert results.values == {"A": "1"}
 
 
@@ -94,7 +98,7 @@ def test_invalid_lines_in_record_are_ignored(tmp_path, line, damaged):
     (maker.site / "a").mkdir()
     (maker.site / "a" / "_C.so").touch()
     (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
-    assert len(environment.collect(maker.prefix, {}).packages["torch"].damaged) == damaged
+    assert len(python_environment.collect(maker.prefix, {}).packages["torch"].damaged) == damaged
 
 
 def _oversized_elf(kind):
@@ -131,7 +135,7 @@ def test_special_files_in_rays_world_writable_folder_are_ignored(tmp_path, repla
     (folder / "session_1").mkdir(parents=True)
     (folder / "session_latest").symlink_to("session_1")
     replace_file(folder / name)
-    (result,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
+    (result,) = ray_traces.collect({"RAY_TMPDIR": str(tmp_path)})
     assert (result.current, result.release) == ("", "")
 
 
@@ -142,7 +146,7 @@ def test_links_out_of_rays_folder_are_not_followed(tmp_path):
     (folder / "session_latest").mkdir(parents=True)
     (folder / "ray_current_cluster").symlink_to(tmp_path / "secret")
     (folder / "session_latest" / "usage_stats.json").write_text("[" * 60_000)
-    (result,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
+    (result,) = ray_traces.collect({"RAY_TMPDIR": str(tmp_path)})
     assert (result.current, result.release) == ("", "")
 
 
@@ -159,7 +163,7 @@ def test_zip_on_the_search_path_is_not_checked(tmp_path):
     maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
     (maker.site / "eggs.pth").write_text("./eggs.zip\n")
     (maker.site / "eggs.zip").touch()
-    assert [place for place, _ in environment.collect(maker.prefix, {}).unread] == [
+    assert [place for place, _ in python_environment.collect(maker.prefix, {}).unread] == [
         str(maker.site / "eggs.zip")
     ]
 
@@ -177,7 +181,7 @@ def test_linked_files_of_another_name_are_not_printed(tmp_path, capsys):
         "Tag: bluebird\nTag: cp312-cp312-manylinux_2_28_x86_64\n"
     )
     (maker.site / "y.pth").write_text("machine bluebird\n\nbluebird/\0\n")
-    result = environment.collect(maker.prefix, {})
+    result = python_environment.collect(maker.prefix, {})
     assert "bluebird" not in repr(result)
     assert result.packages["trl"].tags == ("cp312-cp312-manylinux_2_28_x86_64",)
     assert str(maker.site / "x.pth") in dict(result.unread)
@@ -195,7 +199,7 @@ def test_links_that_keep_the_name_are_read(tmp_path):
         (maker.site / "trl-1.9.2.dist-info" / file.name).symlink_to(file)
     (store / "a.pth").write_text(f"{store}\n")
     (maker.site / "b.pth").symlink_to(store / "a.pth")
-    result = environment.collect(maker.prefix, {})
+    result = python_environment.collect(maker.prefix, {})
     assert (result.packages["trl"].installer, result.version("trl")) == ("Poetry", "1.9.2")
     assert store in result.search.folders
 
@@ -208,7 +212,7 @@ def test_finder_named_on_many_lines_is_parsed_once(tmp_path, monkeypatch):
     parsed = []
     parse = safe_io.parse_python
     monkeypatch.setattr(safe_io, "parse_python", lambda text: parsed.append(text) or parse(text))
-    assert len(environment.collect(maker.prefix, {}).search.editable) == 2
+    assert len(python_environment.collect(maker.prefix, {}).search.editable) == 2
     assert len(parsed) == 1
 
 
@@ -247,7 +251,7 @@ def _trl_environment(prefix, source):
 )
 def test_modules_that_no_parser_or_file_system_accepts_are_no_crash(tmp_path, source, problem):
     """An expression nested too deep, and too many imports, are reported as not followed; long names are ignored."""
-    result = environment.collect(_trl_environment(tmp_path / "env", source).prefix, {})
+    result = python_environment.collect(_trl_environment(tmp_path / "env", source).prefix, {})
     (entry,) = (entry for entry in result.entry_points if entry.module == "trl.trainer.grpo_trainer")
     assert entry.problem.endswith(problem)
     assert bool(entry.problem) == bool(problem)
@@ -296,12 +300,12 @@ def test_folder_under_many_spellings_is_listed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         installed_files.os, "scandir", lambda folder: listed.append(str(folder)) or scan(folder)
     )
-    assert environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
+    assert python_environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
     assert [folder for folder in listed if folder.endswith("torch/lib")] == [
         str(maker.site / "torch" / "lib")
     ]
     monkeypatch.setattr(installed_files, "MAX_LISTED", 1)
-    ((place, reason),) = environment.collect(maker.prefix, {}).unread
+    ((place, reason),) = python_environment.collect(maker.prefix, {}).unread
     assert (Path(place).name, reason) == ("RECORD", "its folders contain more than 1 files")
 
 
@@ -328,7 +332,7 @@ def test_requirement_with_undefined_comparison_is_unreadable(tmp_path, marker):
     """A requirement whose marker cannot be evaluated is skipped like an invalid one; the others are checked."""
     requires = [f"lacking>=1; {marker}", "absent>=2"]
     maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2", requires=requires)
-    found = environment.collect(maker.prefix, {})
+    found = python_environment.collect(maker.prefix, {})
     unmet = requirements.unmet_requirements(found, found.packages["trl"])
     assert [requirement.name for requirement in unmet] == ["absent"]
 
@@ -375,7 +379,7 @@ def test_large_file_to_which_hundreds_of_links_lead_is_read_a_few_times(tmp_path
     maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
     with_links(kind, maker.site)
     with cpu_and_memory_limits(seconds=8, mebibytes=500):
-        result = environment.collect(maker.prefix, {})
+        result = python_environment.collect(maker.prefix, {})
     assert result.version("trl") == "1.9.2"
     refused = "many links lead to this file"
     if kind == "modules":

@@ -8,10 +8,10 @@ from diagnostics import catalog
 from diagnostics.audit.results import FAULT, RECORDED, Audit, Result, make_document
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix
-from diagnostics.collect.packages import Environment, Package
+from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.doctor.checks.known_issues import known_issues
+from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.fix_plan import setting_steps as settings
 from diagnostics.doctor.installers import find_installer as installer_of
 from diagnostics.findings import Severity

@@ -10,8 +10,7 @@ import pytest
 
 from diagnostics import compat_table as compat
 from diagnostics.__main__ import main
-from diagnostics.collect import packages as environment
-from diagnostics.collect import search_path
+from diagnostics.collect import python_environment, search_path
 from diagnostics.collect.module_lookup import ModuleFinder
 from diagnostics.doctor import run_checks as examine
 from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
@@ -21,7 +20,9 @@ def examine_environment(maker, environ=None, monkeypatch=None, working=None):
     """Return doctor's findings by code, and its report, for a working directory."""
     if working is not None:
         monkeypatch.chdir(working)
-    report = examine.examine(environment.collect(maker.prefix, environ or {}), load_catalog(), compat.load())
+    report = examine.examine(
+        python_environment.collect(maker.prefix, environ or {}), load_catalog(), compat.load()
+    )
     return {finding.code: finding for finding in report.findings}, report
 
 
@@ -196,7 +197,7 @@ def test_hostile_editable_mapping_is_unread_or_bounded(maker):
         finder = f"__editable___a{number}_finder"
         (maker.site / f"{finder}.py").write_text(text)
         (maker.site / f"a{number}.pth").write_text(f"import {finder}; {finder}.install()\n")
-    results = environment.collect(maker.prefix, {}).search
+    results = python_environment.collect(maker.prefix, {}).search
     assert len(results.editable) == 1000
     assert [Path(place).name for place, _ in results.unread] == [
         f"__editable___a{i}_finder.py" for i in (0, 2, 3)

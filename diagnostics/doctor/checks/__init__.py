@@ -3,12 +3,12 @@
 from diagnostics.doctor.checks import (  # noqa: F401
     binaries,
     compatibility,
-    gpus,
-    host,
+    driver_and_gpus,
+    environment_variables,
+    import_problems,
     known_issues,
+    machine_resources,
+    metadata_and_requirements,
     missing_names,
-    packages,
-    ray,
-    search_path,
-    variables,
+    ray_clusters,
 )

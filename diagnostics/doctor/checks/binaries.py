@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diagnostics.collect.packages import Environment, normalise
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding, installed_evidence
-from diagnostics.doctor.checks.gpus import cuda_of
+from diagnostics.collect.python_environment import Environment, normalise
+from diagnostics.doctor.checks.driver_and_gpus import cuda_of
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, evidence_of, finding
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
@@ -203,7 +203,7 @@ def mixed_cuda(case: CheckInput) -> Iterator[Finding]:
         again = install(environment, requirement, options=("--force-reinstall",))
         commands = (uninstall(environment, *removable), again)
     names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
-    evidence = [installed_evidence(environment.packages[name]) for name in sorted(names)]
+    evidence = [evidence_of(environment.packages[name]) for name in sorted(names)]
     yield finding("ENV913", Severity.WARNING, evidence, Fix.of(advice, *commands), detail)
 
 
@@ -228,4 +228,4 @@ def shared_folders(case: CheckInput) -> Iterator[Finding]:
         fix = Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results))
         severity = Severity.ERROR if module == "vllm" else Severity.WARNING
         detail = f"{' and '.join(results)} both write the folder {module}/."
-        yield finding("ENV914", severity, map(installed_evidence, packages), fix, detail)
+        yield finding("ENV914", severity, map(evidence_of, packages), fix, detail)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from diagnostics.compat_table import Compat, StaticResult
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public_version
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity

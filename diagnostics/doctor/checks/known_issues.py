@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import Affected, Issue
-from diagnostics.collect.packages import Environment, Package
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
+from diagnostics.collect.python_environment import Environment, Package
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
 from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES, configuring_trainers

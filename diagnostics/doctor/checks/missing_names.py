@@ -8,8 +8,8 @@ from itertools import permutations
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
-from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
+from diagnostics.collect.python_environment import Environment
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, quote_command
 

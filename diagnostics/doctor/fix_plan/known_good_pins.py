@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from diagnostics.catalog.model import Issue
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import CheckInput
 from diagnostics.doctor.checks.known_issues import known_issues
+from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.requirements import Constraint, constraints_on
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import count_of

@@ -7,10 +7,10 @@ from textwrap import shorten
 
 from packaging.utils import canonicalize_name
 
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor import requirements
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
-from diagnostics.doctor.fix_plan.model import Conflict, Step
+from diagnostics.doctor.fix_plan.plan import Conflict, Step
 from diagnostics.doctor.fix_plan.setting_steps import reason_lines
 from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, constraints_on, satisfiable

@@ -11,8 +11,8 @@ from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import edits_for, recommended_fix
 from diagnostics.catalog.model import Issue, Mitigation
-from diagnostics.collect.packages import Environment
-from diagnostics.doctor.fix_plan.model import Step
+from diagnostics.collect.python_environment import Environment
+from diagnostics.doctor.fix_plan.plan import Step
 from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, install_constraints
 from diagnostics.findings import Finding, Severity

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.collect.host import Machine
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.machine import Machine
+from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks import search_path
-from diagnostics.doctor.checks.base import CheckInput, finding
-from diagnostics.doctor.checks.packages import incomplete_package
+from diagnostics.doctor.checks import import_problems
+from diagnostics.doctor.checks.metadata_and_requirements import incomplete_package
+from diagnostics.doctor.checks.registry import CheckInput, finding
 from diagnostics.doctor.installers import install
 from diagnostics.doctor.probe.child_processes import ChildResult
 from diagnostics.doctor.requirements import distribution_of, requirement_of
@@ -129,7 +129,7 @@ def _file_finding(ended: ChildResult, environment: Environment) -> Finding | Non
             return incomplete_package(environment, package)
     case = CheckInput(environment, {}, Compat())
     lost = {package.name.replace("-", "_") for package in environment.packages.values() if package.lost}
-    causes: list[Finding] = [*search_path.shadows(case), *search_path.missing_folders(case)]
+    causes: list[Finding] = [*import_problems.shadows(case), *import_problems.missing_folders(case)]
     for cause in causes:
         places = {item.place for item in cause.evidence}
         modules = lost | {shadow.module for shadow in environment.shadows if shadow.place in places}
@@ -180,10 +180,7 @@ def _last_lines(ended: ChildResult) -> list[str]:
 
 
 def platform_findings(
-    torch: ChildResult | None,
-    vllm: ChildResult | None,
-    environment: Environment,
-    machine: Machine,
+    torch: ChildResult | None, vllm: ChildResult | None, environment: Environment, machine: Machine
 ) -> list[Finding]:
     """Compare the platforms that PyTorch and vLLM report with the machine (ENV922, ENG004)."""
     results = []
@@ -202,10 +199,8 @@ def platform_findings(
             "driver first."
         )
         detail = "In a separate process vLLM reports no platform: no engine starts here."
-        evidence, fix = (
-            [Evidence(f"current_platform is {platform}", vllm.what)],
-            Fix.of(advice, Explain("ENG004")),
-        )
+        evidence = [Evidence(f"current_platform is {platform}", vllm.what)]
+        fix = Fix.of(advice, Explain("ENG004"))
         results.append(finding("ENG004", Severity.ERROR, evidence, fix, detail, **_CONFIRMED))
     elif gpus and device == "cpu":
         text = f"{len(gpus)} GPUs exist; vLLM would run on the CPU"
@@ -232,9 +227,8 @@ def parity_findings(ended: ChildResult) -> list[Finding]:
     if math.isnan(largest):
         detail = f"The largest difference is no number: {value}."
     advice = "Do not train with it as it is: use another release of vLLM"
-    if math.isfinite(
-        largest
-    ):  # with an infinite difference, an importance ratio of 0 or infinity corrects nothing
+    # With an infinite difference, an importance ratio of 0 or infinity corrects nothing.
+    if math.isfinite(largest):
         advice += ", or correct by importance sampling, if these are the log-probs that it samples by"
     evidence = [
         Evidence(f"{answer.get('tokens')} sampled tokens on {device}", ended.what),

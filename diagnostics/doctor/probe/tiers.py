@@ -14,8 +14,8 @@ from pathlib import Path
 
 from diagnostics import catalog, process
 from diagnostics.collect.facts import Facts
-from diagnostics.collect.host import Machine
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.machine import Machine
+from diagnostics.collect.python_environment import Environment
 from diagnostics.doctor.probe import probe_results
 from diagnostics.doctor.probe.child_processes import ChildProcesses, ChildResult
 from diagnostics.findings import CheckResult, Report

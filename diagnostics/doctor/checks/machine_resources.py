@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from diagnostics.collect.host import ConfigFile, Disk, Limit, Machine
-from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
+from diagnostics.collect.machine import ConfigFile, Disk, Limit, Machine
+from diagnostics.collect.python_environment import Environment
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Action, Fix, Run, SetVariables
 

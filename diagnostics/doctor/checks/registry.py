@@ -9,8 +9,8 @@ from typing import TypeVar
 from diagnostics import catalog
 from diagnostics.catalog.loader import find_check
 from diagnostics.catalog.model import Issue
-from diagnostics.collect.host import Machine
-from diagnostics.collect.packages import Environment, Package
+from diagnostics.collect.machine import Machine
+from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.compat_table import Compat
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
@@ -28,7 +28,7 @@ class NotApplicableError(Exception):
     """Raised by a check that does not apply here; the message says why."""
 
 
-class MachineNotExaminedError(Exception):
+class NoMachineError(Exception):
     """Raised if a check needs the facts of the machine and there are none."""
 
 
@@ -50,9 +50,9 @@ class CheckInput:
 
     @property
     def machine(self) -> Machine:
-        """The facts of the machine; raise MachineNotExaminedError if there are none."""
+        """The facts of the machine; raise NoMachineError if there are none."""
         if self.host is None:
-            raise MachineNotExaminedError
+            raise NoMachineError
         return self.host
 
     @property
@@ -99,6 +99,6 @@ def finding(
     return Finding(code, title, severity, certainty, known_by, detail, tuple(evidence), fix, references)
 
 
-def installed_evidence(package: Package) -> Evidence:
+def evidence_of(package: Package) -> Evidence:
     """Return the evidence that a package is installed."""
     return Evidence(str(package), package.place)

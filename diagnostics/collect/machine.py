@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import safe_io
-from diagnostics.collect import elf, gpus, ray
+from diagnostics.collect import elf, gpus, ray_traces
 from diagnostics.collect.gpus import Gpus
-from diagnostics.collect.ray import RayCluster
+from diagnostics.collect.ray_traces import RayCluster
 from diagnostics.output.redact import mask
 from diagnostics.safe_io import read_kernel_file
 
@@ -175,7 +175,7 @@ def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
         interfaces=tuple(sorted(safe_io.list_folder("/sys/class/net"))),
         libraries=_libraries(),
         gpus=gpus.collect(),
-        ray=ray.collect(environ),
+        ray=ray_traces.collect(environ),
         configs=collect_configs(environ),
     )
 
@@ -277,7 +277,7 @@ def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
         "hub cache": Path(hub_cache or hub / "hub"),
         "vllm cache": Path(environ.get("VLLM_CACHE_ROOT") or _cache(environ) / "vllm"),
         "temporary": Path(environ.get("TMPDIR") or "/tmp"),  # noqa: S108 - only its size is read
-        "ray": ray.ray_folder(environ),
+        "ray": ray_traces.ray_folder(environ),
         "shared memory": Path("/dev/shm"),  # noqa: S108 - the same
     }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnostics.collect.packages import Environment, Package
-from diagnostics.collect.ray import RayCluster
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding, installed_evidence
+from diagnostics.collect.python_environment import Environment, Package
+from diagnostics.collect.ray_traces import RayCluster
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, evidence_of, finding
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables
@@ -32,7 +32,7 @@ def _other_release(environment: Environment, ray: Package, cluster: RayCluster) 
     again = install(environment, f"ray=={cluster.release}")
     advice = "Use one release for the cluster and the run: install the cluster's, or restart the cluster."
     severity = Severity.WARNING if cluster.running else Severity.INFO
-    evidence = [Evidence(text, cluster.folder), installed_evidence(ray)]
+    evidence = [Evidence(text, cluster.folder), evidence_of(ray)]
     detail = f"The latest session here is of Ray {cluster.release}; installed is {ray.version}."
     return finding("RAY901", severity, evidence, Fix.of(advice, again, _STOP), detail)
 

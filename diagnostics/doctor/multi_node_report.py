@@ -1,39 +1,36 @@
-"""Report on the nodes of a job: which were reached, the differences between them, and the findings of each.
+"""Build doctor's report on the nodes of a job: which were reached, how they differ, and the findings of the checks.
 
-`examine_fleet` builds the report. A difference is a key, such as the NCCL release, for which nodes have different
-values: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5." `shareable_report` hides the names of the nodes.
+The nodes were queried by `node_query`; the static checks run here, on the facts of each node that answered.
+`shareable_report` replaces the names of the nodes by their ranks or numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from diagnostics.catalog.model import Issue
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
-from diagnostics.doctor.checks.base import NotApplicableError, finding
-from diagnostics.doctor.nodes import ABSENT, VALUE_KINDS, Key, Node, node_names, node_values
+from diagnostics.doctor.checks.registry import finding
+from diagnostics.doctor.node_differences import differences
+from diagnostics.doctor.node_query import Node, node_names
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Advice, Fix, join_some
+from diagnostics.fixes import Fix
 from diagnostics.frameworks import PACKAGES
 from diagnostics.output import text_filters
 
-MAX_DIFFERENCES, MAX_VALUES = 16, 12
 # Fields with fixed words: if one contains a host's name, it is a coincidence.
 _FIXED_WORDS = frozenset({
     ("Finding", "code"), ("Finding", "certainty"), ("Finding", "known_by"), ("CheckResult", "check"),
     ("CheckResult", "outcome"), ("Report", "tool"), ("RankedMitigation", "standing"),
 })  # fmt: skip
-# The nodes with each value of a key.
-Groups = dict[str, list[Node]]
-Difference = tuple[Key, Groups]
 
 
-def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
+def report_on_nodes(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
     """Check and compare the nodes that answered, and report the others as not reached; `note` is added to the notes."""
     checks = (
         *map(_reach_result, nodes),
@@ -121,85 +118,6 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
     ]
     result = CheckResult.of(name, results, unknown)
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
-
-
-def differences(nodes: list[Node]) -> Iterator[Finding]:
-    """Yield the differences between the nodes that answered, one finding for each code and severity."""
-    answered = [node for node in nodes if node.facts]
-    if len(answered) < 2:
-        raise NotApplicableError(f"{len(answered)} of {len(nodes)} answered")
-    count = len(answered)
-    among = f"{count} nodes" if count == len(nodes) else f"the {count} nodes that answered"
-    values = {node.position: dict(node_values(node)) for node in answered}
-    by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
-    keys = {key for item in values.values() for key in item}
-    for key in sorted(keys, key=lambda key: (list(VALUE_KINDS).index(key[0]), key[1])):
-        kind = VALUE_KINDS[key[0]]
-        groups: Groups = defaultdict(list)
-        for node in answered:
-            # Nodes whose value is unknown are in no group.
-            if value := values[node.position].get(key, kind.missing):
-                groups[value].append(node)
-        if len(groups) > 1:
-            largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
-            by_finding[kind.code, kind.severity].append((key, dict(largest)))
-    for items in by_finding.values():
-        yield _difference_finding(items, count, among)
-
-
-def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
-    """Return the finding for differences with one code.
-
-    Args:
-        items: The differences.
-        total: Number of compared nodes.
-        among: Text for all compared nodes, such as "4 nodes".
-    """
-    kind = VALUE_KINDS[items[0][0][0]]
-    # Keys with the same groups are joined: another lock file changes fifty packages and is one difference.
-    joined: dict[tuple[tuple[int, ...], ...], list[Difference]] = defaultdict(list)
-    for key, groups in items:
-        positions = tuple(tuple(node.position for node in members) for members in groups.values())
-        joined[positions].append((key, groups))
-    parts = list(joined.values())
-    evidence = [
-        Evidence(_values_text(part, position, brief=False), node_names(members))
-        for part in parts
-        for position, members in enumerate(part[0][1].values())
-    ]
-    rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
-    fix = Fix(tuple(Advice(text) for text in (kind.advice, kind.source) if text))
-    detail = " ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest
-    return finding(kind.code, kind.severity, evidence[:MAX_DIFFERENCES], fix, detail)
-
-
-def _sentence(part: list[Difference], total: int, among: str) -> str:
-    """Return a difference as text: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
-    phrases = []
-    groups = list(part[0][1].values())
-    for position, members in enumerate(groups):
-        verb = "has" if len(members) == 1 and members[0].noun != "ranks" else "have"
-        who = f"{len(members)} of {among}" if position == 0 and len(members) > 1 else node_names(members)
-        phrases.append(f"{who} {verb} {_values_text(part, position)}")
-    known_count = sum(map(len, groups))
-    tail = "" if len(groups[0]) * 2 > known_count else " (no majority)"
-    tail += f"; unknown on {total - known_count}" if known_count < total else ""
-    return "; ".join(phrases) + tail + "."
-
-
-def _values_text(part: list[Difference], position: int, *, brief: bool = True) -> str:
-    """Return the values of a group, given by its position; if brief, a single key is named for the first group only."""
-    texts = []
-    for (kind, name), groups in part:
-        value = list(groups)[position]
-        text = "NCCL" if kind == "nccl" and len(part) == 1 else name
-        if value == ABSENT:
-            texts.append(f"no {text}")
-        elif brief and position and len(part) == 1:
-            texts.append(value.removeprefix("="))
-        else:
-            texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
-    return join_some(texts, MAX_VALUES)
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:

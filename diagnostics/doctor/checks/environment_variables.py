@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnostics.doctor.checks.base import CheckInput, check, finding, installed_evidence
+from diagnostics.doctor.checks.registry import CheckInput, check, evidence_of, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables, Unset
 from diagnostics.versions import AFFECTED, affects, in_range
@@ -38,7 +38,7 @@ def removed_engine(case: CheckInput) -> Iterator[Finding]:
     """Report VLLM_USE_V1=0 with a vLLM that has only the V1 engine (ENV903)."""
     vllm = case.environment.vllm
     if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
-        evidence = [*_evidence(case, "VLLM_USE_V1"), installed_evidence(vllm)]
+        evidence = [*_evidence(case, "VLLM_USE_V1"), evidence_of(vllm)]
         advice = "Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11."
         detail = f"vLLM {vllm.version} has only the V1 engine."
         yield finding("ENV903", Severity.WARNING, evidence, Fix.of(advice, Unset(("VLLM_USE_V1",))), detail)
@@ -115,7 +115,7 @@ def allocator(case: CheckInput) -> Iterator[Finding]:
         return
     if affects(case.issues["CFG112"], case.environment.releases).answer != AFFECTED:
         return
-    evidence = [*_evidence(case, name), installed_evidence(vllm)]
+    evidence = [*_evidence(case, name), evidence_of(vllm)]
     detail = f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effects[name]}"
     fix = Fix.of("Unset it if the engine uses sleep mode.", Unset((name,)))
     yield finding("CFG112", Severity.WARNING, evidence, fix, detail)

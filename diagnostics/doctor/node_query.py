@@ -1,13 +1,13 @@
-"""Query the nodes of a job over ssh or Ray, decode their facts, and list the values that `fleet` compares."""
+"""Collect the facts of the nodes of a job over ssh or Ray, number the nodes by rank, and decode their answers.
+
+An answer is untrusted: one with another schema becomes the node's `problem`, and packages whose name or version is
+invalid are dropped.
+"""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,16 +15,13 @@ import msgspec
 from diagnostics.collect import remote
 from diagnostics.collect.facts import SCHEMA, Facts
 from diagnostics.collect.metadata_validation import is_package_version, may_be_parsed
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.python_environment import Environment
 from diagnostics.collect.remote import Answer, NodeError, one_line
-from diagnostics.findings import Severity
 from diagnostics.fixes import join_some
-from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
-from diagnostics.node_options import NodeOptions, query_nodes
+from diagnostics.multi_node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
 
 MAX_NODES = 8
-Key = tuple[str, str]
 _METADATA_FOLDER = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.DOTALL)
 
 
@@ -155,67 +152,3 @@ def _valid_packages(environment: Environment) -> Environment:
         # The printed command removes these folders, so only metadata folders are kept.
         broken=tuple(sorted(place for place in places if _METADATA_FOLDER.fullmatch(place))),
     )
-
-
-ABSENT = "none"
-COMPARED = (*ENGINE_PACKAGES, "torch", "ray", *TRAINER_PACKAGES, "transformers", "deepspeed", "flash-attn")
-
-
-@dataclass(frozen=True)
-class ValueKind:
-    """A kind of compared value, such as the driver, and the finding that reports a difference.
-
-    Attributes:
-        code: Code of the finding.
-        advice: Its fix.
-        missing: The value of a node that lacks the key; empty if such a node's value is unknown.
-        source: The upstream code that refuses the difference; empty if there is none.
-    """
-
-    code: str
-    severity: Severity
-    advice: str
-    missing: str = ""
-    source: str = ""
-
-
-_TABLES = tomllib.loads(Path(__file__).with_name("node_values.toml").read_text(encoding="utf-8"))
-VALUE_KINDS = {
-    name: ValueKind(**entry | {"severity": Severity[entry["severity"].upper()]})
-    for name, entry in _TABLES["kinds"].items()
-}
-"""The kinds of compared values, in the order of the report."""
-
-
-def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
-    """Yield the values of a node to compare, as ((kind, name), value); None for a value that is unknown."""
-    assert node.facts
-    environment, machine = node.facts.environment, node.facts.machine
-    for name, package in environment.packages.items():
-        kind = "nccl" if name.startswith("nvidia-nccl") else "framework" if name in COMPARED else "package"
-        yield (kind, name), package.version
-    for name, value in environment.variables.items():
-        if name not in _TABLES["node_variables"]:
-            kind = "variable" if name.startswith(tuple(_TABLES["warning_variables"])) else "other variable"
-            yield (kind, name), f"={value}"
-    for name, limit in machine.limits.items():
-        yield ("limit", f"limit of {name}"), "unlimited" if limit.soft is None else str(limit.soft)
-    for name in node.models:
-        yield ("model", f"model {name}"), "in the cache"
-    gpus, shared_memory, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
-    models = Counter(gpu.name for gpu in gpus.devices)
-    # If the driver did not answer, it is unknown and not missing.
-    absent = ABSENT if gpus.state in {"ok", "none"} else None
-    yield ("driver", "NVIDIA driver"), gpus.driver or absent
-    yield ("driver", "CUDA of the driver"), gpus.cuda or absent
-    yield ("gpus", "GPUs"), ", ".join(f"{count} x {model}" for model, count in models.items()) or absent
-    yield ("system nccl", "NCCL outside Python's packages"), ", ".join(node.nccl) or ABSENT
-    yield ("python", "Python"), environment.python
-    size = shared_memory.total_gb if shared_memory else None
-    yield ("limit", "shared memory"), None if size is None else f"{size:.1f} GB"
-    yield ("architecture", "architecture"), machine.architecture
-    # Rounded, because the firmware of equal machines reserves different amounts.
-    yield ("machine", "memory"), None if memory is None else f"{memory:.0f} GB"
-    yield ("machine", "C library"), machine.libraries.libc or None
-    yield ("machine", "kernel"), machine.kernel
-    yield ("machine", "processors"), str(machine.processors.count)

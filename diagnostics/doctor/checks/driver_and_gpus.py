@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import CheckInput, NotApplicableError, check, finding, installed_evidence
+from diagnostics.collect.python_environment import Environment
+from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, evidence_of, finding
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, Unset
@@ -30,7 +30,7 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
         return "", None
     if local := _LOCAL_VERSION.search(torch.version):
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
-        return built, installed_evidence(torch)
+        return built, evidence_of(torch)
     names = sorted(filter(re.compile(r"nvidia-cuda-runtime(-cu\d+)?").fullmatch, environment.packages))
     # An earlier PyTorch may have left another CUDA runtime. PyTorch's requirements name the right major release.
     required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}

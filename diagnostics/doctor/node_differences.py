@@ -1,0 +1,167 @@
+"""Report values that differ between the nodes of a job, such as package versions, variables, limits or drivers.
+
+`node_values` lists the values of a node by kind and name; `differences` yields the findings, with texts such as
+"3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5." Code, severity and advice of each kind are in node_values.toml.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics.doctor.checks.registry import NotApplicableError, finding
+from diagnostics.doctor.node_query import Node, node_names
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Advice, Fix, join_some
+from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
+
+MAX_DIFFERENCES, MAX_VALUES = 16, 12
+ABSENT = "none"
+COMPARED = (*ENGINE_PACKAGES, "torch", "ray", *TRAINER_PACKAGES, "transformers", "deepspeed", "flash-attn")
+# Kind and name of a value.
+Key = tuple[str, str]
+# The nodes with each value of a key.
+Groups = dict[str, list[Node]]
+Difference = tuple[Key, Groups]
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """A kind of compared value, such as the driver, and the finding that reports a difference.
+
+    Attributes:
+        code: Code of the finding.
+        advice: Its fix.
+        missing: The value of a node that lacks the key; empty if such a node's value is unknown.
+        source: The upstream code that refuses the difference; empty if there is none.
+    """
+
+    code: str
+    severity: Severity
+    advice: str
+    missing: str = ""
+    source: str = ""
+
+
+_TABLES = tomllib.loads(Path(__file__).with_name("node_values.toml").read_text(encoding="utf-8"))
+VALUE_KINDS = {
+    name: ValueKind(**entry | {"severity": Severity[entry["severity"].upper()]})
+    for name, entry in _TABLES["kinds"].items()
+}
+"""The kinds of compared values, in the order of the report."""
+
+
+def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
+    """Yield the values of a node to compare, as ((kind, name), value); None for a value that is unknown."""
+    assert node.facts
+    environment, machine = node.facts.environment, node.facts.machine
+    for name, package in environment.packages.items():
+        kind = "nccl" if name.startswith("nvidia-nccl") else "framework" if name in COMPARED else "package"
+        yield (kind, name), package.version
+    for name, value in environment.variables.items():
+        if name not in _TABLES["node_variables"]:
+            kind = "variable" if name.startswith(tuple(_TABLES["warning_variables"])) else "other variable"
+            yield (kind, name), f"={value}"
+    for name, limit in machine.limits.items():
+        yield ("limit", f"limit of {name}"), "unlimited" if limit.soft is None else str(limit.soft)
+    for name in node.models:
+        yield ("model", f"model {name}"), "in the cache"
+    gpus, shared_memory, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
+    models = Counter(gpu.name for gpu in gpus.devices)
+    # If the driver did not answer, it is unknown and not missing.
+    absent = ABSENT if gpus.state in {"ok", "none"} else None
+    yield ("driver", "NVIDIA driver"), gpus.driver or absent
+    yield ("driver", "CUDA of the driver"), gpus.cuda or absent
+    yield ("gpus", "GPUs"), ", ".join(f"{count} x {model}" for model, count in models.items()) or absent
+    yield ("system nccl", "NCCL outside Python's packages"), ", ".join(node.nccl) or ABSENT
+    yield ("python", "Python"), environment.python
+    size = shared_memory.total_gb if shared_memory else None
+    yield ("limit", "shared memory"), None if size is None else f"{size:.1f} GB"
+    yield ("architecture", "architecture"), machine.architecture
+    # Rounded, because the firmware of equal machines reserves different amounts.
+    yield ("machine", "memory"), None if memory is None else f"{memory:.0f} GB"
+    yield ("machine", "C library"), machine.libraries.libc or None
+    yield ("machine", "kernel"), machine.kernel
+    yield ("machine", "processors"), str(machine.processors.count)
+
+
+def differences(nodes: list[Node]) -> Iterator[Finding]:
+    """Yield the differences between the nodes that answered, one finding for each code and severity."""
+    answered = [node for node in nodes if node.facts]
+    if len(answered) < 2:
+        raise NotApplicableError(f"{len(answered)} of {len(nodes)} answered")
+    count = len(answered)
+    among = f"{count} nodes" if count == len(nodes) else f"the {count} nodes that answered"
+    values = {node.position: dict(node_values(node)) for node in answered}
+    by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
+    keys = {key for item in values.values() for key in item}
+    for key in sorted(keys, key=lambda key: (list(VALUE_KINDS).index(key[0]), key[1])):
+        kind = VALUE_KINDS[key[0]]
+        groups: Groups = defaultdict(list)
+        for node in answered:
+            # Nodes whose value is unknown are in no group.
+            if value := values[node.position].get(key, kind.missing):
+                groups[value].append(node)
+        if len(groups) > 1:
+            largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
+            by_finding[kind.code, kind.severity].append((key, dict(largest)))
+    for items in by_finding.values():
+        yield _difference_finding(items, count, among)
+
+
+def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
+    """Return the finding for differences with one code.
+
+    Args:
+        items: The differences.
+        total: Number of compared nodes.
+        among: Text for all compared nodes, such as "4 nodes".
+    """
+    kind = VALUE_KINDS[items[0][0][0]]
+    # Keys with the same groups are joined: another lock file changes fifty packages and is one difference.
+    joined: dict[tuple[tuple[int, ...], ...], list[Difference]] = defaultdict(list)
+    for key, groups in items:
+        positions = tuple(tuple(node.position for node in members) for members in groups.values())
+        joined[positions].append((key, groups))
+    parts = list(joined.values())
+    evidence = [
+        Evidence(_values_text(part, position, brief=False), node_names(members))
+        for part in parts
+        for position, members in enumerate(part[0][1].values())
+    ]
+    rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
+    fix = Fix(tuple(Advice(text) for text in (kind.advice, kind.source) if text))
+    detail = " ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest
+    return finding(kind.code, kind.severity, evidence[:MAX_DIFFERENCES], fix, detail)
+
+
+def _sentence(part: list[Difference], total: int, among: str) -> str:
+    """Return a difference as text: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
+    phrases = []
+    groups = list(part[0][1].values())
+    for position, members in enumerate(groups):
+        verb = "has" if len(members) == 1 and members[0].noun != "ranks" else "have"
+        who = f"{len(members)} of {among}" if position == 0 and len(members) > 1 else node_names(members)
+        phrases.append(f"{who} {verb} {_values_text(part, position)}")
+    known_count = sum(map(len, groups))
+    tail = "" if len(groups[0]) * 2 > known_count else " (no majority)"
+    tail += f"; unknown on {total - known_count}" if known_count < total else ""
+    return "; ".join(phrases) + tail + "."
+
+
+def _values_text(part: list[Difference], position: int, *, brief: bool = True) -> str:
+    """Return the values of a group, given by its position; if brief, a single key is named for the first group only."""
+    texts = []
+    for (kind, name), groups in part:
+        value = list(groups)[position]
+        text = "NCCL" if kind == "nccl" and len(part) == 1 else name
+        if value == ABSENT:
+            texts.append(f"no {text}")
+        elif brief and position and len(part) == 1:
+            texts.append(value.removeprefix("="))
+        else:
+            texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
+    return join_some(texts, MAX_VALUES)
