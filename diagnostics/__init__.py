@@ -1,4 +1,7 @@
-"""Diagnose GRPO training on vLLM: environments, configurations, logs, hung jobs and silent faults."""
+"""Diagnose GRPO training on vLLM: environments, configurations, logs, hung jobs and silent faults.
+
+This file has what the commands share: `UserError`, the base class of errors for the user, and the installed `version`.
+"""
 
 
 class UserError(Exception):

@@ -1,7 +1,8 @@
-"""Run the command line `grpo-doctor`, also `python -m diagnostics`; a command is imported when it is used.
+"""Define the command line `grpo-doctor`: its commands, their help, sanitized output, exit codes and error messages.
 
-Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted.
-An error is reported on standard error without a traceback; GRPO_DOCTOR_DEBUG=1 prints the traceback, too.
+COMMANDS are imported when they are used. PROGRAMS (`repro`, `matrix`, `train`) run another package in this process.
+Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted. An
+error is one line on standard error; GRPO_DOCTOR_DEBUG=1 also prints its traceback.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def app(ctx: click.Context) -> int | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code; characters that a stream cannot encode are escaped."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal without UTF-8 shows ✔ as \\u2714.
         if isinstance(stream, io.TextIOWrapper):
@@ -192,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None, program: str) -> int:
-    """Run a command with sanitized output, and return its exit code; an error is reported without a traceback."""
+    """Run a command with sanitized output and masked secrets, print its error if it fails, and return the exit code."""
     words = None if arguments is None else list(arguments)
     with sanitize.sanitize_stdio(mask):
         try:
@@ -212,7 +213,7 @@ def called_as() -> str:
     return PROGRAM if sys.argv[0].rpartition("/")[2] == PROGRAM else "python -m diagnostics"
 
 
-def report_error(error: Exception, program: str = "grpo-doctor") -> int:
+def report_error(error: Exception) -> int:
     """Print an error that is no usage error in one line, and return exit code 2."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
@@ -225,5 +226,5 @@ def report_error(error: Exception, program: str = "grpo-doctor") -> int:
     else:
         text = mask_and_cut(" ".join(f"{type(error).__name__}: {error}".split()), 400)
         line = f"internal error, please report it: {text} ({DEBUG}=1 shows where)"
-    print(f"{program}: {line}", file=sys.stderr)
+    print(f"{PROGRAM}: {line}", file=sys.stderr)
     return USAGE

@@ -1,4 +1,8 @@
-"""Load the compatibility table (data/compat.json): published matrix results of vLLM with TRL and other trainers."""
+"""Load and validate the compatibility table (data/compat.json): published matrix results of vLLM with trainers.
+
+`load` returns a `Compat`: the results of the cells, and for pairs of vLLM and TRL also static results, which were read
+in metadata and source. A missing or invalid file gives no exception but a table with a `problem`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Define the result of a check and of a whole command: findings with evidence and fix, unchecked inputs, the report.
+"""Define the results of checks and commands: findings with evidence and fix, unchecked inputs, the report, exit codes.
 
-A field has the same name in the published JSON document `grpo-doctor.report.v1`, if it is in it. A rule writes its own
-message and stores the values in it as evidence, so that no renderer has to parse a message.
+`Report.to_json` builds the document `grpo-doctor.report.v1`, whose keys are named like the fields. A check writes the
+message of its finding and stores the values in it as evidence, so that no renderer has to parse a message.
 """
 
 from __future__ import annotations
@@ -251,8 +251,8 @@ class Report:
         return (self.method_note, *self.notes) if self.method_note else self.notes
 
     @property
-    def not_judged(self) -> str:
-        """A summary of the incomplete checks: "3 of 11 checks incomplete: process count: not set"; empty if none."""
+    def incomplete_summary(self) -> str:
+        """Number of incomplete checks and a reason: "3 of 11 checks incomplete: process count: not set"; empty if none."""
         incomplete = [check for check in self.checks if check.not_judged]
         if not incomplete:
             return ""

@@ -1,7 +1,7 @@
 """Define fixes, their actions and ranked mitigations, and turn them into sentences, shell commands and JSON.
 
-An action is data. `command_of`, `sentence_of`, `edit_text` and `edit_without_framework` turn an action into text;
-`quote_command` quotes a command that is printed. `one_line` and `count_of` are for all printed text.
+An action is data, and this module runs none. `command_of`, `sentence_of`, `edit_text` and `edit_without_framework` turn
+an action into text, `fix_lines` a whole fix. `one_line`, `count_of` and `join_some` format any printed text.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def sentence_of(action: Action) -> str:
 
 
 def edit_text(action: Action) -> str:
-    """Return an action for use within a line: its sentence or its command."""
+    """Return an action for use within a line: its sentence or its command, with its framework's name."""
     if isinstance(action, Install):
         return _with_framework(action)
     return sentence_of(action) or command_of(action)

@@ -1,4 +1,7 @@
-"""Say how to install a package whose import failed. Standard library only, so that it works without the package."""
+"""Return the pip command for a module whose import failed: its distribution, or the extra of grpo-doctor that has it.
+
+Standard library only, so that it works if a dependency is missing.
+"""
 
 from __future__ import annotations
 

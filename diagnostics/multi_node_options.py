@@ -1,4 +1,8 @@
-"""Define the options of commands that can examine many machines, such as `--hosts` and `--ray`, and query them."""
+"""Define the options of commands that can examine several machines, and run a program on the machines they name.
+
+The options are `--hosts`, `--ray`, `--host-command`, `--host-python` and `--node-limit`. Hosts are reached by ssh or by
+the user's command, nodes of a Ray cluster by Ray tasks. Progress is printed to standard error.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +79,7 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
 def query_nodes(
     options: NodeOptions, program_for: Callable[[str], Program], prefix: str = ""
 ) -> list[Member]:
-    """Run a program on the hosts of a list, or on the nodes of a Ray cluster.
+    """Run a program on the hosts of a list, or on the nodes of a Ray cluster, and return their answers.
 
     Args:
         options: The machines, and how to reach them.

@@ -1,7 +1,8 @@
 """Start child processes in their own session, wait for them with a time limit, and end their process groups.
 
-`run` waits for a program, `start` returns while it runs, and `end_group` ends it. Other functions forward signals to a
-child process, kill the process group of an interrupted run, and read the end of a log.
+`run` waits for a program and returns its output; `start` returns while it runs, and `end_group` ends it. Other
+functions forward signals to a child process, record its process group in a file to kill it after an interrupt, and read
+the end of a log.
 """
 
 from __future__ import annotations
@@ -183,15 +184,15 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int], object]) -> 
 
 
 def record_group(ledger: Path | None, pid: int) -> None:
-    """Record a running process group in a file, if there is one."""
+    """Write a running process group and its start time to the ledger, if one is given."""
     if ledger is not None:
         ledger.write_text(json.dumps({"group": pid, "started": _start_time(pid)}), encoding="utf-8")
 
 
 def end_recorded_group(ledger: Path) -> int | None:
-    """Kill the process group that an interrupted run left; return its id, or None if there is none.
+    """Kill the process group that an interrupted run recorded; return its id, or None if none is killed.
 
-    If the recorded start time differs, the id belongs to a new process, which is not killed.
+    It is killed only if /proc shows the recorded start time: with another one, the id belongs to a new process.
     """
     try:
         recorded = json.loads(ledger.read_text(encoding="utf-8"))

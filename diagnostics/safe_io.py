@@ -1,8 +1,9 @@
 """Read untrusted files safely, parse JSON, TOML and Python with limits, and write files atomically.
 
-The read functions accept regular files up to a size. They refuse FIFOs, devices and kernel file systems, which may
-block or have no end; only `read_kernel_file` reads /proc and /sys. A refused file raises an OSError, so a caller treats
-it like a missing file. The parse functions raise a ValueError. Standard library only: it runs on remote hosts.
+The read functions return a whole file up to a size, or the head or tail of a file of any size. They refuse devices,
+kernel file systems and, unless `pipes` allows them, pipes, because these may block or have no end. Only
+`read_kernel_file` reads /proc and /sys. A refused file raises an OSError, so a caller treats it like a missing file.
+The parse functions raise a ValueError. Standard library only: it runs on remote hosts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Convert tables of a TOML file to records; an error names file, line, key, value and what was expected."""
+"""Convert parsed tables of a TOML file to msgspec records; an error names file, line, key, value and what was expected.
+
+`key_lines` finds the line of each key in the text, because the TOML parser reports none. `close_matches` suggests names
+for a misspelt word.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ class TomlError(UserError, ValueError):
 
 @dataclass(frozen=True)
 class TomlSource:
-    """A TOML file: its path and its text, in which the lines of keys are found."""
+    """The path and text of a TOML file, in which the lines of keys are found; the caller parses the text."""
 
     path: Path
     text: str

@@ -11,12 +11,13 @@ from diagnostics.catalog.loader import (
     find,
     find_check,
     is_check,
+    issues_with_config,
     load,
     load_checks,
     load_file,
-    with_config,
 )
 
 __all__ = [
-    "FOLDER", "CatalogueError", "find", "find_check", "is_check", "load", "load_checks", "load_file", "with_config",
+    "FOLDER", "CatalogueError", "find", "find_check", "is_check", "issues_with_config", "load", "load_checks",
+    "load_file",
 ]  # fmt: skip

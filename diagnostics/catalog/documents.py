@@ -16,7 +16,7 @@ LISTING = "grpo-doctor.catalogue.v1"
 CHECK = "check"
 
 
-def issue_document(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
+def issue_document(issue: model.Issue, fix: Fix) -> dict[str, Any]:
     """Return the document of a known issue.
 
     Its key `offered` has the names of the mitigations that may help, best first.
@@ -25,8 +25,8 @@ def issue_document(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
         "schema": SCHEMA,
         **msgspec.to_builtins(issue),
         "family": model.FAMILIES[issue.code[:3]],
-        "offered": [offer.mitigation for offer in remedy.offers],
-        "does_not_help": [offer.mitigation for offer in remedy.does_not_help],
+        "offered": [offer.mitigation for offer in fix.offers],
+        "does_not_help": [offer.mitigation for offer in fix.does_not_help],
     }
 
 

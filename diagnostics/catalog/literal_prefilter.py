@@ -1,7 +1,8 @@
-"""Find the lines of a log that signatures can match, by literal texts of their patterns; match them with RE2.
+"""Extract literal texts from the patterns of signatures, so that lines without them are skipped, and combine patterns.
 
 For each pattern, `literals` returns alternative texts; every match of the pattern contains at least one of them. A line
-with none of these texts cannot match. `any_of`, `compile_set` and `PatternSet` match many texts or patterns at once.
+with none of these texts cannot match. `compile_any`, `compile_set` and `PatternSet` match many patterns at once with
+RE2.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def longest_plain_part(text: str) -> str:
     return longest if len(longest) >= SHORTEST else text
 
 
-def any_of(patterns: list[str]) -> Any:
+def compile_any(patterns: list[str]) -> Any:
     """Return one RE2 pattern over bytes that matches if any of the given patterns matches."""
     options = re2.Options()
     options.max_mem = _MEMORY

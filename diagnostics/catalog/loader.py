@@ -1,7 +1,8 @@
 """Load the catalog's entries: one TOML file each, packed into one JSON file because parsing all takes 0.5 s.
 
 The packed file is next to the entries and in the wheel. It contains a hash of the entries and of the code that reads
-them, and is rebuilt if one of these changed. A bad entry is refused with file, line, key and what was expected.
+them. If one of these changed, all entries are read again, and the file is written if its folder is writable. A bad
+entry is refused with file, line, key and what was expected. `find` and `find_check` look up one code.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def load_checks() -> dict[str, model.CheckCode]:
     return dict(_shipped().checks)
 
 
-def with_config(but: Container[str] = ()) -> list[model.Issue]:
-    """Return the known issues with a [[config]] table (settings that cause the issue), without those in `but`."""
-    return [issue for issue in load().values() if issue.config and issue.code not in but]
+def issues_with_config(excluded: Container[str] = ()) -> list[model.Issue]:
+    """Return the known issues with a [[config]] table (settings that cause the issue), without the excluded codes."""
+    return [issue for issue in load().values() if issue.config and issue.code not in excluded]
 
 
 def pattern_literals() -> dict[str, tuple[str, ...]]:

@@ -2,8 +2,8 @@
 
 A recorded run shows that a mitigation helps against one trigger, and says nothing about other triggers. So mitigations
 that helped against the triggers at hand come first; if these are unknown, those that helped against the most triggers.
-A mitigation that only failed against the possible triggers is not recommended. It is reported with the command that
-reproduces the failure.
+A mitigation that only failed against the possible triggers, or helps only against triggers that cannot occur in the
+installed releases, is not recommended. It is reported with the command that reproduces the failure, if one is recorded.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def recommended_fix(
 
 
 def finding_of_issue(
-    issue: Issue, certainty: str, seen: Iterable[tuple[str, str]], title: str = ""
+    issue: Issue, certainty: str, evidence: Iterable[tuple[str, str]], title: str = ""
 ) -> Finding:
     """Return an observed issue as a finding (an error) with its recommended fix.
 
     Args:
         issue: The known issue.
         certainty: Certainty that the issue applies to the user's case.
-        seen: (observed value, its location) of each piece of evidence.
+        evidence: (observed value, its location) of each piece of evidence.
         title: A title for this case; empty for the entry's title.
     """
     return Finding(
@@ -78,7 +78,7 @@ def finding_of_issue(
         known_by=max(
             (claim.evidence for claim in issue.affected), key=model.EVIDENCE.index, default="declared"
         ),
-        evidence=tuple(Evidence(text, place) for text, place in seen),
+        evidence=tuple(Evidence(text, place) for text, place in evidence),
         remedy=recommended_fix(issue),
     )
 
@@ -110,7 +110,7 @@ def possible_triggers(issue: Issue, releases: Mapping[str, str]) -> tuple[str, .
         for trigger in issue.triggers
         if release is not None and trigger.versions and not in_range(release, trigger.versions)
     }
-    return tuple(name for name in issue.recorded() if name not in impossible)
+    return tuple(name for name in issue.trigger_names() if name not in impossible)
 
 
 def edits_for(

@@ -109,6 +109,7 @@ class Signature(Record, frozen=True):
     Attributes:
         role: `root`, `cascade` (follows from a root), or `confirmation` (usually harmless; supports another issue).
         any: All patterns of the entry's keys `any`, `broad` and `late`.
+        frames: Frames of the faulty code; a match in a traceback with one of them is certain.
         confirms: Codes that a confirmation supports.
         broad: Patterns that other causes print too; without another match they only support a hypothesis.
         late: Patterns that a shell or launcher prints for any process that failed: an earlier failure outranks them.
@@ -275,7 +276,7 @@ class Issue(Record, frozen=True):
     not_run: str = ""
     audit: Names = ()
 
-    def recorded(self) -> tuple[str, ...]:
+    def trigger_names(self) -> tuple[str, ...]:
         """Return the names of all triggers: those of the entry, and those that mitigations were run against."""
         names = [name for entry in self.mitigations for name in (*entry.helps, *entry.fails)]
         return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *names]))

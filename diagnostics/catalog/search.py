@@ -1,6 +1,7 @@
 """Search catalog entries (known issues, check codes) by a description in words, with BM25 over weighted fields.
 
-English text is indexed by stems, identifiers also by their parts, Chinese text by pairs of characters.
+English text is indexed by stems without common words, identifiers also by their parts, Chinese text by pairs of
+characters. `IssueSearch.search` answers a user's description, `most_similar` ranks entries for a failed log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Match an entry's signature against a text with RE2 (in linear time); check the patterns and samples of entries."""
+"""Match a signature against a text with RE2 (in linear time), and check the patterns and samples of entries.
+
+`check` raises an error if an entry's patterns do not match its own samples as declared; `ambiguous_samples` lists
+samples that the signature of another entry matches, too.
+"""
 
 from __future__ import annotations
 

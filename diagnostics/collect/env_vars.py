@@ -1,8 +1,8 @@
 """Collect the environment variables that change how a run behaves, without values that may be secret.
 
 Values are reported for the variables in `env_vars.txt`, those that the installed vLLM reads, and plain switches of
-libraries such as NCCL. Other variables of these programs are only reported as set: one of Ray's contains the whole job
-description, and a variable with an unknown name may contain anything.
+libraries such as NCCL; of a proxy, host and port. Other variables of these programs, and those with a name like TOKEN
+or _KEY, are only reported as set: one of Ray's contains the whole job description.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Collect facts about an environment and its machine as one JSON document, for the checks of doctor's static tier."""
+"""Combine the facts about an environment (`python_environment`) and its machine (`machine`), also as a JSON document.
+
+The checks of doctor's static tier read them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read the NVIDIA driver and its GPUs from `nvidia-smi -q -x`, /proc and /dev, without creating a CUDA context."""
+"""Read the NVIDIA driver and its GPUs from `nvidia-smi -q -x`, /proc and /dev, without creating a CUDA context.
+
+`nvidia-smi` runs as a child process with a time limit, and only from the system's folders. Other GPUs are not read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Find missing and truncated files of a package, by comparing its list of installed files (RECORD) with the disk."""
+"""Compare a package's list of installed files (RECORD) with the disk: missing modules, missing or truncated libraries.
+
+Only `.py` and `.so` files are compared, without folders such as `tests`. The result also has the package's modules.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class ModuleListings:
 
 
 def read_record(place: str, listings: ModuleListings) -> RecordedFiles:
-    """Compare the RECORD in a metadata folder with the disk."""
+    """Compare the RECORD in a metadata folder with the disk; a missing or unreadable RECORD is part of the result."""
     try:
         record = safe_io.read_installed(Path(place, "RECORD"), safe_io.DOCUMENT_LIMIT)
         return _compare(record, place, listings)

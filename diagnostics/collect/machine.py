@@ -1,5 +1,6 @@
-"""Read the state of the machine: processors, memory, limits, disks, devices, libraries, Ray clusters, config files.
+"""Read the state of the machine: processors, memory, limits, disks, GPUs, network devices, C libraries, Ray clusters.
 
+It also reads accelerate's default config. Memory and processors include the limits of the control group (container).
 Standard library only, because this module is also sent to remote hosts and runs there.
 """
 

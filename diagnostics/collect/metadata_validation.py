@@ -1,15 +1,11 @@
-"""Validate package names, versions and requirements from untrusted metadata.
+"""Validate package names, versions and requirements from untrusted metadata, before they are printed or parsed.
 
-Two small parts that several modules need are here, too: NoEnvironmentError and `working_folder`. Standard library only,
-because the module runs on remote hosts.
+Standard library only, because the module runs on remote hosts, which may not have `packaging`.
 """
 
 from __future__ import annotations
 
-import os
 import re
-
-from diagnostics import UserError
 
 # As in the packaging specifications (names; PEP 440). A remote host may not have the library `packaging`.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,253}[a-z0-9])?", re.IGNORECASE | re.ASCII)
@@ -23,18 +19,6 @@ _MAX_REQUIREMENT = 4096
 _ENDLESS_NUMBER = re.compile(r"\d{400}")
 
 
-class NoEnvironmentError(UserError):
-    """Raised if there is no Python environment at a given path; the message is one line."""
-
-
-def working_folder() -> str:
-    """Return the path of the working folder; `/dev/null` if the folder was deleted."""
-    try:
-        return os.getcwd()  # noqa: PTH109 - as text
-    except OSError:
-        return os.devnull
-
-
 def is_package_version(name: str, version: str) -> bool:
     """Return whether a package name and a version are both valid by the packaging specifications.
 
@@ -44,10 +28,10 @@ def is_package_version(name: str, version: str) -> bool:
     return bool(_NAME.fullmatch(name) and _VERSION.fullmatch(version))
 
 
-def may_be_parsed(requirement: str) -> bool:
+def is_safe_to_parse(requirement: str) -> bool:
     """Return whether a requirement is safe to parse: `packaging` fails on deep brackets and endless numbers.
 
-    >>> may_be_parsed("torch>=2.8.0; python_version < '3.13'"), may_be_parsed("torch; " + "(" * 3000)
+    >>> is_safe_to_parse("torch>=2.8.0; python_version < '3.13'"), is_safe_to_parse("torch; " + "(" * 3000)
     (True, False)
     """
     return (

@@ -1,7 +1,8 @@
-"""Find missing modules that a trainer's entry module imports, and modules that hide others; nothing is imported.
+"""Look up modules on a search path: missing ones that a trainer's entry module imports, and ones that hide others.
 
-Imports are followed inside the trainer's own package. Only imports that run whenever a module is imported count: not
-those in functions, under `if`, or in a `try` that catches ImportError.
+`follow_entry_points` parses the trainer's own modules, up to a limit, and follows their imports. Only imports that run
+whenever a module is imported count: not those in functions, under `if`, or in a `try` that catches ImportError.
+`find_shadows` finds modules that hide an installed or standard module. Nothing is imported.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _names_by_first_part(folder: Path) -> dict[str, list[str]]:
     return results
 
 
-def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPoint, ...]:
+def follow_entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPoint, ...]:
     """Return the entry modules of the installed trainers with their missing imports."""
     modules = ModuleFinder(search)
     return tuple(
@@ -222,7 +223,7 @@ def _catches_import_error(handler: ast.ExceptHandler) -> bool:
     return any(isinstance(kind, ast.Name) and kind.id in _IMPORT_ERRORS for kind in kinds)
 
 
-def shadows(
+def find_shadows(
     search: SearchPath, homes: Mapping[str, str], working: Path, environ: Mapping[str, str]
 ) -> tuple[Shadow, ...]:
     """Return modules that hide an installed package; in PYTHONPATH and the working folder, also a standard module.

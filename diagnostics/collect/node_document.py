@@ -1,6 +1,6 @@
-"""Collect the facts of one node, its NCCL releases and the models in its hub cache, as one document.
+"""Build the JSON document that a node of a multi-node job returns: facts, NCCL releases, and models in the hub cache.
 
-Standard library only, because this module runs on remote hosts.
+`diagnostics.collect.remote` sends this module to the node and runs `collect_node` there. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from diagnostics.collect import facts
 from diagnostics.collect.elf import system_folders
-from diagnostics.collect.metadata_validation import NoEnvironmentError
+from diagnostics.collect.python_environment import NoEnvironmentError
 from diagnostics.safe_io import list_folder
 
 MAX_MODELS = 200

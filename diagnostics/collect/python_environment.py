@@ -1,6 +1,7 @@
-"""Describe a Python environment by its files: packages, their files, compiled modules, search path and interpreter.
+"""Describe a Python environment by its files: packages, compiled modules, search path, interpreter and variables.
 
-Nothing of the environment is imported or run.
+`collect` reads each package's metadata; for vLLM, the trainers, a few other packages (CHECKED) and what these need, it
+also compares the installed files with the package's list. Nothing of the environment is imported or run.
 """
 
 from __future__ import annotations
@@ -16,16 +17,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from diagnostics import frameworks, safe_io
+from diagnostics import UserError, frameworks, safe_io
 from diagnostics.collect import elf, env_vars, module_lookup, search_path
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.installed_files import ModuleListings, RecordedFiles, read_record
-from diagnostics.collect.metadata_validation import (
-    NoEnvironmentError,
-    is_package_version,
-    may_be_parsed,
-    working_folder,
-)
+from diagnostics.collect.metadata_validation import is_package_version, is_safe_to_parse
 from diagnostics.collect.module_lookup import EntryPoint, Shadow
 from diagnostics.collect.search_path import SearchPath
 
@@ -45,6 +41,10 @@ CHECKED = {
     *frameworks.ENGINE_PACKAGES, *frameworks.TRAINER_PACKAGES, *frameworks.TRAINER_LIBRARIES,
     "torch", "ray", "flash-attn", "xformers",
 }  # fmt: skip
+
+
+class NoEnvironmentError(UserError):
+    """Raised if there is no Python environment at a given path; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         dangling=search_path.dangling_links(root),
         misfits=search_path.interpreter_problems(root, search, finds_own=finds_own),
         search=search,
-        entry_points=module_lookup.entry_points(search, results.packages) if finds_own else (),
+        entry_points=module_lookup.follow_entry_points(search, results.packages) if finds_own else (),
         shadows=(
             *_hidden_packages(results.places, search),
-            *module_lookup.shadows(search, homes, Path(working_folder()), environ),
+            *module_lookup.find_shadows(search, homes, Path(search_path.working_folder()), environ),
         ),
         unread=(*results.unread, *(item for item in unread if item[1]), *search.unread),
         needed=tuple(sorted(recorded)),
@@ -186,7 +186,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
 
 @dataclass
 class _Distributions:
-    """The distributions of a search path."""
+    """The distributions of a search path: by name, the places of all copies, and what is broken or unreadable."""
 
     packages: dict[str, Package] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
@@ -252,7 +252,7 @@ def _field(head: str, name: str) -> str:
 
 def _package(name: str, version: str, place: str, head: str) -> Package:
     lines = [line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:"]
-    requires = tuple(islice(filter(may_be_parsed, lines), _MAX_REQUIREMENTS))
+    requires = tuple(islice(filter(is_safe_to_parse, lines), _MAX_REQUIREMENTS))
     match = _INSTALLER.fullmatch(_read_optional(f"{place}/INSTALLER").strip())
     installer = match[1] if match else ""
     recorded = not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
@@ -262,7 +262,7 @@ def _package(name: str, version: str, place: str, head: str) -> Package:
     wheel = _read_optional(f"{place}/WHEEL").splitlines()
     tags = tuple(match[1] for match in map(_WHEEL_TAG.fullmatch, wheel[:_MAX_TAGS]) if match)
     python = _field(head, "Requires-Python")
-    python = python if may_be_parsed(python) else ""
+    python = python if is_safe_to_parse(python) else ""
     return Package(name, version, place, installer, requires, python, tags, recorded)
 
 

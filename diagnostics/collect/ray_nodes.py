@@ -1,4 +1,7 @@
-"""Run one of our programs on every live node of a Ray cluster, as one task per node; never start a cluster."""
+"""Run one of our programs on each live node of a Ray cluster, as one Ray task per node; no cluster is started.
+
+A child process of the Python that has Ray joins the cluster, starts the tasks and prints their output as lines of JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from diagnostics import process, safe_io
-from diagnostics.collect.remote import LIMIT_S, MARK, Answer, Member, Program, RemoteError, one_line
+from diagnostics.collect.remote import LIMIT_S, MARK, Answer, Member, Program, RemoteError, printable_line
 
 # Joining a cluster takes seconds, and so does the first worker of a node. A socket connects at once or not at all.
 JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
@@ -90,7 +93,7 @@ class _Line(msgspec.Struct):
 
 
 def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
-    """Run a program on every live node of a Ray cluster; return a member for each node, also for dead ones.
+    """Run a program on each live node of a Ray cluster; return a member for each node, also for dead ones.
 
     Args:
         python: The interpreter that has Ray, of the cluster's release.
@@ -104,7 +107,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = LIMI
     _check_address(address)
     lines = _run_ray_program(python, address, limit_s, program.program_text(limit_s))
     if refused := next((line.problem for line in lines if line.problem is not None and not line.id), None):
-        raise RemoteError(one_line(refused))
+        raise RemoteError(printable_line(refused))
     nodes = next((line.nodes for line in lines if line.nodes is not None), None)
     if nodes is None:
         raise RemoteError(f"--ray {address}: Ray did not list its nodes within {JOIN_LIMIT_S:g} s")
@@ -122,7 +125,7 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_LIMIT_S).close()
     except (OSError, OverflowError) as error:
-        raise RemoteError(f"--ray {address}: no cluster there: {one_line(str(error))}") from None
+        raise RemoteError(f"--ray {address}: no cluster there: {printable_line(str(error))}") from None
 
 
 def _run_ray_program(python: str, address: str, limit_s: float, program_text: str) -> list[_Line]:
@@ -144,7 +147,7 @@ def _run_ray_program(python: str, address: str, limit_s: float, program_text: st
         if not results:
             last = process.log_tail(log, 1).strip() or "no output"
             end = f"gave no answer within {timeout_s:g} s" if done.timed_out else f"ended with {done.code}"
-            raise RemoteError(one_line(f"--ray {address}: {python} {end}: {last}"))
+            raise RemoteError(printable_line(f"--ray {address}: {python} {end}: {last}"))
     return results
 
 
@@ -162,9 +165,9 @@ def parse_line(text: str) -> _Line | None:
 def _member(node: _Node, line: _Line | None, shared: bool) -> Member:
     name = f"{node.address}:{node.port}" if shared else node.address
     if not node.alive:
-        answer = Answer(problem=f"Ray reports it dead: {one_line(node.reason) or 'without a reason'}")
+        answer = Answer(problem=f"Ray reports it dead: {printable_line(node.reason) or 'without a reason'}")
     elif line is None or (line.problem is None and line.text is None):
         answer = Answer(problem="Ray did not report the result of the task on it")
     else:
-        answer = Answer(line.text or "", one_line(line.problem or ""))
-    return Member(one_line(name), answer, not node.alive, secrets=(node.address, node.host))
+        answer = Answer(line.text or "", printable_line(line.problem or ""))
+    return Member(printable_line(name), answer, not node.alive, secrets=(node.address, node.host))

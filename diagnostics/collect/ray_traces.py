@@ -1,6 +1,7 @@
 """Find traces of Ray clusters on this machine: the last session, the file of `ray start`, running processes.
 
-The layout is that of ray/_private/node.py and ray/_private/utils.py of 2.40 to 2.60.
+Ray is neither imported nor started. The layout is that of ray/_private/node.py and ray/_private/utils.py of 2.40 to
+2.60.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
 @dataclass(frozen=True)
 class RayCluster:
-    """What Ray's temporary folder and the processes show of clusters on this machine.
+    """Clusters on this machine, as far as Ray's temporary folder and the running processes show them.
 
     Attributes:
         folder: The folder, such as "/tmp/ray".

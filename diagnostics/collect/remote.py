@@ -2,7 +2,7 @@
 
 A host needs only Python 3.10 or newer. It receives a program on standard input that contains our sources as a zip. The
 program unpacks them to a temporary folder, calls the function, prints its result as one line of JSON, and removes the
-folder.
+folder. `read_hosts` reads the list of hosts, `query_hosts` runs a program on them in parallel, each with a time limit.
 """
 
 from __future__ import annotations
@@ -156,11 +156,11 @@ class Answer:
         try:
             document = safe_io.parse_json(lines[-1].removeprefix(MARK))
         except ValueError as error:
-            raise NodeError(one_line(f"unreadable answer: {error}")) from None
+            raise NodeError(printable_line(f"unreadable answer: {error}")) from None
         if not isinstance(document, dict):
             raise NodeError("unreadable answer: expected an object")
         if "error" in document:
-            raise NodeError(one_line(str(document["error"])))
+            raise NodeError(printable_line(str(document["error"])))
         return document
 
 
@@ -209,7 +209,7 @@ class Host:
         return f"{self.user}@{self.name}" if self.user else self.name
 
 
-def one_line(text: str, limit: int = 300) -> str:
+def printable_line(text: str, limit: int = 300) -> str:
     """Return an untrusted text as one line without control characters, masked and then cut to the limit."""
     printable = "".join(char if char.isprintable() else " " for char in text)
     return mask_and_cut(" ".join(printable.split()), limit)
@@ -354,7 +354,7 @@ def _query(command: list[str], text: str, limit_s: float, running: set[subproces
     if done.timed_out:
         return Answer(problem=f"no answer within {limit_s:g} s")
     # The last line of an error is the most informative.
-    lines = [one_line(line) for line in done.errors.splitlines() if line.strip()]
+    lines = [printable_line(line) for line in done.errors.splitlines() if line.strip()]
     ends = {126: "no such Python there", 127: "no such Python there", 255: f"{command[0]} could not connect"}
     end = ends.get(done.code, f"{command[0]} ended with {done.code}")
     return Answer(problem=f"{end}: {lines[-1] if lines else 'no output'}")

@@ -6,8 +6,9 @@ The order is that of CPython's `site`:
 2. the user's packages, then the environment's with Debian's `dist-packages` (in a venv the other way round),
 3. the system's packages, for a venv with system site packages.
 
-A folder of packages is followed by the folders that its `.pth` files add. The standard library is left out. The module
-also detects interpreters that are missing or do not match the packages.
+A folder of packages is followed by the folders that its `.pth` files add. The standard library and the folder of the
+started script are left out. The module also finds the Python release, and interpreters that are missing or do not match
+the packages.
 """
 
 from __future__ import annotations
@@ -108,6 +109,14 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
     unread += [(item.path, item.state) for item in entries.values() if item.state not in {"", "not there"}]
     home = settings.get("home", "")
     return SearchPath(tuple(entries.values()), release, home, tuple(editable), tuple(dict.fromkeys(unread)))
+
+
+def working_folder() -> str:
+    """Return the path of the working folder; `/dev/null` if the folder was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - as text
+    except OSError:
+        return os.devnull
 
 
 def venv_settings(prefix: Path) -> tuple[dict[str, str], Unread]:

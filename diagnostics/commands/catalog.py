@@ -1,4 +1,8 @@
-"""Run the command `catalog`: list the codes of known issues and of checks, or look for errors in their entries."""
+"""Run the command `catalog`: list the codes of known issues and of checks, as text or JSON.
+
+With `--check` it also looks for errors in the known issues' entries: patterns, samples, codes that they refer to, and
+`[[config]]` tables that conflict with a lint rule. Errors raise CatalogueError, so the exit code is 2.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
 
 
 def find_problems(issues: Mapping[str, Issue]) -> list[str]:
-    """Return the errors that involve several entries, such as a sample that two entries match, one line each.
+    """Return the errors that involve several entries or a lint rule, such as a sample that two entries match.
 
     Raises:
         CatalogueError: The first entry whose own patterns do not match its samples as declared.

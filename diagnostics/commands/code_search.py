@@ -1,4 +1,7 @@
-"""Find the known issues and check codes that a user's text may mean, by signatures or else by similar words."""
+"""Search the codes of known issues and checks that fit a text of the user, for the command `explain`.
+
+The text is triaged like a log. If no signature matches, the catalog's entries are searched for similar words.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from diagnostics.triage.sources import LogSource
 
 
 @dataclass(frozen=True)
-class _TypedLine(LogSource):
+class _CommandLineText(LogSource):
     """A log source that consists of the text on the command line."""
 
     text: str = ""
@@ -23,9 +26,9 @@ class _TypedLine(LogSource):
         yield self.text.encode("utf-8", "replace") + b"\n"
 
 
-def search(text: str) -> tuple[list[str], list[str]]:
+def search_codes(text: str) -> tuple[list[str], list[str]]:
     """Return the codes whose signature matches a text; and, only if there are none, the codes with similar words."""
     issues = catalog.load()
-    verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
+    verdict = triage([_CommandLineText("text", None, text=text)], Rules(issues), excerpt=True)
     matching = [entry.issue.code for entry in verdict.candidates]
     return matching, [] if matching else IssueSearch({**issues, **catalog.load_checks()}).search(text)

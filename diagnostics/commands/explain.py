@@ -1,4 +1,7 @@
-"""Run the command `explain`: explain codes, or find the code for a log line or a description."""
+"""Run the command `explain`: print the entry and fix of codes, or of the codes found for a log line or a description.
+
+The output is text or JSON. An unknown code, and a text that no code fits, raise CatalogueError (exit code 2).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
     is_code = [bool(_CODE.fullmatch(word)) or word in model.FAMILIES for word in words]
     codes, found_by = [word.upper() for word, code in zip(words, is_code, strict=True) if code], ""
     if len(codes) < len(words):
-        codes, found_by = search(" ".join(words))
+        codes, found_by = find_codes(" ".join(words))
     explained = [explain(code) for code in dict.fromkeys(codes)]
     if format == "json":
         all_documents = [document for document, _ in explained]
@@ -61,7 +64,7 @@ def explain(code: str) -> Explained:
     return documents.issue_document(issue, fix), fix
 
 
-def search(text: str) -> tuple[list[str], str]:
+def find_codes(text: str) -> tuple[list[str], str]:
     """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words).
 
     Raises:
@@ -70,7 +73,7 @@ def search(text: str) -> tuple[list[str], str]:
     # Imported here, because an explanation of a code does not need `triage`.
     from diagnostics.commands import code_search
 
-    matching, similar = code_search.search(text)
+    matching, similar = code_search.search_codes(text)
     if matching:
         return matching, "printed"
     if not similar and re.fullmatch(r"\w*\d\w*", text):

@@ -1,6 +1,8 @@
 """Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index.
 
-Rank the pairs of releases, choose releases that fit together, let uv resolve them, and print or export the result.
+The steps for packages: parse the words, rank the pairs of releases, choose releases that fit together, let uv resolve
+them, and print the result or return it as JSON data. uv reads the package index over the network and installs nothing.
+For an environment, the pairs of its installed releases are compared.
 """
 
 from __future__ import annotations
@@ -79,17 +81,17 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
         compared = (name for name in store.indexed_packages() if name in PACKAGES and PACKAGES[name].uses)
         related = related or [name for name in compared if _depends(_all_releases(name)[0], package)]
         questions = questions + [(name, _all_releases(name)) for name in related]
-    (first, mine), *rest = questions
+    (first, first_releases), *rest = questions
     answers = []
     for name, candidates in rest:
-        forward = _depends(mine[0], name) or not _depends(candidates[0], first)
-        users, providers = (mine, candidates) if forward else (candidates, mine)
+        forward = _depends(first_releases[0], name) or not _depends(candidates[0], first)
+        users, providers = (first_releases, candidates) if forward else (candidates, first_releases)
         answer = query.rank_releases(users, providers)
-        if len(mine) > 1:
+        if len(first_releases) > 1:
             # The best pair decides the first package's release; other packages are chosen for that release.
             best = answer.pairs[0]
-            mine = [best.user if forward else best.provider]
-            answer.pairs = [pair for pair in answer.pairs if mine[0] in {pair.user, pair.provider}]
+            first_releases = [best.user if forward else best.provider]
+            answer.pairs = [pair for pair in answer.pairs if first_releases[0] in {pair.user, pair.provider}]
         answers.append(answer)
     return answers
 
@@ -213,7 +215,7 @@ class Resolution:
 
 
 def resolve(releases: Sequence[Release]) -> Resolution:
-    """Resolve releases with uv from wheels alone, so that no code of a package runs."""
+    """Resolve releases with uv, for this Python and from wheels alone, so that no code of a package runs."""
     from diagnostics import process, uv
 
     if built := _built_without_cuda(releases):
@@ -252,7 +254,7 @@ def render(
     *,
     every: bool,
 ) -> None:
-    """Print the releases to install, then each package's releases with their evidence."""
+    """Print the releases to install, then each package's releases with their evidence; a few rows unless `every`."""
     missing = [answer.provider for answer in answers if answer.best is None]
     names = ", ".join(map(str, chosen)) or "nothing fits"
     print_text(console, f"versions: {names}" + (f"; no {', '.join(missing)} fits" if missing else ""), "bold")

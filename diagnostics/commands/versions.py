@@ -1,4 +1,8 @@
-"""Run the command `versions`: show which releases work together, from recorded runs and the API index."""
+"""Run the command `versions`: show which releases of packages work together.
+
+Without arguments it shows the recorded runs of vLLM and TRL (compatibility table). For named packages, and with
+`--python` for installed ones, it answers from the API index; `version_answers` does the work.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +63,14 @@ def command(
     return FINE if release_pairs.best_pair(tried) else INCOMPLETE
 
 
-def _answer_questions(questions: tuple[str, ...], form: str, *, every: bool) -> int:
+def _answer_questions(questions: tuple[str, ...], output_format: str, *, every: bool) -> int:
     """Print the answer from the index and return the exit code; exact releases that do not fit are a finding."""
     answers = version_answers.find_answers(version_answers.parse_questions(questions))
     chosen = version_answers.choose_set(answers)
     resolution = (
         version_answers.resolve(chosen) if chosen else version_answers.Resolution(None, "nothing fits")
     )
-    if form == "json":
+    if output_format == "json":
         print(json_output.dump(version_answers.document(answers, chosen, resolution)))
     else:
         version_answers.render(sanitize.console(), answers, chosen, resolution, every=every)
@@ -75,10 +79,10 @@ def _answer_questions(questions: tuple[str, ...], form: str, *, every: bool) -> 
     return FINDINGS if len(questions) > 1 and all("==" in word for word in questions) else INCOMPLETE
 
 
-def _check_environment(python: Path, form: str) -> int:
+def _check_environment(python: Path, output_format: str) -> int:
     """Print how the installed releases of an environment fit each other, and return the exit code."""
     installed = version_answers.installed_pairs(python)
-    if form == "json":
+    if output_format == "json":
         documents = [version_answers.pair_document(pair) for pair in installed]
         print(json_output.dump({"schema": version_answers.SCHEMA, "pairs": documents}))
     else:

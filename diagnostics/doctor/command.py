@@ -1,8 +1,8 @@
 """Run the command `doctor`: check one environment and its machine, or compare the nodes of a job.
 
 For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
-(`run_tier`), and prints the report or the fix plan (`print_plan`). For many machines, `examine_nodes` runs the static
-checks on each, and compares them.
+(`run_tier`), and prints the report or the fix plan (`print_plan`). For several machines, `examine_nodes` collects the
+facts over ssh or Ray, runs the static checks on each, and compares them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
     from diagnostics.doctor.fix_plan import plan_builder  # the plan prints with Rich
 
     report = report_output.filter_report(report, output)
-    plan = plan_builder.fix_plan(report, collected.environment, compat_table.load())
+    plan = plan_builder.build_plan(report, collected.environment, compat_table.load())
     report_output.print_report(replace(report, extra=plan), output)
     return report.exit_code(output.fail_on)
 

@@ -1,4 +1,8 @@
-"""Recognise the package manager of an environment by its files, and build its commands to install and uninstall."""
+"""Recognise the package manager of an environment by its files, and build its commands, which are never run here.
+
+The commands install and remove packages, record the installed packages, and restore them. `install` and `uninstall` are
+shortcuts for an environment.
+"""
 
 from __future__ import annotations
 

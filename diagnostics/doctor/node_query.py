@@ -14,9 +14,9 @@ import msgspec
 
 from diagnostics.collect import remote
 from diagnostics.collect.facts import SCHEMA, Facts
-from diagnostics.collect.metadata_validation import is_package_version, may_be_parsed
+from diagnostics.collect.metadata_validation import is_package_version, is_safe_to_parse
 from diagnostics.collect.python_environment import Environment
-from diagnostics.collect.remote import Answer, NodeError, one_line
+from diagnostics.collect.remote import Answer, NodeError, printable_line
 from diagnostics.fixes import join_some
 from diagnostics.multi_node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
@@ -113,13 +113,14 @@ def read_answer(answer: Answer) -> dict[str, Any]:
         document = answer.document()
         return {
             "facts": decode_facts(document["facts"]),
-            "nccl": tuple(map(one_line, document["nccl"])),
-            "models": tuple(map(one_line, document["models"])),
+            "nccl": tuple(map(printable_line, document["nccl"])),
+            "models": tuple(map(printable_line, document["models"])),
         }
     except NodeError as error:
         return {"problem": str(error), "reached": not answer.problem}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return {"problem": one_line(f"unreadable answer: {type(error).__name__}: {error}"), "reached": True}
+        problem = printable_line(f"unreadable answer: {type(error).__name__}: {error}")
+        return {"problem": problem, "reached": True}
 
 
 def decode_facts(document: Any) -> Facts:
@@ -142,12 +143,12 @@ def _valid_packages(environment: Environment) -> Environment:
         for name, package in environment.packages.items()
         if name != package.name
         or not is_package_version(package.name, package.version)
-        or not all(map(may_be_parsed, (*package.requires, package.requires_python)))
+        or not all(map(is_safe_to_parse, (*package.requires, package.requires_python)))
     }
     places = {*environment.broken, *(environment.packages[name].place for name in wrong)}
     return replace(
         environment,
-        python=environment.python if may_be_parsed(environment.python) else "",
+        python=environment.python if is_safe_to_parse(environment.python) else "",
         packages={name: package for name, package in environment.packages.items() if name not in wrong},
         # The printed command removes these folders, so only metadata folders are kept.
         broken=tuple(sorted(place for place in places if _METADATA_FOLDER.fullmatch(place))),

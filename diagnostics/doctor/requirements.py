@@ -1,4 +1,8 @@
-"""Read the requirements of installed packages and of fixes, find unmet ones, and combine version ranges."""
+"""Read the requirements of installed packages and of fixes, find unmet ones, and test whether ranges overlap.
+
+`distribution_of` maps a module to its distribution. `adjust_for_installed` changes an installation whose releases would
+fail with installed ones.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from diagnostics import frameworks
-from diagnostics.collect.metadata_validation import may_be_parsed
+from diagnostics.collect.metadata_validation import is_safe_to_parse
 from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
@@ -85,7 +89,7 @@ def distribution_of(module: str) -> str:
 def parse_requirement(text: str) -> Requirement | None:
     """Parse a requirement; None if the text is no requirement."""
     try:
-        return Requirement(text) if may_be_parsed(text) else None
+        return Requirement(text) if is_safe_to_parse(text) else None
     except InvalidRequirement:
         return None
 

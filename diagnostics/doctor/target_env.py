@@ -1,4 +1,7 @@
-"""Find the environment and interpreter to examine, and other environments nearby that contain a trainer or vLLM."""
+"""Find the environment of the interpreter that the user names, and other environments that contain a trainer or vLLM.
+
+The search covers the active environment and the working folder with two folders above it. No interpreter is run.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from diagnostics.collect.metadata_validation import NoEnvironmentError, working_folder
-from diagnostics.collect.python_environment import Environment
-from diagnostics.collect.search_path import own_folders, release_of
+from diagnostics.collect.python_environment import Environment, NoEnvironmentError
+from diagnostics.collect.search_path import own_folders, release_of, working_folder
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import quote_command
 from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
@@ -59,7 +61,7 @@ def check_trainer_installed(
 
 
 def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
-    """Return other environments with a trainer or an engine: the active one, and those in or near the working folder.
+    """Return other environments with a trainer or an engine: the active one, and those in or above the working folder.
 
     Args:
         prefix: The examined environment, which is left out.

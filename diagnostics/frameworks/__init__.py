@@ -1,9 +1,8 @@
-"""Load the supported trainers and inference engines; each one has a TOML file in this folder.
+"""Load the supported trainers and inference engines at import: FRAMEWORKS, and names that are derived from it.
 
-A file lists the framework's packages and modules, and marks of the framework in logs and folders. Its table `[lint]`
-has the commands and options, which `diagnostics.lint.dialects` loads. `docs/lint.md` explains the keys.
-
-Standard library only, because `diagnostics.collect` reads it on remote hosts.
+Each one has a TOML file in this folder, with its packages and modules, and marks of it in logs and folders. The table
+`[lint]` has the commands and options, which `diagnostics.lint.dialects` loads. `docs/lint.md` explains the keys.
+Standard library only, because `diagnostics.collect` imports it on remote hosts, where the files are JSON.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Rules:
         plain = [*sorted(self.by_anchor), HEADER, *line_patterns.ANCHORS]
         self.anchors = {text: re2.escape(text) for text in plain}
         self.anchors |= {FRAME_PATTERN: FRAME_PATTERN, _FACTS: "|".join(line_patterns.ANCHOR_PATTERNS)}
-        self.prefilter = literal_prefilter.any_of(list(self.anchors.values()))
+        self.prefilter = literal_prefilter.compile_any(list(self.anchors.values()))
 
     @cached_property
     def issue_search(self) -> IssueSearch:
@@ -120,7 +120,7 @@ class AnchorSearch:
         """Stop searching for the anchors with these names."""
         self._anchors = {name: anchor for name, anchor in self._anchors.items() if name not in names}
         if self._anchors:
-            self._automaton = literal_prefilter.any_of(list(self._anchors.values()))
+            self._automaton = literal_prefilter.compile_any(list(self._anchors.values()))
 
 
 def _is_warning(sample: LogSample) -> bool:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from diagnostics.catalog import CatalogueError
-from diagnostics.commands.explain import search
+from diagnostics.commands.explain import find_codes
 
 PHRASES = Path(__file__).with_name("phrases.tsv")
 
@@ -18,7 +18,7 @@ PHRASES = Path(__file__).with_name("phrases.tsv")
 def search_codes(phrase: str) -> list[str]:
     """Return the first three codes that `explain PHRASE` lists."""
     try:
-        return search(phrase)[0][:3]
+        return find_codes(phrase)[0][:3]
     except CatalogueError:
         return []
 

@@ -55,7 +55,7 @@ def test_plan_keeps_a_pair_if_the_fix_would_break_it(environment):
     """The plan changes transformers instead of TRL, because the newer TRL would fail with this vLLM."""
     environment.add("vllm", "0.8.5").add("trl", "0.17.0").add("transformers", "5.3.0").add("numpy", "2.1.0")
     known, table = python_environment.collect(environment.prefix, {}), compat_table.load()
-    plan = plan_builder.fix_plan(run_checks.examine(known, load_catalog(), table), known, table)
+    plan = plan_builder.build_plan(run_checks.examine(known, load_catalog(), table), known, table)
     (step,) = [step for step in plan.steps if step.kind == "packages"]
     assert "CMP003" in step.codes
     (action,) = step.commands

@@ -16,7 +16,7 @@ from diagnostics.compat_table import Compat
 from diagnostics.compat_table import load as load_table
 from diagnostics.doctor import installers
 from diagnostics.doctor import run_checks as doctor
-from diagnostics.doctor.fix_plan.plan_builder import fix_plan
+from diagnostics.doctor.fix_plan.plan_builder import build_plan
 from diagnostics.doctor.installers import REINSTALL
 from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
@@ -75,7 +75,7 @@ def plan_of(maker, *extra, environ=None, compat=TABLE, known_issues=ISSUES):
     known = python_environment.collect(maker.prefix, environ or {})
     report = examine(known, compat)
     report = replace(report, checks=(*report.checks, CheckResult("extra", "findings", "", extra)))
-    return fix_plan(report, known, replace(compat, breadth=BREADTH), known_issues)
+    return build_plan(report, known, replace(compat, breadth=BREADTH), known_issues)
 
 
 def broken_pair(maker):
@@ -131,7 +131,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
         report = finding_filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
         with_findings += bool(report.findings)
         offered = requirements(action for found in report.findings for action in found.remedy.actions)
-        steps = fix_plan(report, known, table, ISSUES).steps
+        steps = build_plan(report, known, table, ISSUES).steps
         planned = requirements(
             action for item in steps if item.kind == "packages" for action in item.commands
         )
@@ -158,7 +158,7 @@ def test_distant_executed_pair_does_not_come_before_a_near_one(environment):
     lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
     more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
     far = replace(TABLE, cells=TABLE.cells[:3])
-    sets = fix_plan(report, known, replace(far, breadth=lines | more), ISSUES).sets
+    sets = build_plan(report, known, replace(far, breadth=lines | more), ISSUES).sets
     assert sets[0].evidence == "static"
     assert sets[-1].evidence == "executed"
 
@@ -191,7 +191,7 @@ def test_set_that_breaks_another_package_is_not_suggested(environment):
 
 def test_plan_without_findings_has_the_outcome_nothing(environment):
     known = python_environment.collect(environment.add("vllm", "0.30.0").add("trl", "1.14.2").prefix, {})
-    plan = fix_plan(finding_filters.select(examine(known, TABLE), ["CFG"], []), known, TABLE, ISSUES)
+    plan = build_plan(finding_filters.select(examine(known, TABLE), ["CFG"], []), known, TABLE, ISSUES)
     assert (plan.outcome, plan.steps) == ("nothing", ())
     assert any("compatibility table" in line for line in plan.not_checked)
 
@@ -202,7 +202,7 @@ def test_findings_without_a_fix_have_the_outcome_unknown(environment):
     bare = replace(finding("ENV999", Severity.ERROR), remedy=None)
     subject = {"packages": {}, "python": "3.11", "prefix": "p"}
     report = Report("doctor", subject, (CheckResult("a", "findings", "", (bare,)),))
-    plan = fix_plan(report, known, Compat(problem="compat.json is not shipped with this copy of the tool"))
+    plan = build_plan(report, known, Compat(problem="compat.json is not shipped with this copy of the tool"))
     assert plan.outcome == "unknown"
     assert any("No step is known" in line for line in plan.help)
 
@@ -340,12 +340,12 @@ def test_upgrade_against_a_possible_issue_is_only_considered(environment):
     issues = {"SCH001": structs.replace(issue, mitigations=(newer,))}
     known = python_environment.collect(environment.prefix, {})
     report = finding_filters.select(examine(known, TABLE), ["SCH001"], [])
-    may = fix_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
+    may = build_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
     assert [item.need for item in may.steps if item.codes == ("SCH001",)] == ["consider"]
     assert not [item for item in may.steps if item.kind == "packages"]
     sure = tuple(replace(item, certainty="established") for item in report.findings)
     report = replace(report, checks=(CheckResult("known issues", "findings", "", sure),))
-    does = fix_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
+    does = build_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
     assert commands(step(does, "packages"))[0].endswith("'verl>=0.6'")
 
 

@@ -110,7 +110,7 @@ def check_no_failed_mitigation(code):
     """Assert for one issue that offers and failures are complete and agree with the records."""
     entry = ISSUES[code]
     by_name = {record.name: record for record in entry.mitigations}
-    for trigger, framework in itertools.product(("", *entry.recorded()), ("", *FRAMEWORKS)):
+    for trigger, framework in itertools.product(("", *entry.trigger_names()), ("", *FRAMEWORKS)):
         result = recommended_fix(
             entry, triggers=filter(None, [trigger]), frameworks=filter(None, [framework])
         )
@@ -132,7 +132,7 @@ def test_no_entry_recommends_a_mitigation_that_failed():
 
 def test_failed_mitigation_names_a_repro_command_that_exists():
     for code, entry in ISSUES.items():
-        for trigger in ("", *entry.recorded()):
+        for trigger in ("", *entry.trigger_names()):
             for offer in recommended_fix(entry, triggers=[trigger] if trigger else []).does_not_help:
                 *_, option, name, _, mitigation = offer.run.words
                 assert (option, mitigation) == ("--trigger", offer.mitigation)
@@ -165,7 +165,7 @@ def test_entries_agree_with_the_release_sweeps():
 def test_trigger_ranges_agree_with_the_release_sweeps():
     """A trigger is possible in a release exactly if the sweep reproduced it, where it reproduced any trigger."""
     for package, code, trigger, mitigation, outcomes in sweep_results():
-        if mitigation != "unmitigated" or trigger not in ISSUES[code].recorded():
+        if mitigation != "unmitigated" or trigger not in ISSUES[code].trigger_names():
             continue
         anywhere = {
             release
@@ -180,7 +180,7 @@ def test_trigger_ranges_agree_with_the_release_sweeps():
 def check_triggers(code):
     """Assert for one issue that its triggers are those of its repro."""
     about = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
-    assert set(ISSUES[code].recorded()) <= set(about)
+    assert set(ISSUES[code].trigger_names()) <= set(about)
     assert {element.name: element.about for element in ISSUES[code].triggers}.items() <= about.items()
 
 

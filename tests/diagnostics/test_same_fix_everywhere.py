@@ -121,7 +121,7 @@ def check_triage_and_lint(code):
     entry = ISSUES[code]
     mitigations = {record.name: record for record in entry.mitigations}
     for framework in FRAMEWORKS:
-        for triggers in ((), *((name,) for name in entry.recorded())):
+        for triggers in ((), *((name,) for name in entry.trigger_names())):
             expected = recommended_fix(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
             findings = (
                 triage_finding(entry, framework, {}, triggers),
@@ -184,7 +184,7 @@ def test_fix_is_the_same_for_an_environment():
         == []
     )
     assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(REPORTED_BY_DOCTOR)
-    assert any(not ISSUES[code].recorded() for code in REPORTED_BY_DOCTOR)
+    assert any(not ISSUES[code].trigger_names() for code in REPORTED_BY_DOCTOR)
 
 
 def check_documents(code):

@@ -99,7 +99,7 @@ def test_missing_module_imported_by_the_trainer_is_an_error(maker):
 def test_unparsable_trainer_is_not_checked(maker):
     (maker.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
     _, report = examine_environment(maker)
-    assert "what trl.trainer.grpo_trainer imports" in report.not_judged
+    assert "what trl.trainer.grpo_trainer imports" in report.incomplete_summary
     assert any(check.incomplete for check in report.checks)
 
 
@@ -152,7 +152,7 @@ def test_missing_folder_and_unreadable_pth_file_are_reported(maker):
     results, report = examine_environment(maker)
     finding = results["ENV926"]
     assert (finding.severity.word, finding.evidence[0].place) == ("warning", f"{maker.site}/old.pth:1")
-    assert "search path" in report.not_judged
+    assert "search path" in report.incomplete_summary
 
 
 def test_module_lookup_order_is_pythons(tmp_path):

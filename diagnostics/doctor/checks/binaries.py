@@ -1,4 +1,8 @@
-"""Check compiled packages: shared libraries, the system's C libraries, CUDA releases, the Python release."""
+"""Check compiled packages: missing shared libraries, an old glibc or libstdc++, and builds that do not fit together.
+
+The last are packages for another Python, libraries of several CUDA releases, and distributions that write to the same
+folder.
+"""
 
 from __future__ import annotations
 

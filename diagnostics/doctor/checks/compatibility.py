@@ -1,4 +1,7 @@
-"""Check the installed pair of vLLM and TRL against the compatibility table, and suggest better pairs."""
+"""Check the installed pair of vLLM and TRL against the compatibility table, and suggest better pairs.
+
+The table has results of runs and of reading metadata and source; `better_pairs` takes the nearest pairs from it.
+"""
 
 from __future__ import annotations
 

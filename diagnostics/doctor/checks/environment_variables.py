@@ -1,4 +1,8 @@
-"""Check environment variables, such as proxies, switches, device names, and variables that a launcher left."""
+"""Check environment variables that break or slow down a run, or that have no effect.
+
+They are proxies, Ray's address, network devices, variables of vLLM, PyTorch's allocator, switches of NCCL, CUDA and Ray
+(`switches.toml`), a launcher's variables, and PYTHONPATH, PYTHONHOME and LD_PRELOAD.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Check Python's search path for modules that hide others, missing modules, and folders that do not exist."""
+"""Report why imports will fail or find the wrong module: hidden and missing modules, and folders that do not exist.
+
+The facts are those of the search path, which `diagnostics.collect` computed; a part that could not be read is reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Report the known issues that affect the installed releases, alone or in combination."""
+"""Report the known issues of the catalog that affect the installed releases, alone or in combination.
+
+Issues that a setting causes, and those with only reported claims for all later releases, are left out.
+"""
 
 from __future__ import annotations
 

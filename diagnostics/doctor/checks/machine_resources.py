@@ -1,4 +1,8 @@
-"""Check whether the machine can run training: shared memory, limits, disks, hub cache, memory, processors, configs."""
+"""Check the machine's resources for training: shared memory, resource limits, disks, memory and processors.
+
+Two checks are about files: a hub that is switched off without a cache, and a default config of accelerate that does not
+fit the machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Check the metadata of packages, the interpreter they are installed for, and their declared requirements."""
+"""Check the metadata and files of packages, the interpreter they are installed for, and their declared requirements.
+
+The requirements include a trainer's range of vLLM, and the name of vLLM's distribution.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Check for names that an installed package uses from another one whose installed release does not have them."""
+"""Check for names that an installed package uses from another one whose installed release does not have them.
+
+The names are those of the releases in the API index; installed source is not read. `fixed_by_move` is for the fix plan.
+"""
 
 from __future__ import annotations
 

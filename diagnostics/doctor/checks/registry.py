@@ -1,4 +1,7 @@
-"""Register doctor's checks: functions that read collected facts and yield findings and unchecked inputs."""
+"""Register doctor's checks: functions that read collected facts and yield findings and unchecked inputs.
+
+`@check` adds a function to one of CHECKS. `CheckInput` is its argument, and `finding` builds a finding from a code.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Choose the releases of vLLM and TRL to install: near the installed ones, and better by the compatibility table.
 
 Candidates are the table's cells, most of which ran, and the pairs of its static part, of which only metadata and source
-were read. A set violates no requirement of other packages and adds no warning. Start reading at `choose_sets`.
+were read. A set also pins transformers if it ran with it. `choose_sets` returns the best sets, which violate no
+requirement of other packages and add no warning, and the sets that ran but violate a requirement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Build the step that changes packages by one command, and find requirements that exclude each other."""
+"""Build the plan's step that changes packages by one install command, and find requirements that exclude each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define a fix plan and its steps and conflicts, its JSON document and its terminal output."""
+"""Define the fix plan with its steps and conflicts, convert it to its JSON document, and print it on a terminal."""
 
 from __future__ import annotations
 

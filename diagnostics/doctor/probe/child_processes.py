@@ -1,7 +1,8 @@
 """Run the probe programs in child processes of the examined environment's Python, and clean up afterwards.
 
-A child has its own session, an empty standard input, a time limit and a scratch folder. Its environment has a variable
-with a unique value. Processes that outlive the child are found by this value and killed, also after an interrupt.
+A child has its own session, an empty standard input, a time limit, and a scratch folder for caches and for its answer,
+a JSON file. It has no access to the Hugging Face hub. Its environment has a variable with a unique value. Processes
+that outlive the child are found by this value in /proc and killed, also after an interrupt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Turn the result of a probe's child process into a check result; a failure becomes a finding with its likely cause.
 
-`platform_findings` and `parity_findings` check what successful probes report: the platforms and the log-probs.
+The cause comes from the static checks, a missing module, or `triage` of the child's output. `platform_findings` and
+`parity_findings` check what successful probes report: the platforms and the log-probs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Run a probe in this process, for the other programs here: write its answer to a file, and end the process."""
+"""Run the probe of a program in this folder: write its answer or its exception to a file, and end this process.
+
+The file is named by GRPO_DOCTOR_ANSWER; `diagnostics.doctor.probe.child_processes` reads it.
+"""
 
 from __future__ import annotations
 

@@ -98,9 +98,9 @@ def compare(llm: Any, model: Any) -> list[float]:
         ids = list(item.outputs[0].token_ids)
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double()
-        ours = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0].tolist()
-        theirs = [place[token].logprob for place, token in zip(item.outputs[0].logprobs, ids, strict=True)]
-        differences += [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0].tolist()
+        reported = [place[token].logprob for place, token in zip(item.outputs[0].logprobs, ids, strict=True)]
+        differences += [abs(a - b) for a, b in zip(expected, reported, strict=True)]
     return differences
 
 
