@@ -14,7 +14,7 @@ import click
 
 from diagnostics.audit.finding_tracker import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
-from diagnostics.audit.live.probe_plan import audit_server
+from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
 from diagnostics.audit.results import Audit, NotAvailableError, shareable

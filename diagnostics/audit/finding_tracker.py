@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diagnostics.audit.metrics import check_learning, check_metrics
 from diagnostics.audit.recorded.run_data import MetricSeries
 from diagnostics.audit.results import RUNNING, Audit, Result, code_of, note
+from diagnostics.audit.training_curves import check_learning, check_metrics
 
 FOUND, GONE = "found", "gone"
 SCANS_THAT_AGREE, _GONE_AFTER = 2, 3

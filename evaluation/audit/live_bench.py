@@ -25,10 +25,10 @@ import torch
 
 from diagnostics.audit.checkpoint_validation import load_tokenizer
 from diagnostics.audit.live import probe_inputs
-from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.probe_plan import audit_server
+from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.live.reference import round_weights
-from diagnostics.audit.live.servers import Server
+from diagnostics.audit.live.server_audit import audit_server
+from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.diagnostics.audit import tiny_model

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.live.probe_plan import audit_server
+from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
 from evaluation.audit import proxy
 from tests.diagnostics.audit.standin import ServerFaults

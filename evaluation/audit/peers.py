@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from diagnostics.audit.checkpoint_validation import load_tokenizer
-from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Sampling
+from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.recorded.run_audit import audit_run, read_run
 from diagnostics.audit.results import FAULT
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diagnostics.audit.live.probe_plan import audit_server
+from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.collect import gpus
 from diagnostics.hang.collect import stacks

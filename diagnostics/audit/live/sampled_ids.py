@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
+from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean, fault, masked, note
 
 # Rounding may exchange two ids whose log-probs differ by at most this.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from diagnostics.audit.live import estimation, sampled_ids
-from diagnostics.audit.live.estimation import Fit
+from diagnostics.audit.live import sampled_ids, sampling_estimation
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
+from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
 
 # Increase of --tokens that gives one more sampled token.
@@ -44,7 +44,7 @@ def check_sampling(
     observed, native = (
         Observed.compute(reference, completions, dtype, native=flag) for flag in (False, True)
     )
-    fit = estimation.fit_sampling(observed, expected, _rounding_error(observed, native, expected))
+    fit = sampling_estimation.fit_sampling(observed, expected, _rounding_error(observed, native, expected))
     results = _check_token_ids(completions)
     fitted = _judge_fit(observed, fit, expected, _rounding_error(observed, native, fit.sampling))
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
@@ -87,7 +87,7 @@ def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -
         return [_unexplained_fault(fit, times, fields)]
     if fit.changed:
         return [_parameter_fault(observed, fit, expected, name, fields) for name in fit.changed]
-    if rare := estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
+    if rare := sampling_estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
         token, value, times_sampled = rare
         fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
         fields["estimates"] = (Estimate("id", token), Estimate("bias", value, expected=0.0))
@@ -111,8 +111,8 @@ def _parameter_fault(
     observed: Observed, fit: Fit, expected: Sampling, name: str, fields: dict[str, Any]
 ) -> Result:
     """Report one parameter with its value and interval."""
-    value: float | int = estimation.middle_of_plateau(observed, fit.sampling, name)
-    low, high = estimation.interval(observed, fit.sampling, name)
+    value: float | int = sampling_estimation.middle_of_plateau(observed, fit.sampling, name)
+    low, high = sampling_estimation.interval(observed, fit.sampling, name)
     target: float | int = expected.value(name)
     if name == "top_k":
         value, target = round(value), int(target)

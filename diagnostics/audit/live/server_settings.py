@@ -10,7 +10,7 @@ from diagnostics import safe_io
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live.probe_inputs import CHAT, TEXTS
 from diagnostics.audit.live.sampling_distribution import NAMES, Sampling
-from diagnostics.audit.live.servers import Server
+from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import AuditError, Result, clean, fault, note, skipped
 
 _LENGTHS = ("max_completion_length", "max_prompt_length")

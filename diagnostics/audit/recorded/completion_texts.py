@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from diagnostics.audit.metrics import Curves
 from diagnostics.audit.recorded.run_data import RunArtifacts, Sample
 from diagnostics.audit.recorded.stats import mean
 from diagnostics.audit.results import Result, clean, fault, note, skipped
+from diagnostics.audit.training_curves import Curves
 
 _MOST_SAMPLES, _MOST_TEXT, _LEAST_SAMPLES = 8192, 16_384, 64
 # Texts of tools and of the environment belong to completions of several turns.

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from diagnostics.audit.live.client import Client
+from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.results import AuditError, NotAvailableError
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from diagnostics.audit.live import reference
-from diagnostics.audit.live.probe_plan import audit_server
+from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
 from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving

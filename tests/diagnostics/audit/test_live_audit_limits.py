@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.live.probe_plan import audit_server
+from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, ServerFaults, serving
 

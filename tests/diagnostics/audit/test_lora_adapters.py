@@ -6,8 +6,8 @@ import shutil
 import peft
 import pytest
 
-from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import FAULT, AuditError
 from evaluation.audit.make_adapters import write_adapters
 from tests.diagnostics.audit.standin import Engine, load_rounded, serving

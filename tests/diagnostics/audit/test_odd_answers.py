@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.audit.live.servers import Server, check_awake
+from diagnostics.audit.live.vllm_server import Server, check_awake
 from diagnostics.audit.results import AuditError, NotAvailableError
 
 

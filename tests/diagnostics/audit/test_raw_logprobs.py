@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from diagnostics.audit.live import estimation, sampled_ids
-from diagnostics.audit.live.estimation import Fit
+from diagnostics.audit.live import sampled_ids, sampling_estimation
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
+from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.results import FAULT, MASKED, Result
 
 
@@ -48,10 +48,10 @@ def test_bias_on_one_rare_id_is_found():
     observed = observe(logits, torch.multinomial(logits.softmax(-1), 1, generator=generator))
     first, second = observed.ids.unique()[:2].tolist()
     observed.reported[observed.ids == first] += 1.5
-    found = estimation.find_rare_bias(observed, Sampling(), 0.7)
+    found = sampling_estimation.find_rare_bias(observed, Sampling(), 0.7)
     assert found == (first, pytest.approx(1.5), int((observed.ids == first).sum()))
     observed.reported[observed.ids == second] += 1.5
-    assert estimation.find_rare_bias(observed, Sampling(), 0.7) is None
+    assert sampling_estimation.find_rare_bias(observed, Sampling(), 0.7) is None
 
 
 @pytest.mark.parametrize(("gap", "is_tolerated"), [(0.02, True), (2.0, False)])

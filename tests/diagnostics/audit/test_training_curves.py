@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.metrics import check_learning, check_metrics
 from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, put_causes_first
+from diagnostics.audit.training_curves import check_learning, check_metrics
 from tests.diagnostics.audit_running.metric_lines import healthy_metrics
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"

@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnostics.audit.live.probe_inputs import CALLS
 from diagnostics.audit.live.reference import Sequences
-from diagnostics.audit.live.servers import Server
+from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
 # Multiple of the rounding error above which the cache is faulty.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from diagnostics.audit.live.client import Client
+from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.results import AuditError, NotAvailableError

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.audit import checkpoint_validation
-from diagnostics.audit.live import cache_replicas, probe_inputs, sampling_checks, server_settings, servers
+from diagnostics.audit.live import cache_and_replicas, probe_inputs, sampling_checks, server_settings
 from diagnostics.audit.live.checkpoint_identification import Identification, identify_weights
-from diagnostics.audit.live.client import Client
+from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
 from diagnostics.audit.live.server_settings import TrainerSettings
-from diagnostics.audit.live.servers import Server
+from diagnostics.audit.live.vllm_server import Server, check_awake
 from diagnostics.audit.live.weight_comparison import ALARM
 from diagnostics.audit.results import LIVE, Audit, AuditError, NotAvailableError, Result, masked
 from diagnostics.output import progress
@@ -58,7 +58,7 @@ def audit_server(
     client = Client(address, timeout_s)
     progress.update(client.address)
     server = Server(client, model)
-    version = servers.check_awake(client)
+    version = check_awake(client)
     _check_dependencies()  # imports take seconds, so after the server was found
     probes = _Probes(server, reference, settings, tokens)
     siblings = [Reference(folder) for folder in against or sibling_checkpoints(checkpoint)]
@@ -66,7 +66,7 @@ def audit_server(
     identified = probes.check_weights(siblings)
     progress.update("how it samples")
     probes.check_sampling(identified)
-    if (now := servers.check_awake(client)) != version:
+    if (now := check_awake(client)) != version:
         reason = f"its weights changed from {version} to {now} meanwhile; audit again"
         raise NotAvailableError(f"{client.address}: {reason}")
     server_name = f"vllm serve {probes.settings.get('release', '')}".strip()
@@ -137,7 +137,7 @@ class _Probes:
             engine = torch.tensor(scores, dtype=torch.float64)
             return identify_weights(self.reference, siblings, sequences, engine, dtype, staleness)
 
-        comparison = cache_replicas.probe_cache(self.server, self._cache_prompts())
+        comparison = cache_and_replicas.probe_cache(self.server, self._cache_prompts())
         before = client.tokens
         sequences = self._score_sequences(self.tokenizer, budget.first_comparison)
         identified = identify(list(sequences))
@@ -150,9 +150,9 @@ class _Probes:
             identified = identify(more)
         cost = client.tokens - before
         replicas = self._check_replicas(identified, sequences[0][:REPLICA_IDS])
-        if cache_replicas.hides_weights(replicas, identified.result):
+        if cache_and_replicas.hides_weights(replicas, identified.result):
             identified.result, identified.weights = masked("weights", replicas.family, decisive=True), None
-        cache = cache_replicas.check_cache(comparison, identified.floor)
+        cache = cache_and_replicas.check_cache(comparison, identified.floor)
         self.results += [replace(identified.result, tokens=cost), cache, replicas]
         return identified
 
@@ -169,7 +169,7 @@ class _Probes:
     def _check_replicas(self, identified: Identification, ids: Sequence[int]) -> Result:
         exact = identified.weights.scores([ids], identified.dtype) if identified.weights else None
         floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
-        return cache_replicas.check_replicas(self.server, ids, exact, floor, alarm)
+        return cache_and_replicas.check_replicas(self.server, ids, exact, floor, alarm)
 
     def check_sampling(self, identified: Identification) -> None:
         """Check sampled ids and log-probs with the weights that the engine has (P5, P6, P8, P9)."""

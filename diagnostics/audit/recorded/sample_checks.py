@@ -8,10 +8,10 @@ from itertools import groupby
 from math import exp
 from typing import Any
 
-from diagnostics.audit.metrics import MOST_FLAT
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import mean, share_interval
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
+from diagnostics.audit.training_curves import MOST_FLAT
 
 # Most samples of a step whose prompts are searched in each other's completions.
 _PAIRED = 256
