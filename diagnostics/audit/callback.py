@@ -1,4 +1,4 @@
-"""`AuditCallback`: check a GRPO run's metrics for silent faults while transformers' Trainer trains it.
+"""Trainer callback `AuditCallback`: check a GRPO run's metrics for silent faults while transformers' Trainer trains it.
 
     from diagnostics.audit.callback import AuditCallback
 
@@ -6,8 +6,10 @@
     AuditCallback().attach(trainer)
     trainer.train()
 
-`attach` puts the callback before those that write curves, so that they also write its scalars (`audit/…`). Findings are
+`attach` puts the callback first, so that callbacks which write curves also write its scalars (`audit/…`). Findings are
 logged as warnings by the logger `grpo_doctor.audit`. OUTPUT_DIR/audit.json is written at each change and at the end.
+Only the main process audits. It keeps the first 64 and the last 512 rows. After an exception it logs a warning and
+stops the audit, not the training.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _FIRST_ROWS, _LAST_ROWS = 64, 512
 
 
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
-    """Trainer callback that checks each row of metrics that a trainer logs."""
+    """Trainer callback that checks each row of training metrics that a trainer logs; evaluations are skipped."""
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
         """Store the folder for audit.json; None for the trainer's output_dir."""
@@ -81,6 +83,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             self._write_document()
 
     def _check(self, step: int, logs: dict[str, Any]) -> None:
+        """Add a row to the series, scan it, log and write changes of the findings, and add up the time."""
         began = time.perf_counter()
         if row := metric_files.metric_row(logs, f"step {step}", step):
             (self._first if len(self._first) < _FIRST_ROWS else self._last).append(row)
@@ -91,6 +94,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         self._seconds += time.perf_counter() - began
 
     def _write_document(self) -> None:
+        """Write audit.json without personal data; errors of the file system are ignored."""
         document = shareable(make_document(self.findings.finish(self._subject)))
         with contextlib.suppress(OSError):
             if self._folder is not None:

@@ -1,7 +1,8 @@
-"""Validate and load models and tokenizers from an untrusted folder.
+"""Validate an untrusted checkpoint folder, and load its model, tokenizer and settings with transformers.
 
-No hub is contacted and no code of the folder runs. A model must be complete, and no larger than its files allow.
-In the main thread, building a model and running a chat template have time and memory limits.
+No hub is contacted and no Python code of the folder runs. A model must be complete, and no larger than its files allow.
+`chat_ids` runs the folder's chat template, in transformers' sandbox. Building a model and running a template have time
+and memory limits in the main thread (SIGALRM, RLIMIT_AS; Linux). Problems become an AuditError in one line.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
 
 
 def _config_problem(config: dict[str, Any], size: int) -> str:
-    """Return the setting that no model in files of this size can have; empty if all are plausible."""
+    """Return the first setting that is too large or negative, in one line; empty if all are plausible.
+
+    Checked are numbers of layers and labels, and the vocabulary that weights of `size` bytes can hold.
+    """
     sections = [config, *(value for value in config.values() if isinstance(value, dict))]
     widths = [section.get(name) for section in sections for name in ("hidden_size", "n_embd", "d_model")]
     width = max([1, *(width for width in widths if isinstance(width, int))])
@@ -77,7 +81,7 @@ def _weight_bytes(folder: Path) -> int:
 
 
 def load_model(folder: Path) -> Any:
-    """Load a complete model; no code of the folder runs, and no hub is contacted.
+    """Load a complete model as AutoModelForCausalLM.
 
     Adapters are refused: transformers 5 requests their base from the hub, even with local_files_only.
 
@@ -145,7 +149,7 @@ def _check_size(folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load a tokenizer.
+    """Load a tokenizer with AutoTokenizer, after its files have been checked.
 
     Raises:
         AuditError: Its files are missing, not regular, too large or unreadable.
@@ -172,6 +176,7 @@ def _import_transformers() -> Any:
 
 
 def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any:
+    """Call `from_pretrained` of transformers' class `kind` offline; an error becomes an AuditError with `problem`."""
     try:
         load = getattr(_import_transformers(), kind).from_pretrained
         return load(str(folder), local_files_only=True, trust_remote_code=False, **options)

@@ -1,6 +1,7 @@
 """Run the command `audit`: find silent faults in a run's files, in a live server, or in growing metrics files.
 
-The workflow is `_check_usage`, then one of `audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
+The workflow is `_check_usage`, then one of `audit_run`, `audit_server` and `_watch_files`, then `write_audit`, whose
+exit code the command returns. An input that cannot be audited now gives one line on standard error and exit code 3.
 """
 
 from __future__ import annotations
@@ -115,7 +116,10 @@ def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
 
 
 def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
-    """Watch files; print each change to standard output, or to standard error if the result is one document."""
+    """Watch files until Ctrl-C or `idle_s` seconds without a change (None: no limit); return the audit.
+
+    Each change is printed at once: to standard output, or to standard error if the result is one document.
+    """
 
     def report(change: Change) -> None:
         if form == "jsonl":

@@ -1,7 +1,8 @@
-"""Track the findings of repeated scans of a run's metrics: which appear, reappear and disappear, and when.
+"""Track the faults that repeated scans of a run's metrics find: which appear, disappear and reappear, and when.
 
-A finding is reported when two scans agree, and withdrawn when three scans no longer find it. The callback imports this
-module in a training environment, so it may only import packages that are installed there.
+`FindingTracker.scan` runs the checks of training curves. It reports a fault when two scans in a row find it (or as many
+as the caller requires), and withdraws it when three in a row do not. `finish` returns the audit. The callback imports
+this module in a training environment, so it may only import packages that are installed there.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TrackedFinding:
 
     Attributes:
         result: The last result that found the fault.
-        hits: Scans that found the fault since it was last withdrawn; before a report, since the last miss.
+        hits: Scans that found the fault since it was last withdrawn; while it is not reported, since the last miss.
         misses: Scans in a row that did not find the fault.
         active: Whether the fault is reported now.
         times: How often the fault was reported.
@@ -77,7 +78,7 @@ class TrackedFinding:
     def observe(self, step: int, result: Result | None, needed: int) -> Iterator[Change]:
         """Count a scan with the fault's result, or None without the fault; yield the change, if there is one.
 
-        The fault is reported when `needed` scans have found it, and withdrawn when three scans in a row have not.
+        The fault is reported when `needed` scans in a row find it, and withdrawn when three scans in a row do not.
         """
         if result is not None:
             self.result, self.hits, self.misses, self.until = result, self.hits + 1, 0, step
@@ -93,7 +94,11 @@ class TrackedFinding:
 
 
 class FindingTracker:
-    """The findings of all scans of a run's metrics, with the steps in which they appeared and disappeared."""
+    """The faults that the scans of a run's metrics found, with the steps in which they appeared and disappeared.
+
+    Attributes:
+        scans: Number of scans so far.
+    """
 
     def __init__(self) -> None:
         self._tracked: dict[str, TrackedFinding] = {}
@@ -101,7 +106,11 @@ class FindingTracker:
         self.scans = 0
 
     def scan(self, step: int, series: Sequence[MetricSeries], needed: int = SCANS_THAT_AGREE) -> list[Change]:
-        """Check the metrics and return what changed; a new finding must be found by `needed` scans first."""
+        """Check the metrics; return the faults that are reported or withdrawn now.
+
+        A fault whose symptom no longer holds in the last row counts as not found. `needed` is the number of scans in a
+        row that must find a fault before it is reported.
+        """
         self.scans, self._series = self.scans + 1, series
         faults = (result for result in check_metrics(series) if result.is_fault)
         current = {result.family: result for result in faults if result.values.get("open", True)}
@@ -116,7 +125,7 @@ class FindingTracker:
         return {family: finding for family, finding in self._tracked.items() if finding.times}
 
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:
-        """Return the audit of the whole run: its learning check, all findings with their steps, and the last scan.
+        """Return the audit of the whole run: its learning check, all reported faults with their steps, the last scan.
 
         Args:
             subject: The audited files, for the report's header.

@@ -1,4 +1,8 @@
-"""Print an audit on a terminal, or as JSON, JSON lines, Markdown or an HTML page."""
+"""Print an audit to standard output: for a terminal, or as JSON, JSON lines, Markdown or an HTML page.
+
+All formats escape control characters and mask secrets; those other than the terminal's also mask personal data.
+`exit_code` is the audit's exit code.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +96,7 @@ def _print_details(console: Console, result: Result) -> None:
 
 
 def _print_fault(console: Console, result: Result) -> None:
-    """Print a fault with its first observations, and its causes or the fix of the known issue."""
+    """Print a fault with two observations at most, and its three likeliest causes or the fix of the known issue."""
     code = results.code_of(result)
     title = Text(f"{code} {result.message}".strip(), "bold red")
     console.print()

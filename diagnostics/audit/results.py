@@ -1,7 +1,8 @@
-"""Define the results of an audit, and convert them to the JSON document `grpo-doctor.audit.v1`.
+"""Define the results of an audit (`Audit`, `Result`, `Note`), and convert them to JSON and sentences.
 
-The callback writes this document in a training environment, so this module may only import packages that are installed
-there.
+Checks build their results with `fault`, `clean`, `undecided`, `skipped` and `masked`. `put_causes_first` orders faults.
+`make_document` returns the JSON document `grpo-doctor.audit.v1`, with the known issue's code and fixes for each fault.
+The callback imports this module in a training environment, so it may only import packages that are installed there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from diagnostics.output import text_filters
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 """Outcomes of a check. MASKED: hidden by another fault. NOT_ASKED: skipped, because an input is missing."""
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
-# Printed words for the outcomes.
+
 WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", NOT_ASKED: "skipped"}
+"""Printed words for the outcomes."""
 SCHEMA = "grpo-doctor.audit.v1"
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
 _issues = cache(loader.load)
@@ -89,7 +91,7 @@ class Note:
 
 
 def note(name: str, template: str, place: str = "", /, **values: Any) -> Note:
-    """Build a note whose text is the template filled with the values.
+    """Build a note whose text is the template filled with the values; `place` is its source.
 
     >>> note("reward", "{share:.0%} of rewards", share=0.5).text
     '50% of rewards'
@@ -186,7 +188,7 @@ def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result
 def fault(
     family: str, message: str, code: str = "", values: dict[str, Any] | None = None, /, **fields: Any
 ) -> Result:
-    """Build a fault; its message is a template filled with the values, and its default probe that of the class.
+    """Build a fault; its message is a template filled with the values, and its probe by default that of its topic.
 
     >>> fault("rewards/constant", "all rewards are {lowest:g}", "REW004", {"lowest": 0.0}).message
     'all rewards are 0'
@@ -196,7 +198,7 @@ def fault(
 
 
 def clean(family: str, /, **fields: Any) -> Result:
-    """Build the result of a check that found nothing."""
+    """Build the result of a check that ran and found no fault; it may have notices among its evidence."""
     return _result(family, CLEAN, **fields)
 
 
@@ -206,7 +208,7 @@ def undecided(family: str, need: Note, /, **fields: Any) -> Result:
 
 
 def skipped(family: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any) -> Result:
-    """Build the result of a check that lacked an input."""
+    """Build the result of a check that was skipped: `needed` is the template of the missing input, `name` its note."""
     need = note(name, needed, **values)
     return _result(family, NOT_ASKED, values=values, needed=(need,), decisive=decisive)
 
@@ -238,7 +240,7 @@ class Audit:
 
     @property
     def outcome(self) -> str:
-        """`fault` if a check found one; `clean` if a check passed and none is open (`is_open`); else `not_decided`."""
+        """`fault` if a check found a fault; `clean` if one passed and none is open (`is_open`); else `not_decided`."""
         if self.select(FAULT):
             return FAULT
         is_decided = self.select(CLEAN) and not any(map(is_open, self.results))
@@ -261,9 +263,9 @@ _REWARD_SYMPTOMS = (
 
 
 def put_causes_first(*results: Result) -> tuple[Result, ...]:
-    """Return the results with faults before the faults that they often cause.
+    """Return the results with faults before the faults that they often cause (`_SYMPTOMS`, `_REWARD_SYMPTOMS`).
 
-    If another fault comes first, a bad reward names it as probable cause instead of its own list of likely causes.
+    If the first fault is of another kind, faults of bad rewards name it as probable cause instead of their own causes.
     """
 
     def rank(result: Result) -> int:
@@ -307,7 +309,7 @@ def make_document(audit: Audit) -> dict[str, Any]:
 
 
 def shareable(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without control characters, secrets and personal data."""
+    """Return a document with control characters escaped, and with secrets and personal data masked."""
     return text_filters.redact_for_sharing(document)
 
 
@@ -323,18 +325,18 @@ def _result_json(result: Result) -> dict[str, Any]:
 
 
 def code_of(result: Result) -> str:
-    """Return a fault's code: its own, or that of the known issue for its family."""
+    """Return a fault's code: its own, or that of the known issue for its family; empty if there is none."""
     by_family = {family: code for code, issue in _issues().items() for family in issue.audit}
     return result.code or by_family.get(result.family, "")
 
 
 def issue_of(code: str) -> Issue | None:
-    """Return the known issue with a code."""
+    """Return the known issue with a code, or None."""
     return _issues().get(code)
 
 
 def sentence(result: Result) -> str:
-    """Return a result in one sentence."""
+    """Return a result in one sentence: a fault's message, or the check's title with its outcome and measurement."""
     if result.is_fault:
         return result.message
     if result.outcome == MASKED:

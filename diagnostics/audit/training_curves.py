@@ -1,7 +1,9 @@
-"""Check training curves; `audit FILE`, `audit RUN`, `audit --watch` and the callback all use this analysis.
+"""Check training curves: rewards, gradients, KL, entropy, lengths and other metrics that a run logged.
 
-Most checks look for an episode: consecutive steps in which a symptom holds. They report the numbers, the first and last
-step, and the likely causes in order. Where it is known, a cause names the option to change in the run's framework.
+`check_metrics` runs all checks, `check_learning` decides whether the metrics show that the run learns. `audit RUN`,
+`audit --watch` and the callback use them. Most checks look for an episode: consecutive steps in which a symptom holds.
+A fault has the numbers, the first and last step, and the likely causes in order (`curve_causes.toml`). Where it is
+known, a cause names the option to change in the run's framework.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Curves:
-    """The rows of one metrics file, with lookups."""
+    """The rows of one metrics file, with searches for episodes, and `report`, which makes a fault of an episode."""
 
     rows: tuple[MetricRow, ...]
 
@@ -94,7 +96,7 @@ class Curves:
         return None if best < max(1, least) else Episode(rows[end - best : end], end == len(rows))
 
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
-        """Return the last rows (at least one), in which `holds` is true with at most two misses in a row."""
+        """Return the last rows of a metric, in which `holds` is true with at most two misses in a row; at least one."""
         rows = self.select(name)
         start, misses = len(rows) - 1, 0
         for index in range(len(rows) - 1, -1, -1):
@@ -119,19 +121,19 @@ class Curves:
         return Episode(rows[start:])
 
     def first_and_last_level(self, name: str) -> tuple[float, float]:
-        """Return the median of a metric in the first and the last eighth of the run; zeros if the run is short."""
+        """Return the median of a metric in the first and the last eighth of its values; zeros for fewer than 8."""
         values = self.column(name)
         part = max(3, len(values) // 8)
         long_enough = len(values) >= MIN_STEPS
         return (stats.median(values[:part]), stats.median(values[-part:])) if long_enough else (0.0, 0.0)
 
     def count_signal_steps(self) -> int:
-        """Return the number of steps with metrics that show whether the run learns."""
+        """Return the number of steps with a reward and a metric of learning: that metric which has the most steps."""
         return max(len(self.select("reward", name)) for name in ("reward_std", "grad_norm", "all_alike"))
 
     @cached_property
     def framework(self) -> str:
-        """The framework that these metric names belong to, or an empty string."""
+        """The framework that the metric names of the first 8 rows belong to, or an empty string."""
         names = {name for row in self.rows[:8] for name in row.printed}
         # TRL is the first of them; ms-swift prints TRL's metrics, too.
         for framework in reversed(FRAMEWORKS.values()):
@@ -140,7 +142,7 @@ class Curves:
         return "trl" if {"reward", "reward_std"} <= names else ""
 
     def causes(self, symptom: str) -> list[Note]:
-        """Return the causes of a symptom in order, with this framework's option."""
+        """Return the likely causes of a symptom as notes in order, with this framework's option if there is one."""
         notes = []
         for number, entry in enumerate(_CAUSES.get(symptom, ()), 1):
             option = entry.option.get(self.framework or "unknown", entry.option.get("any", ""))
@@ -186,7 +188,10 @@ class Curves:
 
 
 def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
-    """Run all checks on all files; the first finding of each family is kept."""
+    """Run all checks on all files; return the first finding of each family, and for `metrics` and `curves` one result.
+
+    That result is clean, or skipped if there are no metrics, or too few steps for curves.
+    """
     longest = max((len(entry.rows) for entry in series), default=0)
     if not longest:
         need = "metrics of the run: trainer_state.json, metrics.jsonl or a log"
@@ -209,7 +214,9 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
 
 
 def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = ()) -> Result:
-    """Check that the metrics suffice to decide whether the run learns; without them no audit of a run is clean.
+    """Check that the metrics suffice to decide whether the run learns: rewards with a signal in 8 steps or more.
+
+    The result is clean or skipped, never a fault. A skipped one makes the audit incomplete.
 
     Args:
         series: Metrics of the run.
@@ -232,7 +239,7 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
 
 
 def _trained_nothing(curves: Curves) -> Result | None:
-    """Check a run's summary for more steps per second than a GRPO step can take.
+    """Find a run's summary with more steps per second than a trainer can do, because the run had ended before.
 
     A fast toy run logs steps and a loss. Without a loss in the summary, the logged steps may be those of the resumed
     state.
@@ -250,9 +257,9 @@ def _trained_nothing(curves: Curves) -> Result | None:
 
 
 def _reference_kl(curves: Curves) -> Result | None:
-    """Check the KL before the first update, when the policy is its own reference.
+    """Check the KL before the first update, when the policy is its own reference; undecided if rounding may explain it.
 
-    The first step of verl has several updates.
+    verl is skipped, because its first step has several updates.
     """
     rows = () if curves.framework == "verl" else curves.select("kl")
     first = abs(rows[0].values["kl"]) if rows and rows[0].step in (0, 1) else 0.0
@@ -268,7 +275,7 @@ def _reference_kl(curves: Curves) -> Result | None:
 
 
 def _not_a_number(curves: Curves) -> Result | None:
-    """Find a metric of the update that is NaN or infinite to the end of the run."""
+    """Find a metric of the update that becomes NaN or infinite and stays so to the end of the run."""
     message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
@@ -280,7 +287,10 @@ def _not_a_number(curves: Curves) -> Result | None:
 
 
 def _flat_rewards(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
-    """Find steps in which all rewards of each group are equal; also return the metrics that show it."""
+    """Find steps in which all rewards of each group are equal; also return the metrics that show it.
+
+    Without such a metric, a constant reward with a gradient or loss of 0 counts. None if the task is solved.
+    """
     rewards = curves.column("reward")
     if curves.select("reward", "reward_std"):
         # A constant reward shows that a spread printed as 0.000 is 0.
@@ -300,7 +310,7 @@ def _flat_rewards(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
 
 
 def _no_reward_spread(curves: Curves) -> Result | None:
-    """Find groups whose rewards are all equal, so that their rollouts have no advantage."""
+    """Find a dead reward, steps without any reward spread, or a large share of groups without one at the run's end."""
     rewards, episode = curves.column("reward"), None
     quoted: tuple[str, ...] = ("all_alike",)
     options: dict[str, Any] = {"code": "REW004", "causes": "reward_spread"}
@@ -337,7 +347,7 @@ def _no_gradient(curves: Curves) -> Result | None:
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
-    """Find a learning rate that is 0 in all steps; one that was printed as 0.000 cannot be checked."""
+    """Find a learning rate that is 0 in all steps; skipped if it was printed as 0.000, which may be rounded."""
     rows, message = curves.select("lr"), "the learning rate is 0 in all {count} logged steps"
     if len(rows) < 3 or any(curves.column("lr")):
         return None
@@ -366,7 +376,7 @@ def _truncation(curves: Curves) -> Result | None:
 
 
 def _mismatch(curves: Curves) -> Result | None:
-    """Find a difference of engine and trainer beyond the rounding of any dtype, or one that becomes much larger."""
+    """Find a mismatch of engine and trainer that is large from the start, or becomes much larger during the run."""
     for name, (floor, factor, least, alarm) in _MISMATCH.items():
         values = [abs(value) for value in curves.column(name)]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
@@ -385,6 +395,7 @@ def _mismatch(curves: Curves) -> Result | None:
 
 
 def _clip_ratio(curves: Curves) -> Result | None:
+    """Find five or more steps in which at least 90 % of tokens are clipped."""
     episode = curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5)
     message = "{clip:.0%} of tokens are clipped {span}: they get no gradient"
     return curves.report(episode, "curves/clip", message, "clip", causes="clip")
@@ -407,7 +418,7 @@ _SHIFTS: tuple[tuple[str, str, str, str, Callable[..., bool], Callable[..., bool
 
 
 def _shifts(curves: Curves) -> Iterator[Result | None]:
-    """Find metrics that left the level of the run's start and did not return."""
+    """Find collapse and explosion of entropy, collapse of the length, and explosion of the KL (`_SHIFTS`)."""
     for name, kind, causes, message, is_fault, holds in _SHIFTS:
         first, last = curves.first_and_last_level(name)
         if is_fault(first, last):
@@ -416,7 +427,7 @@ def _shifts(curves: Curves) -> Iterator[Result | None]:
 
 
 def _gradient_spikes(curves: Curves) -> Result | None:
-    """Find gradient norms far above the median of the 20 steps before."""
+    """Find gradient norms above 20 times the median of the 20 steps before: three, or one above 100 times."""
     rows, values = curves.select("grad_norm"), curves.column("grad_norm")
     usual = [stats.median(values[max(0, index - 20) : index]) for index in range(len(values))]
     places = [index for index in range(MIN_STEPS, len(values)) if usual[index] > 0]
@@ -431,7 +442,7 @@ def _gradient_spikes(curves: Curves) -> Result | None:
 
 
 def _flat_reward(curves: Curves) -> Result | None:
-    """Find a reward without any trend over the whole run, below its possible best."""
+    """Find a reward below 0.9 without a trend over the whole run, which has at least 60 steps."""
     rows, values = curves.select("reward"), curves.column("reward")
     level = stats.median(values)
     if len(rows) < _FLAT_STEPS or level >= 0.9 or _flat_rewards(curves):
@@ -447,7 +458,7 @@ def _flat_reward(curves: Curves) -> Result | None:
 
 
 def _reward_collapse(curves: Curves) -> Result | None:
-    """Find a smoothed reward that fell to half of its peak."""
+    """Find a smoothed reward that fell to half of its peak or lower, far beyond its noise."""
     values = curves.column("reward")
     if len(values) < 3 * MIN_STEPS:
         return None
@@ -463,7 +474,7 @@ def _reward_collapse(curves: Curves) -> Result | None:
 
 
 def _evaluation_falls(curves: Curves) -> Result | None:
-    """Find an evaluation reward that falls clearly below its best while the training reward rises."""
+    """Find an evaluation reward that fell clearly below its best while the training reward rose."""
     values, (first, last) = curves.column("eval_reward"), curves.first_and_last_level("reward")
     if len(values) < 5 or last <= first:
         return None
@@ -484,7 +495,11 @@ def _evaluation_falls(curves: Curves) -> Result | None:
 
 
 def _zero_reward_function(curves: Curves) -> Result | None:
-    """Find reward functions that are 0 in the whole run while others are not: a notice for formats, else undecided."""
+    """Find reward functions that are 0 in the whole run while others are not.
+
+    The result is clean with a notice if their names are those of format rewards, otherwise undecided. Penalties are
+    left out.
+    """
     means: dict[str, list[float]] = {}
     for row in curves.select("reward"):
         for name, value in row.printed.items():
@@ -507,7 +522,7 @@ def _zero_reward_function(curves: Curves) -> Result | None:
 
 
 def _missing_steps(curves: Curves) -> Result | None:
-    """Find a jump of the step counter far above the logging interval; it is a notice."""
+    """Find a jump of the step counter far above the logging interval; the result is clean with a notice."""
     rows = [row for row in curves.rows if row.step is not None and "reward" in row.values]
     gaps = [(b.step - a.step, b) for a, b in pairwise(rows) if b.step > a.step]  # type: ignore[operator]
     usual = stats.median([gap for gap, _ in gaps])

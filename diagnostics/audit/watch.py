@@ -1,7 +1,7 @@
-"""Implement `audit --watch FILE…`: check metrics again whenever the run has written more.
+"""Implement `audit --watch FILE…`: look at metrics files every 2 s, and check all of them when one has changed.
 
-Findings of the first scan are printed at once, because it covers the file's whole history. Later findings are printed
-when two scans agree. The watch ends when no file has changed for `--idle` seconds.
+`Watch` reports findings of the first scan at once, because it covers the files' whole history, and later findings when
+two scans agree. It ends at Ctrl-C, or when no file has changed for `--idle` seconds, and returns the audit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ class Watch:
         idle_s: Seconds without a change after which the watch ends; negative for never.
         report: Function that receives each change of the findings.
         notify: Function that receives lines about files that do not exist yet.
+
+    Raises:
+        AuditError: A path is no file.
     """
 
     def __init__(
@@ -49,7 +52,12 @@ class Watch:
     def run(
         self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
     ) -> Audit:
-        """Watch until interrupted or idle; return the audit."""
+        """Watch until interrupted or idle; return the audit.
+
+        Raises:
+            AuditError: A file cannot be read.
+            NotAvailableError: No metrics were read.
+        """
         changed = clock()
         try:
             while True:
@@ -78,10 +86,10 @@ class Watch:
                 if series := read_metrics(path, self._unread[path]):
                     self._series[path] = series
         if changed and self._series:
-            every = tuple(self._series.values())
-            step = max(series.rows[-1].step or len(series.rows) for series in every)
+            all_series = tuple(self._series.values())
+            step = max(series.rows[-1].step or len(series.rows) for series in all_series)
             needed = SCANS_THAT_AGREE if self._findings.scans else 1
-            for change in self._findings.scan(step, every, needed):
+            for change in self._findings.scan(step, all_series, needed):
                 self._report(change)
         return changed
 

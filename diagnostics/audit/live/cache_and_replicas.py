@@ -1,8 +1,8 @@
 """Check the prefix cache (P2) and the replicas (P14): equal ids must get equal log-probs, except for rounding.
 
 P2 sends each prompt twice: without and with a fresh cache salt, which bypasses cached keys. A suspicious prompt is sent
-twice more. It runs first, because any
-other probe with these ids would fill the cache with keys of the current weights.
+twice more. `probe_cache` must run before all other probes with these ids, which would fill the cache with keys of the
+current weights; `check_cache` judges later, when the rounding error is known. P14 scores the same ids six times.
 """
 
 from __future__ import annotations
@@ -62,14 +62,17 @@ def probe_cache(server: Server, prompts: Sequences) -> CacheComparison:
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
-    """Return the mean log-prob difference of the likeliest ids of both answers."""
+    """Return the mean log-prob difference of the 8 likeliest ids that both answers have; 9 if they have none."""
     likeliest = sorted(plain.keys() & salted.keys(), key=lambda token: -salted[token])[:_LIKELIEST]
     differences = [abs(plain[token] - salted[token]) for token in likeliest] or [_NO_ID_IN_COMMON]
     return sum(differences) / len(differences)
 
 
 def check_cache(comparison: CacheComparison, floor: float) -> Result:
-    """Return the result of the comparison; `floor` is the rounding error of a log-prob."""
+    """Return the result of the comparison; `floor` is the rounding error of a log-prob.
+
+    It is skipped if no prompt was in the cache, and masked if repeated answers differ too, as those of replicas.
+    """
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:
         need = ("prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights: none of"

@@ -1,7 +1,9 @@
 """Identify the weights of the engine: those of the expected checkpoint, or others (P1, P3, P4 of docs/audit.md).
 
-The engine scores ids chosen by the audit, so sampling parameters and chat templates have no influence. For a small
-model the other checkpoints are computed for all ids; for a large model a few ids can rule them out.
+`identify_weights` compares the engine's scores with those of the checkpoints. The ids are chosen by the audit, so
+sampling parameters and chat templates have no influence. Found are: another checkpoint or the base model, an adapter
+with a wrong factor, a partial update, weights newer than all checkpoints or on the line between two, unknown weights.
+For a large model a few ids can rule out another checkpoint.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def identify_weights(
     dtype: str = "",
     staleness: int = 0,
 ) -> Identification:
-    """Compare the engine's scores with the checkpoint and with other checkpoints.
+    """Compare the engine's scores with the checkpoint's and other checkpoints'; return the weights that explain them.
 
     Args:
         reference: The weights that the engine should have.
@@ -185,7 +187,7 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
 
 
 def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
-    """Find the factor by which the engine scales the adapter, by the secant method from 0 and 1."""
+    """Find the factor by which the engine scales the adapter, by the secant method from 0 and 1; None if none fits."""
     reference = scores.reference
     before, at_before = 0.0, scores.scores_of(reference.scale_adapter(0.0))
     value, weights, at_value = 1.0, reference, scores.exact
@@ -207,7 +209,7 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
 
 
 def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | None:
-    """Report weights that are newer than all checkpoints.
+    """Report weights that are newer than all checkpoints; None if they are not.
 
     Their difference from the newest checkpoint must point in the direction of the last step; otherwise noisy weights
     and much older ones would pass as newer.
@@ -255,6 +257,7 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
 
 
 def _unknown_fault(scores: Scores) -> Result:
+    """Report weights that none of the comparisons explains."""
     text = "scored ids are off by {off:.2g}, {times:.1f} times what rounding makes ({floor:.2g})"
     fact = note("off", text, off=scores.residual, floor=scores.floor, times=scores.residual / scores.floor)
     message = "the engine computes with other weights than the checkpoint's, and with none of those compared"

@@ -1,4 +1,8 @@
-"""HTTP client of the audited server: one-line errors, and a deadline and a size limit for each call as a whole."""
+"""HTTP client of the audited server: one-line errors, and a deadline and a size limit for each call as a whole.
+
+Answers are JSON or text, at most 64 MiB, not compressed. The key in VLLM_API_KEY or the URL is sent. Proxies of the
+environment are not used.
+"""
 
 from __future__ import annotations
 

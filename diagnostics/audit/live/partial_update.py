@@ -1,7 +1,7 @@
 """Find tensors that a weight update left out, so that the engine still has another checkpoint's values (P4).
 
-The engine's log-prob difference is regressed on the separate effect of each group of tensors. Then the found groups are
-replaced in the model, and the model's log-probs are compared again.
+The tensors are examined in at most 12 groups: embedding, layers, head. The engine's log-prob difference is regressed on
+the separate effect of each group. The found groups are replaced in the model, whose log-probs are compared again.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def find_partial_update(
 def _partial_fault(
     scores: Scores, other: Reference, stale: list[str], residual: float, second: float
 ) -> Result:
+    """Report the stale groups of tensors and the checkpoint whose values they still have."""
     version = Estimate("version", other.name, expected=scores.reference.name)
     fields = scores.result_fields | {
         "residual": residual,

@@ -1,7 +1,8 @@
-"""Create the inputs of the probes (texts, sequences to score, prompts) and the token budget.
+"""Create the inputs of the probes (sequences to score, prompts), and divide the token limit of an audit (`Budget`).
 
-Sampling, prefix cache, replicas and a first comparison of weights always run. The remaining tokens are for a second
-comparison of weights, which runs only if the first finds a difference.
+The inputs are texts and random ids from a fixed seed, the same in each audit. The budget reserves tokens for sampling,
+prefix cache, replicas and a first comparison of weights. The rest is for a second comparison of weights, which runs
+only if the first finds a difference.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos: list[int]) -> l
 def sample_prompts(
     tokenizer: Any, vocabulary: int, bos: list[int], count: int, size: int = 10
 ) -> list[list[int]]:
-    """Return `count` short prompts to sample from: beginnings of texts, or random ids without a tokenizer."""
+    """Return `count` prompts of at most `size` ids to sample from: beginnings of texts, or random ids."""
     if tokenizer is None:
         return [bos + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, [])]
     texts = [TEXTS[index % len(TEXTS)] for index in range(count)]

@@ -1,9 +1,10 @@
-"""Compute a checkpoint's logits and log-probs, to compare the engine's with them.
+"""Compute a checkpoint's logits and log-probs with PyTorch, as the reference that an engine's are compared with.
 
-They are computed twice. "Exact" rounds the weights to the engine's dtype and computes in float64 (float32 for large
-models). "Native" computes in the engine's dtype. The mean difference of both is the floor: the rounding error of a
-correct engine of that dtype. For "exact" a LoRA adapter stays separate from its base, as in engines that apply it at
-run time; for "native" it is merged first.
+`Reference` is a checkpoint: a model, or a LoRA adapter (`Adapter`) on its base; it can be mixed with another one.
+`sibling_checkpoints` finds others in the same folder. Log-probs are computed in two ways. "Exact" rounds the weights to
+the engine's dtype and computes in float64 (float32 for large models). "Native" computes in the engine's dtype. The mean
+difference of both is the floor: the rounding error of a correct engine of that dtype. For "exact" an adapter stays
+separate from its base, as in engines that apply it at run time; for "native" it is merged first.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 class Reference:
-    """The weights in a folder.
+    """The weights in a checkpoint folder; the model is loaded when it is first needed, and stays until `release`.
 
     Attributes:
         folder: The folder.
@@ -157,7 +158,7 @@ class Reference:
                     yield from model(input_ids=ids, use_cache=False).logits
 
     def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
-        """Return the log-prob of each id but the first of each sequence, concatenated; results are cached."""
+        """Return the log-prob of each id but the first of each sequence, concatenated; results are kept."""
         import torch
 
         keys = [(dtype, native, *ids) for ids in sequences]

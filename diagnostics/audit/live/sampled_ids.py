@@ -1,7 +1,9 @@
 """Check whether the sampled ids fit the distribution whose log-probs the engine reports (P6).
 
-By default vLLM reports raw log-probs, which do not depend on the sampling parameters. In that case only the sampled ids
-show the temperature. They can prove a fault, but never that the sampling is clean.
+`check_ids` finds greedy sampling, one seed for all samples, and ids sampled at another temperature. By default vLLM
+reports raw log-probs, which do not depend on the sampling parameters. Then only the sampled ids show the temperature.
+They can prove a fault, but not that the sampling is clean: `recheck_raw` makes such a result undecided.
+`replace_refuted_results` decides which of two explanations of log-probs at temperature 1 holds.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _SAME = 0.03
 def check_ids(
     completions: Sequence[Completion], observed: Observed, sampling: Sampling, expected: Sampling, mode: str
 ) -> Result:
-    """Check for greedy sampling, repeated seeds, and a temperature that differs from that of the log-probs.
+    """Check for greedy sampling, repeated seeds, and a temperature that differs from that of the log-probs (raw).
 
     Args:
         completions: The samples.
@@ -55,7 +57,7 @@ def check_ids(
 
 
 def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Result | None:
-    """Check whether samples of one prompt are equal more often than chance explains."""
+    """Check whether samples of one prompt repeat the previous sample more often than chance explains."""
     same, log_chance = 0, 0.0
     previous: dict[tuple[int, ...], tuple[int, ...]] = {}
     logprobs = observed.logprobs(Sampling())
@@ -98,6 +100,7 @@ def _is_near(a: float, b: float) -> bool:
 
 
 def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evidence: Note) -> Result:
+    """Report log-probs of another temperature than that of the sampled ids."""
     value, error = _temperature(observed, sampling)
     message = "the log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
     interval = (value - 2 * error, value + 2 * error)

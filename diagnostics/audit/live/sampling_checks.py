@@ -1,4 +1,8 @@
-"""Check a server's samples: sampling parameters (P5), log-probs of the sampled ids (P6, P8), ids of the tokenizer."""
+"""Check a server's samples: sampling parameters (P5), log-probs of the sampled ids (P6, P8), ids of the tokenizer.
+
+`check_sampling` compares the reported log-probs with a reference model's under estimated parameters, and reports each
+parameter that differs from the trainer's, a logit bias on one id, or log-probs that no parameters explain.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ _PENALTY = "the engine applies a {name} of {value:.3f}; the trainer computes wit
 def check_sampling(
     reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling, mode: str = ""
 ) -> list[Result]:
-    """Check the reported log-probs and the sampling parameters.
+    """Check the reported log-probs and the sampling parameters; return the results about parameters, log-probs and ids.
 
     Args:
         reference: The weights that the engine has.
@@ -77,7 +81,10 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
 
 
 def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -> list[Result]:
-    """Return a result for each parameter that differs; above the fault threshold, an unknown cause."""
+    """Return faults: an unknown cause if the fit is bad, else each changed parameter, else a bias on a rare id.
+
+    Without a fault the result is clean, or undecided between the thresholds.
+    """
     count, times, alarm = len(observed.ids), fit.residual / floor, _FLOAT32_ALARM if floor < 1e-4 else _ALARM
     fields: dict[str, Any] = {
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,

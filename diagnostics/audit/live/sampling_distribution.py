@@ -1,7 +1,8 @@
 """Compute the log-probs that an engine should report for sampled tokens, from logits and sampling parameters.
 
-The order is vLLM's: penalties, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
-remaining tokens.
+`Observed` has sampled tokens (`Completion`) with a reference model's logits; its methods take the parameters
+(`Sampling`). The order is vLLM's: penalties, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
+remaining tokens. Of a vocabulary above 8192 ids the likeliest logits are kept, and the rest is averaged in bins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Estimate sampling parameters from reported log-probs: search one parameter, then pairs, on ever finer grids.
+"""Estimate an engine's sampling parameters from reported log-probs: search one, then two, on ever finer grids.
 
-The searches begin with a subset of the tokens. All tokens are used only for the best parameters of these searches, so
-that the audit of a healthy engine takes little time.
+`fit_sampling` returns at most two changed parameters, `interval` the confidence interval of one, and `find_rare_bias`
+a bias on one id. The searches begin with a subset of the tokens. All tokens are used only for the best parameters of
+these searches, so that the audit of a healthy engine takes little time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Audit a live server: run the probes in an order in which each rules out a class of faults for the next.
 
-The order is: settings and tokenizer, prefix cache, weights, replicas, sampling.
+The order is: settings and tokenizer, prefix cache, weights, replicas, sampling. `audit_server` compares with the
+checkpoint, loads torch and transformers, keeps the token limit, and refuses a server that is not ready or whose weights
+change meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def audit_server(
     timeout_s: float = 60.0,
     model: str = "",
 ) -> Audit:
-    """Audit a server; the checks that cost no tokens run first.
+    """Audit a server with all probes; the checks that cost no tokens run first.
 
     Args:
         address: Address of the server.
@@ -167,6 +169,7 @@ class _Probes:
         return [probe_inputs.long_prompt(self.tokenizer, self.vocabulary, longest, self.bos)]
 
     def _check_replicas(self, identified: Identification, ids: Sequence[int]) -> Result:
+        """Check the replicas (P14) with the identified weights, if they are known."""
         exact = identified.weights.scores([ids], identified.dtype) if identified.weights else None
         floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
         return cache_and_replicas.check_replicas(self.server, ids, exact, floor, alarm)

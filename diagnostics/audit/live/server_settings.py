@@ -1,4 +1,7 @@
-"""Compare the server's settings (P0), tokenizer and chat template (P10) with the trainer's; this costs no tokens."""
+"""Compare the server's settings (P0), tokenizer and chat template (P10) with the trainer's; this costs no tokens.
+
+`read_trainer_settings` reads the file of `--trainer-config`.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
-    """Compare the server's reported settings with the trainer's."""
+    """Check the server's reported settings for raw log-probs and a maximum length below the trainer's."""
     results: list[Result] = []
     mode, values = str(server.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
     if mode.startswith("raw") and trainer.sampling.temperature != 1:

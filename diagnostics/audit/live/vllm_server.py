@@ -1,6 +1,7 @@
 """Query a rollout server with the API of `vllm serve`, which TRL's server has since TRL 1.11.
 
-An answer of another structure becomes a one-line error. `check_awake` refuses a server that is paused or being updated.
+`Server` reads settings, scores given ids, samples, and tokenizes. An answer of another structure becomes a one-line
+error. `check_awake` refuses a server that is asleep, paused or being updated. No call changes weights or settings.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Server:
 
     @_explain_odd_answers
     def score(self, ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each id but the first, by `prompt_logprobs`.
+        """Return the log-prob of each id but the first, by `prompt_logprobs`; one token is sampled and dropped.
 
         Sampling parameters and cached keys have no effect on these log-probs.
         """

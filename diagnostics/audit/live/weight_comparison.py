@@ -1,6 +1,7 @@
 """Compare the engine's log-probs of chosen ids with a checkpoint's, and decide whether only rounding differs.
 
-To find weights between two checkpoints, the engine's difference is projected on the difference of the checkpoints.
+`compare` returns `Scores`, with the residual, the rounding error and the fault threshold; `compare_in_best_type` also
+finds the engine's dtype. `project` locates the engine on the line between two checkpoints.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Scores:
 
 
 def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str, exact: Any = None) -> Scores:
-    """Compare the engine's log-probs with a checkpoint's in a dtype."""
+    """Compare the engine's log-probs with a checkpoint's in a dtype; `exact` are those if they are known already."""
     exact = reference.scores(sequences, dtype) if exact is None else exact
     floor = 0.0
     if dtype != "float32" or not reference.large:  # a large model is computed in 32 bits both times
@@ -123,7 +124,7 @@ class Slope:
 
 
 def project(difference: Any, direction: Any) -> Slope:
-    """Project the difference on a direction."""
+    """Return the engine's position: its difference from one checkpoint, projected on the direction to another."""
     norm = float(direction @ direction)
     if norm == 0:
         return Slope(0.0, math.inf, float(difference.abs().mean()), 0.0)

@@ -1,7 +1,9 @@
 """Recompute advantages from rewards and groups (P11), to recognise the formula or a mistake in it.
 
-The formulas are (reward - baseline) / (deviation + epsilon), with the baselines and scales of known trainers. A fault
-is reported if all advantages are 0, or if a known mistake reproduces the recorded numbers and no correct formula does.
+The formulas are (reward - baseline) / (deviation + epsilon), with the baselines and scales of known trainers. The
+result is clean with the formula if one reproduces the recorded numbers. It is a fault if all advantages are 0, or if a
+known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided. At most about 4096
+samples are used.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class Step:
 
 
 def check_advantages(run: RunArtifacts) -> list[Result]:
-    """Compare the advantages of each recording that has at least 8 with those of known formulas."""
+    """Compare the advantages of each recording that has at least 8 of them with those of known formulas."""
     results = [
         _check_recording(recording)
         for recording in run.recordings
@@ -119,6 +121,7 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
 
 
 def _check_recording(recording: Recording) -> Result:
+    """Find the formula that reproduces a recording's advantages, or the mistake in them."""
     steps = _steps(recording)
     count = sum(len(step.rewards) for step in steps)
     if count < _LEAST_SAMPLES:

@@ -1,9 +1,9 @@
 """Compare consecutive checkpoints (P13): find unmoved weights, frozen tensors, NaN, and updates lost in bfloat16.
 
-A few thousand evenly spaced elements of each tensor are compared. "Did not move" is reported only after all bytes were
-compared. A bfloat16 weight loses an update smaller than half the spacing of its values (half an ulp). In a run that
-trains bfloat16 weights, small weights change and large weights never do, with a sharp edge. Weights trained in float32
-and saved in bfloat16 have no such edge: among weights twice as large, half as many change.
+At most three pairs are compared, of each tensor a few thousand evenly spaced elements. "Did not move" is reported only
+after all bytes were compared. A bfloat16 weight loses an update smaller than half the spacing of its values (half an
+ulp). If bfloat16 weights are trained, small ones change and large ones do not, with a sharp edge. Weights trained in
+float32 and saved in bfloat16 have no such edge: among weights twice as large, half as many change.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Comparison:
 
 
 def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
-    """Compare consecutive checkpoints of a run and yield the result."""
+    """Compare consecutive checkpoints of a run and yield one result; unreadable checkpoints are added to `unread`.
+
+    If all logged learning rates are 0, the message for unmoved weights says so.
+    """
     numbered = [checkpoint for checkpoint in run.checkpoints if checkpoint.step >= 0]
     comparisons: list[Comparison] = []
     budget = [_MAX_BYTES]
@@ -101,6 +104,7 @@ def _choose_pairs(checkpoints: list[Checkpoint]) -> list[tuple[Checkpoint, Check
 
 
 def _compare(before: Checkpoint, after: Checkpoint, budget: list[int]) -> Comparison:
+    """Compare the floating-point tensors of equal name, dtype and shape, at most 4000 of them."""
     comparison = Comparison(before.step, after.step)
     old, new = (
         {name: tensor for path in checkpoint.files for name, tensor in safetensors.map_file(path).items()}
@@ -114,6 +118,7 @@ def _compare(before: Checkpoint, after: Checkpoint, budget: list[int]) -> Compar
 
 
 def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
+    """Return the first fault that the comparisons show, else clean; undecided if bfloat16 weights hardly moved."""
     last = comparisons[-1]
     count = len(last.shares)
     share = sum(last.shares.values()) / count
@@ -145,7 +150,10 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
 
 
 def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
-    """Return tensors without a change in all comparisons, if the corresponding tensors of other layers change."""
+    """Return tensors without a change in all comparisons, if the corresponding tensors of other layers change.
+
+    Norms and biases are left out.
+    """
     still = set.intersection(*(comparison.unchanged for comparison in comparisons))
     shares = (item for comparison in comparisons for item in comparison.shares.items())
     moving = {_layer_kind(name) for name, share in shares if share > 0}

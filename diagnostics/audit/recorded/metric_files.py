@@ -1,4 +1,8 @@
-"""Read the metrics of a run from trainer_state.json, JSON lines and logs; of an evaluation only the reward."""
+"""Read the metrics of a run from trainer_state.json (`read_trainer_state`), JSON lines and logs.
+
+Each reader returns a `MetricSeries` with canonical names, or None without known metrics, and adds unread inputs to
+`unread`. At most 20,000 steps of a file are read. Of an evaluation only the reward has a canonical name.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?
 
 
 def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> run_data.MetricRow | None:
-    """Convert the metrics of one step, or a run's summary, which gets no canonical values; None if no name is known."""
+    """Convert the metrics of one step, with the step's number from `step` or from the values; None if no name is known.
+
+    transformers' summary of a run (`train_runtime`) becomes a row without canonical values.
+    """
     numbers = ((mask_and_cut(str(name), 200), _float(value)) for name, value in values.items())
     printed = dict(islice(((name, value) for name, value in numbers if value is not None), 500))
     if step is None:
@@ -68,12 +75,11 @@ def read_trainer_state(path: Path, unread: run_data.UnreadInputs) -> run_data.Me
     except run_data.READ_ERRORS as error:
         unread.add(path, f"{type(error).__name__}: {mask_and_cut(str(error), 200)}")
         return None
-    place = f"{path.parent.name}/{path.name}: log_history"
-    rows = [
-        metric_row(entry, f"{place}[{index}]")
-        for index, entry in enumerate(document["log_history"][:MAX_STEPS])
-        if isinstance(entry, dict)
-    ]
+    place, history = f"{path.parent.name}/{path.name}: log_history", document["log_history"]
+    if len(history) > MAX_STEPS:
+        unread.add(path, f"log_history[{MAX_STEPS}] and all after it: more than {MAX_STEPS} steps")
+    entries = enumerate(history[:MAX_STEPS])
+    rows = [metric_row(entry, f"{place}[{index}]") for index, entry in entries if isinstance(entry, dict)]
     return _series(path.name, rows)
 
 
@@ -92,7 +98,10 @@ def newest_states(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
-    """Read a file of JSON lines with one step per line; verl's FileLogger (0.7.1) has the metrics under `data`."""
+    """Read a file of JSON lines with one step per line; verl's FileLogger (0.7.1) has the metrics under `data`.
+
+    A file of numbers without any known name is added to `unread`.
+    """
     rows: list[run_data.MetricRow | None] = []
     numbers = 0
     try:

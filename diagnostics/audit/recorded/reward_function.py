@@ -1,7 +1,8 @@
 """Call the user's reward function again on recorded samples (P12), and compare the rewards with the recorded ones.
 
-Only `--reward` allows this, because it runs the user's code. The function is called as in TRL: with lists by keyword.
-It must return a list of numbers or None. Further calls, one in a worker thread, must return the same numbers.
+Only `--reward` allows this, because `load_reward` and `check_reward_function` run the user's code. The function is
+called as in TRL, with keyword arguments that are lists of at most 512 samples, and returns a number or None for each.
+Faults are: it raises, a second call or one in a worker thread returns other numbers, the recorded rewards are others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _MissingColumnError(Exception):
 
 
 def load_reward(name: str) -> Reward:
-    """Load the function that `module:function` or `file.py:function` names.
+    """Import the module or file of `module:function` or `file.py:function`, and return the function.
 
     Raises:
         AuditError: The function cannot be loaded.
@@ -54,7 +55,10 @@ def load_reward(name: str) -> Reward:
 
 
 def check_reward_function(run: RunArtifacts, reward: Reward | None) -> list[Result]:
-    """Call the reward function on the samples of each recording with texts and rewards, and compare the results."""
+    """Call the reward function on the samples of each recording with texts and rewards, and compare the results.
+
+    Skipped without a reward function, without such samples, or if a column that it requires is not recorded.
+    """
     if reward is None:
         need = "--reward MODULE:FUNCTION, the run's reward function"
         return [skipped("rewards_again", "want_reward_function", need)]
@@ -97,7 +101,10 @@ def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | 
 
 
 def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Result:
-    """Compare with the recorded column of scores that agrees best, because its name may differ from the function's."""
+    """Compare with the recorded column of scores that agrees best, because its name may differ from the function's.
+
+    A few differences (at most 2 %) are undecided.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     choices = [[row.scores.get(name) for row in rows] for name in names] or [[row.reward for row in rows]]
     recorded = min(choices, key=lambda scores: _count_differences(rewards, scores))
@@ -133,7 +140,11 @@ def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
 
 
 def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
-    """Return the keyword arguments that the function takes."""
+    """Return the keyword arguments that the function takes.
+
+    Raises:
+        _MissingColumnError: It requires another one.
+    """
     keywords: dict[str, Any] = {name: [row.columns.get(name) for row in rows] for name in rows[0].columns}
     keywords |= {"prompts": [row.prompt for row in rows], "completions": [row.completion for row in rows]}
     try:

@@ -1,4 +1,8 @@
-"""Recover the weights of a run's reward functions from the metrics, because dumps of completions lack them."""
+"""Recover the weights of a run's reward functions from its metrics, because dumps of completions lack them.
+
+`fit_weights` solves for them by least squares: TRL logs the reward and the mean of each function. `weigh_rewards` then
+sets the reward of each sample to the weighted sum of its scores.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ _CLOSE = 1e-3
 
 
 def weigh_rewards(run: RunArtifacts) -> RunArtifacts:
-    """Return the run with the weighted sum of its scores as reward, where the metrics determine the weights."""
+    """Return the run with the weighted sum of its scores as reward of each sample, where metrics determine the weights.
+
+    Recordings with a reward, or with scores of one function only, stay as they are.
+    """
     recordings = []
     for recording in run.recordings:
         names = sorted({name for row in recording.rows for name in row.scores})
@@ -33,7 +40,7 @@ def _weighted_sum(row: Sample, weights: Mapping[str, float]) -> float | None:
 
 
 def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] | None:
-    """Fit the reward of each step as a weighted sum of the functions' means; None unless the fit is exact.
+    """Fit the reward of each step as a weighted sum of the functions' means; None unless the fit is exact to 0.1 %.
 
     A function that is 0 in all steps has the weight 1, which changes no reward.
     """

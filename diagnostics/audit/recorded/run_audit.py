@@ -1,7 +1,8 @@
 """Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
-A file's name selects its reader. JSON lines, and a file with an unknown name that the user gave, are recognised by
-their content.
+`audit_run` returns the audit. `read_run` finds and reads the files: a file's name selects its reader; JSON lines, and a
+file that the user named, are recognised by their content. Depth, number of files, bytes and samples are limited.
+`report_unread` lists what could not be read; the audit is then incomplete. With a reward function, its code runs.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _subject(path: Path, run: run_data.RunArtifacts) -> dict[str, str]:
 
 
 def report_unread(unread: run_data.UnreadInputs) -> list[Result]:
-    """Return a result that lists the inputs that could not be read; the audit is then incomplete."""
+    """Return one result that lists the inputs that could not be read; none if all were read."""
     if not unread:
         return []
     count, (place, reason) = len(unread), unread[0]
@@ -105,7 +106,7 @@ def report_unread(unread: run_data.UnreadInputs) -> list[Result]:
 
 
 def read_run(path: Path) -> run_data.RunArtifacts:
-    """Read a run's folder, or one file of it."""
+    """Read a run's folder, or one file of it; inputs that cannot be read are listed in the result's `unread`."""
     budget = run_data.ReadBudget()
     kinds: Kinds = defaultdict(list)
     for file in _walk(path, budget.unread) if path.is_dir() else [path]:
@@ -115,13 +116,16 @@ def read_run(path: Path) -> run_data.RunArtifacts:
 
 
 def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
-    """Read one file of metrics; None if it has none."""
+    """Read one file of metrics, for `--watch`; None if it has none."""
     read = _METRICS.get(_detect_kind(path, unread, named=True))
     return read(path, unread) if read else None
 
 
 def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
-    """Yield the files below a folder to a limited depth and number; links to folders or out of it are not followed."""
+    """Yield the files below a folder to a limited depth and number.
+
+    Hidden folders are skipped; links to folders, or to files outside of the root, are not followed.
+    """
     count, inside = 0, os.path.realpath(root)
 
     def report(error: OSError) -> None:
@@ -142,7 +146,7 @@ def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
 
 
 def _detect_kind(path: Path, unread: run_data.UnreadInputs, *, named: bool) -> str:
-    """Return the kind of a file, empty if it is no input; `named` is true if the user gave this path."""
+    """Return the kind of a file by name or content, empty if it is no input; `named`: the user gave this path."""
     kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
         kind = _json_kind(path)
@@ -189,6 +193,7 @@ def _by_folder(paths: list[Path]) -> dict[Path, list[Path]]:
 
 
 def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> Iterator[run_data.Recording]:
+    """Yield at most four recordings of each format: one for each folder, of rollouts one for each file."""
     for kind in ("parquet", "verl", "swift", "rollouts"):
         paths = kinds[kind]
         groups = [[path] for path in paths] if kind == "rollouts" else list(_by_folder(paths).values())
@@ -198,6 +203,7 @@ def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> Iterator[run_
 
 
 def _read_series(kinds: Kinds, unread: run_data.UnreadInputs) -> Iterator[run_data.MetricSeries]:
+    """Yield the metrics of at most 16 files of each format."""
     for kind, read in _METRICS.items():
         paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
         for (path,) in _limit([[path] for path in paths], _MAX_SERIES, unread):

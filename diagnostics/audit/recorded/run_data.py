@@ -1,4 +1,9 @@
-"""Define the data model of a recorded run (samples, metrics, checkpoints), and helpers to read its files."""
+"""Define the data model of a recorded run, and what the readers of its files share.
+
+`RunArtifacts` has recordings of samples, series of metrics, and checkpoints. The readers share size limits
+(`ReadBudget`), the list of unread inputs (`UnreadInputs`), a reader of JSON lines, and conversions of untrusted values,
+which return None for a wrong type.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +139,7 @@ class Checkpoint:
 
 
 class UnreadInputs(list[tuple[str, str]]):
-    """Inputs that exist and were not read, as (path, reason); every reader adds its inputs."""
+    """Inputs that exist and were not read, or not as a whole, as (path, reason)."""
 
     def add(self, place: object, reason: str | Exception) -> None:
         """Add an input and the reason; an exception is reduced to its first line with secrets masked."""
@@ -193,6 +198,8 @@ def read_json_lines(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) of a JSON lines file; lines that are no object are added to `unread`.
 
+    So are the lines beyond `most` bytes or after a line of 32 MiB, which are not read.
+
     Raises:
         OSError: The file cannot be read at all.
     """
@@ -215,7 +222,7 @@ def read_json_lines(
 
 
 def parse_object(line: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None for anything else."""
+    """Parse a JSON object; None for other JSON and for invalid text."""
     try:
         value = safe_io.parse_json(line)
     except (ValueError, RecursionError):
@@ -243,7 +250,7 @@ def numbers(value: object) -> tuple[float | None, ...]:
 
 
 def whole_number(value: object) -> int | None:
-    """Convert an integer, also one written as text; None for anything else."""
+    """Convert a whole number, also a float or digits in a text; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
         return int(value)
     converted = number(value)
@@ -252,7 +259,7 @@ def whole_number(value: object) -> int | None:
 
 
 def text_of(value: object) -> str:
-    r"""Return a prompt or completion as text; messages are joined.
+    r"""Return a prompt or completion as text of at most 64 KiB; the contents of messages are joined by newlines.
 
     >>> text_of([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])
     '2+2\\n4'

@@ -1,4 +1,8 @@
-"""Read names, dtypes, shapes and elements of tensors in the safetensors format, without torch."""
+"""Read tensors in the safetensors format without torch or the safetensors package: dtypes, shapes, bytes, elements.
+
+Untrusted files are checked: size of the header, shapes, offsets. `map_file` maps a file into memory instead of reading
+it. `elements` does not convert 16-bit floats.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,8 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
 
     Raises:
         ValueError: The bytes are not safetensors, or are cut off.
-        TypeError: The header is not an object.
+        TypeError: The header is not an object, or an entry has values of a wrong type.
+        KeyError: An entry of the header lacks a key.
     """
     view = memoryview(data)
     if len(view) < 8:
@@ -70,12 +75,7 @@ def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:
 
 
 def map_file(path: Path) -> dict[str, Tensor]:
-    """Map a file into memory and return its tensors.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is not safetensors, or is cut off.
-    """
+    """Map a file into memory and return its tensors; raises the errors of `parse`, and OSError."""
     with safe_io.open_regular(path) as file:
         try:
             return parse(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
@@ -84,5 +84,9 @@ def map_file(path: Path) -> dict[str, Tensor]:
 
 
 def elements(tensor: Tensor) -> list[Any]:
-    """Return a tensor's elements as numbers."""
+    """Return a tensor's elements as numbers.
+
+    Raises:
+        KeyError: Its dtype has no code in Python, as bfloat16.
+    """
     return list(tensor.data.cast(_CODES[tensor.kind])) if tensor.data else []  # type: ignore[call-overload]

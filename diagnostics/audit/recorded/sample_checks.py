@@ -1,4 +1,8 @@
-"""Check recorded samples: prompt order, pairing of prompts and completions, duplicates, truncation, rewards."""
+"""Check recorded samples: prompts (`check_prompts`), duplicates, end tokens and rewards (`check_samples`).
+
+Faults are: one prompt for all, prompts that repeat after a resume, prompts inside completions, equal completions in
+each group, missing end tokens, missing rewards, groups whose rewards are equal. Truncation is measured, not judged.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _WANT_DUMPS = (
 
 
 def check_prompts(run: RunArtifacts) -> Iterator[Result]:
-    """Check the order of the prompts, and that each completion is paired with its prompt."""
+    """Check in each recording the order of the prompts, and whether completions contain prompts."""
     for recording in run.recordings:
         yield _prompt_order(recording)
         yield _pairing(recording)
@@ -31,7 +35,7 @@ def check_prompts(run: RunArtifacts) -> Iterator[Result]:
 
 
 def check_samples(run: RunArtifacts) -> Iterator[Result]:
-    """Check each recording for duplicate samples, finish reasons (truncation, end token) and rewards."""
+    """Check each recording for duplicate completions in groups, dropped end tokens, and missing or equal rewards."""
     if not run.recordings:
         yield skipped("samples", "want_completions", _WANT_DUMPS)
     for recording in run.recordings:
@@ -48,7 +52,7 @@ def _in_file_order(recording: Recording) -> list[list[Sample]]:
 
 
 def _prompt_order(recording: Recording) -> Result:
-    """Check whether prompts repeat before all were used once, as after a resume that restarts the data order."""
+    """Check whether all samples have one prompt, or prompts repeat before all were used, as after a wrong resume."""
     prompts, count = {row.prompt for row in recording.rows}, len(recording.rows)
     if count >= 32 and len(prompts) == 1 and "" not in prompts:
         message = "all {count} samples of {steps} steps have one prompt: data set or sampler repeats it"
@@ -124,7 +128,7 @@ def _pairing(recording: Recording) -> Result:
 
 
 def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
-    """Check whether all samples of a group are equal although their probability is low."""
+    """Check whether the samples of each group are equal although the policy is not sure of them."""
     if len(groups) < _LEAST_GROUPS:
         need = "at least four groups of two samples or more; there are {count}"
         return skipped("samples", "want_groups", need, count=len(groups))
@@ -148,7 +152,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
 
 
 def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) -> bool | None:
-    """Return whether the policy gives one completion nearly all probability; None if unknown."""
+    """Return whether the policy gives completions a mean probability above 0.9; by its entropy False, or None."""
     probabilities = [probability for row in recording.rows if (probability := _probability(row)) is not None]
     if probabilities:
         return mean(probabilities) > 0.9
@@ -157,6 +161,7 @@ def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) ->
 
 
 def _identity(row: Sample) -> object:
+    """Return the completion's token ids, else its text."""
     return row.tokens.ids[max(0, row.tokens.prompt_length) :] if row.tokens else row.completion
 
 

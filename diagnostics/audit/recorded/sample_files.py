@@ -1,5 +1,8 @@
 """Read recorded samples: TRL's Parquet files, ms-swift's and verl's JSON lines, and grpo_core's rollouts.
 
+`detect_format` recognises JSON lines; `read_samples` reads the files of one format. Damaged files, and those beyond the
+limits, are added to the budget's `unread`. Parquet needs pyarrow.
+
 The formats were read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4.6.0.dev0 (GRPOTrainer.log) and verl
 0.10.0.dev (RayPPOTrainer._log_rollout_data). Their texts lack special tokens. Only grpo_core records ids and log-probs.
 """
@@ -29,7 +32,10 @@ _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
 def detect_format(entry: dict[str, Any]) -> str:
-    """Return the format of a JSON line: rollouts, completions, verl, swift, or empty for metrics."""
+    """Return the format of a JSON line: rollouts, verl, swift, or empty for other lines, such as metrics.
+
+    `completions` is grpo_core's completions.jsonl, for which there is no reader.
+    """
     if entry.get("schema") == _ROLLOUT_SCHEMA:
         return "rollouts"
     if {"request", "prompt_ids", "logprobs", "completion"} <= entry.keys():
@@ -41,7 +47,10 @@ def detect_format(entry: dict[str, Any]) -> str:
 
 
 def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
-    """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if there is no sample."""
+    """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if there is no sample.
+
+    Files are read in the order of the numbers in their names, the last 200 of them, until the budget is spent.
+    """
     if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
         budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
         return None
@@ -83,6 +92,7 @@ def _line_samples(kind: str, path: Path, budget: ReadBudget) -> list[Sample]:
 
 
 def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
+    """Return the sample of one of verl's lines; `step` counts if the line has none."""
     own_step, score = whole_number(entry.get("step")), number(entry["score"])
     step = step if own_step is None else own_step
     prompt, completion = text_of(entry["input"]), text_of(entry["output"])
@@ -154,6 +164,7 @@ def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
 
 
 def _text_size(value: object) -> int:
+    """Return the size of nested data: the lengths of its texts, and 8 for each other value."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -178,6 +189,7 @@ def _rollout_steps(path: Path, budget: ReadBudget) -> list[tuple[str, Callable[[
 
 
 def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) -> list[Sample]:
+    """Read the safetensors file of a step, whose SHA-256 must be the recorded one."""
     name = str(entry["file"])
     data = safe_io.read_bytes(folder / name, run_data.MAX_FILE, inside=folder)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:

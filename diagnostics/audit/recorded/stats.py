@@ -1,6 +1,6 @@
-"""Statistics of lists of numbers; an overflow raises no exception.
+"""Statistics of lists of numbers from untrusted files: mean, median, deviation, linear fit, Wilson interval.
 
-A sum, mean or deviation that overflows is infinite, and the results of `fit_line` may be NaN.
+An overflow raises no exception: a sum, mean or deviation is then infinite, and the results of `fit_line` may be NaN.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import inf, sqrt
 
 
 def fsum(values: Iterable[float]) -> float:
-    """Return the sum; infinity if it overflows, as numbers of an untrusted file can."""
+    """Return the sum without rounding between terms; infinity if it overflows, or has infinities of both signs."""
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):
@@ -24,7 +24,10 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float], ddof: int = 0) -> float:
-    """Return the standard deviation; exactly 0 if all values are equal."""
+    """Return the standard deviation with the divisor `len(values) - ddof`; 0 for `ddof` values or fewer.
+
+    It is exactly 0 if all values are equal.
+    """
     if len(values) <= ddof or min(values) == max(values):
         return 0.0
     center = mean(values)
@@ -57,7 +60,7 @@ def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float, fl
 
 
 def share_interval(hits: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share."""
+    """Return Wilson's 95 % interval of the share of `hits` among `count`; (0, 1) for none."""
     if not count:
         return 0.0, 1.0
     z, p = 1.96, hits / count

@@ -1,7 +1,8 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's.
 
-One cause of a mismatch shows in the numbers: if the engine samples a truncated distribution (top-p, …), its log-probs
-are not below the trainer's, except for rounding. Other causes need an audit of the live server.
+`check_masks` needs masks, `check_streams` log-probs of both; without them the check is skipped. One cause of a mismatch
+shows in the numbers: if the engine samples a truncated distribution (top-p, …), its log-probs are not below the
+trainer's, except for rounding. Other causes need an audit of the live server.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _differences(rows: list[Sample]) -> list[float]:
 
 
 def _check_differences(recording: Recording, differences: list[float]) -> Result:
-    """Report a truncated distribution if the differences show it; otherwise judge their mean size."""
+    """Report a truncated distribution if the differences show it; otherwise compare their mean size with rounding."""
     sizes = list(map(abs, differences))
     mean_difference, count = stats.mean(sizes), len(sizes)
     values = {"size": mean_difference, "median": stats.median(sizes), "count": count}
