@@ -1,6 +1,6 @@
 """Audit rollout servers with injected faults, and score the reports: `python -m evaluation.audit.live_bench FOLDER`.
 
-Without --real the servers are stand-ins (tests/diagnostics/audit/standin.py). With --real URL the server is a real
+Without --real the servers are fakes (tests/diagnostics/audit/fake_vllm_server.py). With --real URL the server is a real
 `vllm serve`: a proxy between server and audit changes requests and answers, and the server reloads its weights if a
 case needs others. The thresholds of the audit were chosen on seeds below 100, so published results start at seed 100.
 The values of the faults, such as a temperature, are drawn at random for each seed.
@@ -32,7 +32,7 @@ from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.diagnostics.audit import tiny_model
-from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
+from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
 
 TOLERANCES = {
     "temperature": 0.02,
@@ -67,7 +67,7 @@ class Case:
 
 
 def _sampling_fault(name: str, value: float) -> Case:
-    return Case(name, (f"sampling/{name}",), ServerFaults(law={name: value}), {name: value})
+    return Case(name, (f"sampling/{name}",), ServerFaults(sampling={name: value}), {name: value})
 
 
 def cases(seed: int, folder: Path) -> Iterator[Case]:
@@ -92,7 +92,7 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     yield Case("greedy", ("sampling/greedy",), ServerFaults(greedy=True))
     yield Case("one seed", ("sampling/seed",), ServerFaults(one_seed=True))
     yield Case("log-probs shifted", ("sampling/law",), ServerFaults(shift=sign))
-    yield Case("beside another token", ("logprobs/token",), ServerFaults(neighbour=True))
+    yield Case("beside another token", ("logprobs/token",), ServerFaults(argmax_logprobs=True))
     yield Case("samples beside other prompts", ("sampling/law",), ServerFaults(permuted=True))
     yield Case("a second BOS", ("ids/special",), ServerFaults(double_bos=True))
     heat = round(draw.uniform(0.5, 0.75), 3)
@@ -118,19 +118,22 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     top = round(draw.uniform(0.7, 0.95), 4)
     both = {"temperature": heat, "top_p": top}
     yield Case(
-        "pair: temperature, top_p", ("sampling/temperature", "sampling/top_p"), ServerFaults(law=both), both
+        "pair: temperature, top_p",
+        ("sampling/temperature", "sampling/top_p"),
+        ServerFaults(sampling=both),
+        both,
     )
     both = {"temperature": heat, "repetition_penalty": round(draw.uniform(1.05, 1.3), 4)}
     yield Case(
         "pair: temperature, repetition",
         ("sampling/temperature", "sampling/repetition_penalty"),
-        ServerFaults(law=both),
+        ServerFaults(sampling=both),
         both,
     )
     yield Case(
         "pair: older, temperature",
         ("weights/version", "sampling/temperature"),
-        ServerFaults(law={"temperature": heat}),
+        ServerFaults(sampling={"temperature": heat}),
         {"version": "checkpoint-280", "temperature": heat},
         "checkpoint-280",
     )
@@ -152,7 +155,7 @@ def healthy_cases(seed: int, dtype: str) -> Iterator[Case]:
 def _most_likely_id(folder: Path) -> int:
     """Return the token id with the highest mean probability: a bias on it has a visible effect."""
     engine = Engine(folder / "checkpoint-300", "float32")
-    ids = engine.words(tiny_model.corpus()[:600])["input_ids"][:200]
+    ids = engine.tokenizer(tiny_model.corpus()[:600])["input_ids"][:200]
     return int(engine.logits(ids).softmax(-1).mean(0).argmax())
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
 from evaluation.audit import proxy
-from tests.diagnostics.audit.standin import ServerFaults
+from tests.diagnostics.audit.fake_vllm_server import ServerFaults
 
 
 def print_audit(case: str, wanted: str, **options: Any) -> None:

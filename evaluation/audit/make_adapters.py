@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from tests.diagnostics.audit.standin import load_rounded
+from tests.diagnostics.audit.fake_vllm_server import load_rounded
 
 # Some releases of vLLM accept no rank below 8.
 RANK, ALPHA = 8, 16

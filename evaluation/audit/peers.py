@@ -30,7 +30,7 @@ from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.recorded.run_audit import audit_run, read_run
 from diagnostics.audit.results import FAULT
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
-from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
+from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
 from tests.diagnostics.audit.tiny_model import corpus
 from tests.diagnostics.audit_recorded import faults, runs
 
@@ -64,12 +64,12 @@ SAMPLES = (
 def engine_faults(folder: Path) -> dict[str, tuple[str, str, ServerFaults]]:
     """Return the engine faults by name: expected family, folder of the weights, and the fault of the server."""
     return {
-        "temperature 0.8": ("sampling/temperature", NAME, ServerFaults(law={"temperature": 0.8})),
-        "top-p 0.95": ("sampling/top_p", NAME, ServerFaults(law={"top_p": 0.95})),
+        "temperature 0.8": ("sampling/temperature", NAME, ServerFaults(sampling={"temperature": 0.8})),
+        "top-p 0.95": ("sampling/top_p", NAME, ServerFaults(sampling={"top_p": 0.95})),
         "repetition penalty 1.1": (
             "sampling/repetition_penalty",
             NAME,
-            ServerFaults(law={"repetition_penalty": 1.1}),
+            ServerFaults(sampling={"repetition_penalty": 1.1}),
         ),
         "weights one checkpoint old": ("weights/version", "checkpoint-280", ServerFaults()),
         "a layer not synced": ("weights/partial", write_mixed_checkpoint(folder, "layer 1"), ServerFaults()),
@@ -117,7 +117,7 @@ def mismatch_metrics(folder: Path, served: str, wrong: ServerFaults) -> dict[str
         if len(engine_side) >= TOKENS:
             break
         prompt = [int(words.bos_token_id), *text[start : start + 20]]
-        ids, values, _ = engine.sample([prompt], 64, Sampling(**wrong.law))[0]
+        ids, values, _ = engine.sample([prompt], 64, Sampling(**wrong.sampling))[0]
         logits = next(reference.logits([[*prompt, *ids]], "float32")).double()
         rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
         engine_side += values

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.diagnostics.audit.standin import ServerFaults, run_server
+from tests.diagnostics.audit.fake_vllm_server import ServerFaults, run_server
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def change_request(body: dict[str, Any], wrong: ServerFaults) -> dict[str, Any]:
     """Return a completion request with the fault applied; requests for scores are unchanged."""
     if "prompt_logprobs" in body or body.get("logprobs"):
         return body  # scores and cache probes: sampling parameters do not affect them
-    body = {**body, **wrong.law}
+    body = {**body, **wrong.sampling}
     if wrong.bias:
         body["logit_bias"] = {str(wrong.bias[0]): wrong.bias[1]}
     if wrong.greedy or wrong.one_seed:
@@ -100,7 +100,7 @@ def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: ServerFau
         if wrong.shift:
             values = reported["token_logprobs"]
             reported["token_logprobs"] = values[-wrong.shift :] + values[: -wrong.shift]
-        if wrong.neighbour:
+        if wrong.argmax_logprobs:
             reported["tokens"] = [reported["tokens"][0], *reported["tokens"][:-1]]
     if wrong.permuted:
         copies = body.get("n", 1)

@@ -18,7 +18,7 @@ from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from evaluation.hang import bench
 from tests.cells import ROOT
 from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
-from tests.diagnostics.audit.standin import Engine, ServerFaults, serving
+from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, serving
 from tests.gpu.devices import DEVICES, on_gpu, smi
 
 PROGRAM = Path(__file__).parent / "programs" / "crossed_locks.py"
@@ -101,7 +101,7 @@ def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("dtype", "law", "faults"),
+    ("dtype", "sampling", "faults"),
     [
         ("float32", {}, []),
         ("bfloat16", {}, []),
@@ -109,9 +109,9 @@ def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
         ("bfloat16", {"top_k": 23}, ["sampling/top_k"]),
     ],
 )
-def test_audit_of_a_server_on_a_gpu_reports_its_faults_only(trained, dtype, law, faults):  # noqa: F811
+def test_audit_of_a_server_on_a_gpu_reports_its_faults_only(trained, dtype, sampling, faults):  # noqa: F811
     """Rounding of the device's kernels is no fault; test_audit_live.py has the same tests for the CPU."""
-    engine = Engine(trained / "checkpoint-120", dtype, ServerFaults(law=law), seed=1)
+    engine = Engine(trained / "checkpoint-120", dtype, ServerFaults(sampling=sampling), seed=1)
     engine.model.to("cuda")
     with serving(engine) as url:
         audit = audit_server(url, trained / "checkpoint-120", timeout_s=500)

@@ -1,4 +1,4 @@
-"""Fixtures of the audit tests, which share one tiny trained model because training it takes seconds."""
+"""Fixtures of the audit tests: one tiny trained model that all of them share, and a single torch thread."""
 
 import fcntl
 import os

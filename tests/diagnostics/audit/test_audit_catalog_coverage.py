@@ -1,4 +1,4 @@
-"""Silent failures of the catalog have an audit check or a stated reason for none; codes of checks are the catalog's."""
+"""Each silent failure in the catalog has a result family or a stated reason; codes in the checks match the catalog."""
 
 import ast
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The audit's HTTP client: a deadline per call, no unpacking, no redirects, and one line about a missing server."""
+"""The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed and overlong answers."""
 
 import contextlib
 import gzip

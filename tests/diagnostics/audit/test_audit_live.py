@@ -1,4 +1,8 @@
-"""A live audit reports each fault of a server alone and with its value, and finds nothing on a healthy server."""
+"""A live audit of the fake server names each injected fault with its value, and nothing on a healthy server.
+
+Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. The token limit is kept, and missing inputs
+leave the audit undecided.
+"""
 
 import json
 import shutil
@@ -9,13 +13,13 @@ from diagnostics.audit.live import reference
 from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
-from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
+from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
 
 approx = pytest.approx
 
 
-def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", **options):
-    """Start a fake server with a folder and faults; audit it against checkpoint-120."""
+def audit_fake_server(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", **options):
+    """Start a fake server with a folder and faults; audit it against checkpoint-120, and check the token limit."""
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
         audit = audit_server(url, trained / "checkpoint-120", timeout_s=500, **options)
@@ -38,17 +42,17 @@ def trainer_file(folder, **settings):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_healthy_server_is_clean_in_every_dtype(trained, dtype):
     """A healthy server is clean in 16 bits too, although its log-probs differ from the float32 checkpoint's."""
-    audit = audit_standin(trained, dtype=dtype)
+    audit = audit_fake_server(trained, dtype=dtype)
     assert (fault_values(audit), audit.outcome) == ({}, CLEAN)
 
 
 FAULTS = {
-    "temperature": (ServerFaults(law={"temperature": 0.83}), {"sampling/temperature": approx(0.83, abs=0.02)}),
-    "top-p": (ServerFaults(law={"top_p": 0.913}), {"sampling/top_p": approx(0.913, abs=0.005)}),
+    "temperature": (ServerFaults(sampling={"temperature": 0.83}), {"sampling/temperature": approx(0.83, abs=0.02)}),
+    "top-p": (ServerFaults(sampling={"top_p": 0.913}), {"sampling/top_p": approx(0.913, abs=0.005)}),
     "repetition penalty": (
-        ServerFaults(law={"repetition_penalty": 1.07}), {"sampling/repetition_penalty": approx(1.07, abs=0.01)}
+        ServerFaults(sampling={"repetition_penalty": 1.07}), {"sampling/repetition_penalty": approx(1.07, abs=0.01)}
     ),
-    "top-k": (ServerFaults(law={"top_k": 23}), {"sampling/top_k": 23}),
+    "top-k": (ServerFaults(sampling={"top_k": 23}), {"sampling/top_k": 23}),
     "bias on an id": (ServerFaults(bias=(300, 2.0)), {"sampling/law": None}),
     "greedy": (ServerFaults(greedy=True), {"sampling/greedy": None}),
     "one seed": (ServerFaults(one_seed=True), {"sampling/seed": None}),
@@ -60,12 +64,14 @@ FAULTS = {
 @pytest.mark.parametrize(("wrong", "faults"), FAULTS.values(), ids=FAULTS)
 def test_single_fault_is_reported_alone_with_its_value(trained, wrong, faults):
     """Each fault is reported alone, and its value is estimated between the grid points of the search."""
-    assert fault_values(audit_standin(trained, wrong)) == faults
+    assert fault_values(audit_fake_server(trained, wrong)) == faults
 
 
 def test_two_changed_sampling_parameters_are_found(trained):
     """Both changed parameters are found; an earlier version reported a min-p that fitted badly."""
-    faults = fault_values(audit_standin(trained, ServerFaults(law={"temperature": 0.93, "top_p": 0.96})))
+    faults = fault_values(
+        audit_fake_server(trained, ServerFaults(sampling={"temperature": 0.93, "top_p": 0.96}))
+    )
     assert faults == {
         "sampling/temperature": approx(0.93, abs=0.02),
         "sampling/top_p": approx(0.96, abs=0.005),
@@ -74,23 +80,23 @@ def test_two_changed_sampling_parameters_are_found(trained):
 
 def test_older_checkpoint_is_named_unless_staleness_allows_it(trained, tmp_path):
     """The weights of an older checkpoint are a fault, unless the trainer allows a staleness of 1."""
-    faults = fault_values(audit_standin(trained, folder="checkpoint-110"))
+    faults = fault_values(audit_fake_server(trained, folder="checkpoint-110"))
     assert faults == {"weights/version": "checkpoint-110"}
     trainer = trainer_file(tmp_path, max_staleness=1)
-    assert fault_values(audit_standin(trained, folder="checkpoint-110", trainer=trainer)) == {}
+    assert fault_values(audit_fake_server(trained, folder="checkpoint-110", trainer=trainer)) == {}
 
 
 def test_raw_logprobs_are_detected_from_the_samples(trained, tmp_path):
     """Samples at temperature 0.6 with log-probs at temperature 1 are reported as raw log-probs."""
     trainer = trainer_file(tmp_path, temperature=0.6)
-    faults = fault_values(audit_standin(trained, ServerFaults(raw=True, settings=None), trainer=trainer))
+    faults = fault_values(audit_fake_server(trained, ServerFaults(raw=True, settings=None), trainer=trainer))
     assert faults["logprobs/raw"] == approx(0.6, abs=0.15)
 
 
-@pytest.mark.parametrize("wrong", [{"law": {"temperature": 0.87}}, {"bias": (300, 2.0)}, {}])
+@pytest.mark.parametrize("wrong", [{"sampling": {"temperature": 0.87}}, {"bias": (300, 2.0)}, {}])
 def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
     """With raw log-probs the sampling parameters stay undecided; the result names the option that decides."""
-    audit = audit_standin(trained, ServerFaults(raw=True, settings=None, **wrong))
+    audit = audit_fake_server(trained, ServerFaults(raw=True, settings=None, **wrong))
     (result,) = (item for item in audit.results if item.topic == "sampling")
     assert (audit.outcome, result.outcome) == (NOT_DECIDED, NOT_DECIDED)
     assert "--logprobs-mode processed_logprobs" in result.needed[0].text
@@ -99,7 +105,7 @@ def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
 def test_large_model_rules_out_distant_checkpoints_with_few_ids(trained, monkeypatch):
     """For a large model only checkpoints near the expected one are computed for all ids."""
     monkeypatch.setattr(reference, "_LARGE", 0)
-    audit = audit_standin(trained)
+    audit = audit_fake_server(trained)
     assert (fault_values(audit), audit.outcome) == ({}, CLEAN)
     distant = {fact.values["name"] for item in audit.results for fact in item.evidence if fact.name == "away"}
     assert distant >= {"base", "checkpoint-20"}
@@ -107,12 +113,12 @@ def test_large_model_rules_out_distant_checkpoints_with_few_ids(trained, monkeyp
 
 def test_layer_with_older_weights_is_named(trained):
     folder = write_mixed_checkpoint(trained, "layer 1", "checkpoint-110", "checkpoint-120")
-    assert fault_values(audit_standin(trained, folder=folder)) == {"weights/partial": ("layer 1",)}
+    assert fault_values(audit_fake_server(trained, folder=folder)) == {"weights/partial": ("layer 1",)}
 
 
 def test_weights_with_one_percent_noise_are_a_fault(trained):
     """Weights with 1 % noise are a fault; a threshold of 0.01 on the mismatch KL would miss them."""
-    audit = audit_standin(trained, folder=write_noisy_checkpoint(trained, 3, "checkpoint-120"))
+    audit = audit_fake_server(trained, folder=write_noisy_checkpoint(trained, 3, "checkpoint-120"))
     assert list(fault_values(audit)) == ["weights/unknown"]
     assert {item.family for item in audit.select("masked")} == {"sampling", "logprobs"}
 
@@ -133,18 +139,18 @@ def test_stale_cache_and_wrong_weights_stay_within_the_token_budget(trained, tmp
     prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
     wrong = ServerFaults(stale_cache=load_rounded(trained / "checkpoint-20", "bfloat16"))
     trainer = trainer_file(tmp_path, prompts=prompts)
-    faults = fault_values(audit_standin(trained, wrong, folder="base", trainer=trainer, tokens=3300))
+    faults = fault_values(audit_fake_server(trained, wrong, folder="base", trainer=trainer, tokens=3300))
     assert list(faults) == ["weights/version", "cache/stale"]
 
 
 @pytest.mark.long
 def test_logprobs_of_other_tokens_are_found(trained):
-    assert "logprobs/token" in fault_values(audit_standin(trained, ServerFaults(neighbour=True)))
+    assert "logprobs/token" in fault_values(audit_fake_server(trained, ServerFaults(argmax_logprobs=True)))
 
 
 @pytest.mark.long
 def test_replicas_with_different_weights_are_reported(trained):
     """Two replicas with different weights are reported, and the checks that depend on the weights are masked."""
-    audit = audit_standin(trained, ServerFaults(second=load_rounded(trained / "base", "bfloat16")))
+    audit = audit_fake_server(trained, ServerFaults(second=load_rounded(trained / "base", "bfloat16")))
     assert list(fault_values(audit)) == ["replicas/weights"]
     assert {item.masked_by for item in audit.select("masked")} == {"replicas/weights"}

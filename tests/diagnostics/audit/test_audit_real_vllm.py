@@ -1,4 +1,7 @@
-"""A live audit of a real `vllm serve` in bfloat16 is clean, and reports older weights and other sampling parameters."""
+"""A live audit of a real `vllm serve` in bfloat16 is clean, and names another checkpoint or sampling parameter.
+
+The tests are marked `vllm` and `slow`: they start vLLM in a cell.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.cells import cell_python
-from tests.diagnostics.audit.standin import ServerFaults
+from tests.diagnostics.audit.fake_vllm_server import ServerFaults
 from tests.processes import free_port
 from tests.servers import MAX_MODEL_LEN, serving
 
@@ -54,7 +57,7 @@ def test_healthy_server_is_clean_and_another_checkpoint_is_named(server_url, tra
 )
 def test_other_sampling_parameter_is_named(server_url, trained, name, value, tolerance):
     """A proxy changes the sampling parameter between client and engine; the audit estimates its value."""
-    with proxy.run_proxy(server_url, ServerFaults(law={name: value})) as url:
+    with proxy.run_proxy(server_url, ServerFaults(sampling={name: value})) as url:
         _, faults = audit_faults(url, trained)
     assert list(faults) == [f"sampling/{name}"]
     assert faults[f"sampling/{name}"] == pytest.approx(value, abs=tolerance)

@@ -1,4 +1,4 @@
-"""Replicas with different weights behind one address are detected by scoring the same tokens repeatedly."""
+"""Replicas with different weights behind one address are a fault; a wrong single server is none (`check_replicas`)."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,7 @@
-"""An audit's results decide its outcome and exit code, every format shows the fault, and wrong usage is refused."""
+"""The audit's outcome, exit code, JSON schema and output formats; refusal of wrong usage on the command line.
+
+Each format shows the fault and escapes control characters. Formats for sharing name no person.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A live audit ends with one line if an input or the server cannot be audited, or if weights change meanwhile."""
+"""A live audit refuses an unusable input or server with one line, and gives no verdict if the weights change."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import AuditError, NotAvailableError
-from tests.diagnostics.audit.standin import Engine, ServerFaults, serving
+from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, serving
 
 
 def test_weight_update_during_the_audit_gives_no_verdict(trained):

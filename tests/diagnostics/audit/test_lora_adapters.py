@@ -1,4 +1,4 @@
-"""A live audit of a LoRA checkpoint reports the adapter's merge factor and step; unsupported adapters are refused."""
+"""A live audit with a LoRA checkpoint names a wrong factor or step of the adapter; unsupported adapters are refused."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.results import FAULT, AuditError
 from evaluation.audit.make_adapters import write_adapters
-from tests.diagnostics.audit.standin import Engine, load_rounded, serving
+from tests.diagnostics.audit.fake_vllm_server import Engine, load_rounded, serving
 
 
 @pytest.fixture(scope="module")

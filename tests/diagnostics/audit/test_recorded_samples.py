@@ -1,4 +1,7 @@
-"""Faults of recorded samples (NaN, one prompt, no reward spread) are found, and reward functions are called again."""
+"""Recorded samples with NaN rewards, one prompt or no spread are faults; a reward function is called again (P12).
+
+A further test limits the time for computing advantages of a large step.
+"""
 
 import json
 import math

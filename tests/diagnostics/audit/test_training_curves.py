@@ -1,4 +1,7 @@
-"""The audit of training curves finds symptoms with value, first step and the option to change; healthy runs pass."""
+"""Checks of training curves find symptoms with value, first step and the option to change; healthy runs pass.
+
+Metrics come from rows, or through the command line from trainer_state.json, JSON lines and logs.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Engine weights that match no checkpoint are reported as newer, older, between or beyond the known checkpoints."""
+"""Scores of weights on or near the line of two checkpoints are reported as newer, older, between or beyond them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,8 +47,8 @@ def identify(engine, *names, spread=0.0):
         (1.4, ("policy", "checkpoint-120"), "weights/beyond", 1.2),
     ],
 )
-def test_position_between_checkpoints_is_reported(position, names, family, slope):
-    """Weights are reported as between, older or newer; relative to a folder without a step never as newer."""
+def test_position_relative_to_the_checkpoints_is_reported(position, names, family, slope):
+    """Weights are reported as between, older or newer; as beyond if the other folder's name has no step."""
     result = identify(position * DIRECTION, *names)
     assert (result.family, result.values["name"] in names) == (family, True)
     assert result.values["slope"] == pytest.approx(slope, abs=0.01)

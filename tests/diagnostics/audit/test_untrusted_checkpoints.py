@@ -1,4 +1,7 @@
-"""Loading an untrusted checkpoint starts no download, builds no oversized model and limits its chat template."""
+"""Loading an untrusted checkpoint looks up no host, allocates no oversized model, and limits its chat template.
+
+Missing weights, pipes, devices and broken settings are refused, in part also by grpo_core's loader.
+"""
 
 import json
 import os
@@ -52,7 +55,9 @@ def looked_up_hosts(monkeypatch):
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("name", ["gpt2", "someorg/some-model", "no\0name"])
-def test_name_that_is_no_folder_is_not_looked_up(name, load, looked_up_hosts, monkeypatch, tmp_path):
+def test_name_that_is_no_folder_is_refused_without_a_lookup(
+    name, load, looked_up_hosts, monkeypatch, tmp_path
+):
     """A name that is no folder is refused without a host look-up; transformers 5 alone would contact the hub."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises((AuditError, ConfigError)):
@@ -106,7 +111,7 @@ LARGE = {
 
 @pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)
 def test_model_larger_than_its_files_is_not_loaded(change, tiny, tmp_path, monkeypatch):
-    """Every config key that can make a model large is counted before the weights are allocated."""
+    """Config keys that make a model larger than its files are refused before weights are allocated."""
     path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: pytest.fail("it was loaded"))

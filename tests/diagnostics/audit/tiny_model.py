@@ -1,4 +1,7 @@
-"""Train a tiny Llama model and tokenizer for the audit tests, with peaked distributions like those of real models."""
+"""Train a tiny Llama model and tokenizer on corpus.txt, and save checkpoints for the audit tests.
+
+Its next-token distributions are peaked, like those of real models.
+"""
 
 from __future__ import annotations
 

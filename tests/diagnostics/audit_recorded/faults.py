@@ -1,4 +1,7 @@
-"""Inject faults into the samples and files of a recorded run; each fault changes only what the real fault changes."""
+"""Faults to inject into a recorded run: `ROWS` change its samples, `FILES` its metrics or checkpoints on disk.
+
+A fault changes what the real fault would change; for example, other rewards also change the advantages.
+"""
 
 from __future__ import annotations
 

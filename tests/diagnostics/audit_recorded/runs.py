@@ -1,6 +1,7 @@
 """Record runs of grpo_core's trainer, and write their samples in its own format or that of verl, ms-swift or TRL.
 
-verl and ms-swift do not run here, so their files are written in the format that their source code defines.
+`train_run` trains and records; `WRITERS` has a writer for each format, as the trainers' source code defines it. None of
+those trainers runs here. Further helpers change token streams of samples.
 """
 
 from __future__ import annotations

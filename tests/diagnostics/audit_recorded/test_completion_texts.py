@@ -1,4 +1,7 @@
-"""Empty, overlong, repetitive or garbled completions are found, ordinary ones pass; reward weights are recovered."""
+"""Empty, repetitive or garbled completions, or with a next turn, are faults; ordinary ones pass (`check_texts`).
+
+The weights of reward functions are recovered from metrics (`reward_weights`).
+"""
 
 import random
 from dataclasses import replace
@@ -10,32 +13,17 @@ from diagnostics.audit.recorded.reward_weights import fit_weights, weigh_rewards
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Recording, RunArtifacts, Sample
 from diagnostics.audit.results import FAULT
 
-WORDS = [
-    "we",
-    "first",
-    "add",
-    "both",
-    "numbers",
-    "then",
-    "divide",
-    "the",
-    "sum",
-    "by",
-    "seven",
-    "and",
-    "check",
-    "that",
-]
+WORDS = "we first add both numbers then divide the sum by seven and check that"
 GARBLED = "的 href zens 了 umn 、是 append 和 bek ikh 12 是 strt 的 ation 了 ivity 和 ulp 的 iar 是 ucky"
 TURN = "The answer is 4.<|im_end|>\n<|im_start|>user\nWhat is 3+3?"
 
 
 def ordinary(generator):
     """Return an ordinary completion."""
-    return " ".join(generator.choices(WORDS, k=120)) + f" = {generator.random()}"
+    return " ".join(generator.choices(WORDS.split(), k=120)) + f" = {generator.random()}"
 
 
-def families(change, prompt="What is 2+2?"):
+def fault_messages(change, prompt="What is 2+2?"):
     """Return message by family of the faults in 40 steps of 16 completions; `change` may return another text."""
     generator = random.Random(0)
     rows = []
@@ -61,7 +49,7 @@ def families(change, prompt="What is 2+2?"):
     ],
 )
 def test_bad_texts_are_named_with_share_and_first_step(family, text):
-    found = families(lambda step, number: text if step >= 21 and number % 2 else None)
+    found = fault_messages(lambda step, number: text if step >= 21 and number % 2 else None)
     assert list(found) == [family]
     assert found[family].startswith("50% of completions")
     assert "since step 21" in found[family]
@@ -80,11 +68,11 @@ def test_bad_texts_are_named_with_share_and_first_step(family, text):
     ids=["tool turns", "Chinese", "end token at the end", "dialogue", "grid", "a table"],
 )
 def test_ordinary_texts_pass(text):
-    assert families(lambda *_: text, prompt="求 x + y") == {}
+    assert fault_messages(lambda *_: text, prompt="求 x + y") == {}
 
 
 def test_few_bad_texts_pass():
-    assert families(lambda _step, number: "" if number % 20 == 0 else None) == {}
+    assert fault_messages(lambda _step, number: "" if number % 20 == 0 else None) == {}
 
 
 def test_weights_of_reward_functions_follow_from_the_metrics():

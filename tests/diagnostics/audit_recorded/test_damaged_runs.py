@@ -1,4 +1,4 @@
-"""Truncated, foreign, hostile or unread files of a run are reported; the audit goes on and is not clean."""
+"""Truncated, foreign or unread files of a run are reported, and the audit is not clean; readers keep their limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diagnostics.audit.recorded import run_audit, run_data, safetensors, sample_files, stats
+from diagnostics.audit.recorded import metric_files, run_audit, run_data, safetensors, sample_files, stats
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.run_data import Sample
 from diagnostics.audit.results import CLEAN, NOT_DECIDED, AuditError
@@ -90,6 +90,14 @@ def test_fifth_folder_of_one_format_is_reported_as_unread(tmp_path):
     audit, facts = audit_with_notes(tmp_path)
     assert audit.outcome == NOT_DECIDED
     assert [fact.values["why"] for fact in facts] == ["1 more of this kind were not read"]
+
+
+def test_log_history_beyond_the_limit_is_reported_as_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(metric_files, "MAX_STEPS", 9)
+    history = [{"step": step, "reward": 0.5} for step in range(1, 11)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    reasons = [reason for _, reason in run_audit.read_run(tmp_path).unread]
+    assert reasons == ["log_history[9] and all after it: more than 9 steps"]
 
 
 @pytest.mark.parametrize("shape", [[int("9" * 4000)] * 3, [1] * 1000, [-1, -1]])

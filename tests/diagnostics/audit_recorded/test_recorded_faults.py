@@ -1,4 +1,7 @@
-"""The audit of a recorded run names each injected fault in every format that shows it, and no other fault."""
+"""The audit of a run recorded by grpo_core names each injected fault in each format that shows it.
+
+The healthy run is clean in each format. Advantages of no known formula are undecided; damaged runs end in a verdict.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def test_healthy_samples_are_clean_in_every_format(rows, tmp_path, form):
     ids=lambda value: value if isinstance(value, str) else value.name.replace(" ", "-"),
 )
 def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
-    """The audit reports only the fault's family, with a catalog code and a message."""
+    """The audit reports the fault's family, with a catalog code and a message, and no other than two side effects."""
     result = audit_run(runs.WRITERS[form](fault.inject(rows, 1), tmp_path / form))
     assert fault.family in fault_families(result)
     side_effects = fault_families(result) - {fault.family}

@@ -1,4 +1,7 @@
-"""`AuditCallback` reports faults to log, scalars and a JSON file, on rank 0 only, and never stops the training."""
+"""`AuditCallback` reports faults to log, scalars and a JSON file, on rank 0 only; its errors do not stop the training.
+
+A simulated trainer calls its hooks; the module imports neither click nor rich.
+"""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""`AuditCallback` works in TRL's GRPOTrainer, in real cells with the current and an older TRL release."""
+"""`AuditCallback` in TRL's GRPOTrainer reports a constant reward, and no fault of a varied one.
+
+The tests are marked `vllm` and `slow`: they run in cells with the current and an older TRL release.
+"""
 
 from __future__ import annotations
 

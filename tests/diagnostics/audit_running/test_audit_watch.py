@@ -1,4 +1,7 @@
-"""`audit --watch` prints faults as they appear in growing metric files, and a summary at the end."""
+"""`audit --watch` reports faults in metrics files that grow or are replaced, and a summary at the end.
+
+A folder, a missing file and a truncated line have their own exit codes or outcomes.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sampled tokens show raw log-probs, another temperature and a bias on a rare id; rounding is no fault."""
+"""Sampled ids decide whether log-probs are raw; a bias on one id is found; rounding at a top-k border is tolerated."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from diagnostics.audit.results import FAULT, MASKED, Result
 
 
 def findings_for(temperature, mode=""):
-    """Return the outcomes for samples at this temperature, with log-probs at 1 and a requested temperature of 0.8."""
+    """Return the outcomes by family for ids sampled at this temperature, with log-probs at 1 and 0.8 requested."""
     generator = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(300, 64, generator=generator, dtype=torch.float64)
     ids = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)

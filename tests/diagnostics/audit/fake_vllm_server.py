@@ -1,7 +1,7 @@
 """Serve a small model over HTTP as `vllm serve` does, with selectable faults for the audit to find.
 
-transformers computes log-probs and samples in the engine's dtype. `ServerFaults` selects the faults.
-test_audit_real_vllm.py audits the real server.
+`serving` starts the server in a thread of this process; `Engine` answers with transformers in the engine's dtype, and
+`ServerFaults` selects the faults. `run_server` runs any HTTP handler. test_audit_real_vllm.py audits the real server.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class ServerFaults:
     """Faults of the fake server; with the defaults it is healthy.
 
     Attributes:
-        law: Sampling parameters that override those of the request.
+        sampling: Sampling parameters that override those of the request.
         bias: A token id, and the number that is added to its logit.
         raw: Reported log-probs ignore temperature and truncation.
         shift: Log-probs are shifted by this many positions.
         greedy: Every sampled token is the likeliest.
         one_seed: All samples of a prompt use the same seed, so that they are equal.
         permuted: Each prompt gets the samples of the next one.
-        neighbour: Log-probs are those of the likeliest token, not of the sampled one.
+        argmax_logprobs: Log-probs are those of the likeliest token, not of the sampled one.
         stale_cache: Model that answers requests without a cache salt, as a stale prefix cache does.
         second: Model of a second replica, which answers every other call.
         double_bos: `/tokenize` adds a second BOS token.
@@ -48,14 +48,14 @@ class ServerFaults:
         settings: Model settings in the response of /server_info; None: 404.
     """
 
-    law: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
     bias: tuple[int, float] | None = None
     raw: bool = False
     shift: int = 0
     greedy: bool = False
     one_seed: bool = False
     permuted: bool = False
-    neighbour: bool = False
+    argmax_logprobs: bool = False
     stale_cache: Any = None
     second: Any = None
     double_bos: bool = False
@@ -70,32 +70,32 @@ class ServerFaults:
 
 
 class Engine:
-    """Compute completions, scores and token ids with the weights of a folder."""
+    """Compute completions, scores and token ids with the weights of a folder, with the selected faults."""
 
-    def __init__(self, folder: Path, dtype: str, wrong: ServerFaults | None = None, seed: int = 0) -> None:
-        self.dtype, self.wrong = dtype, wrong or ServerFaults()
-        self.words = AutoTokenizer.from_pretrained(folder)
+    def __init__(self, folder: Path, dtype: str, faults: ServerFaults | None = None, seed: int = 0) -> None:
+        self.dtype, self.faults = dtype, faults or ServerFaults()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.model = load_rounded(folder, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.calls = 0
 
     @torch.inference_mode()
     def logits(self, ids: list[int], *, plain: bool = False) -> torch.Tensor:
-        """Return the logits after each token of one sequence."""
+        """Return the logits after each token of one sequence; `plain` for a request without a cache salt."""
         model = self.model
-        if self.wrong.second is not None and self.calls % 2:
-            model = self.wrong.second
-        if plain and self.wrong.stale_cache is not None:
-            model = self.wrong.stale_cache
+        if self.faults.second is not None and self.calls % 2:
+            model = self.faults.second
+        if plain and self.faults.stale_cache is not None:
+            model = self.faults.stale_cache
         return self._with_noise(self._forward(model, [ids, *self._batch_neighbours(len(ids))])[0])
 
     @torch.inference_mode()
     def last_logits(self, sequences: list[list[int]]) -> torch.Tensor:
         """Return the logits after the last token of each sequence; equally long ones are one batch."""
-        if self.wrong.batches or len({len(ids) for ids in sequences}) > 1:
+        if self.faults.batches or len({len(ids) for ids in sequences}) > 1:
             return torch.stack([self.logits(ids)[-1] for ids in sequences])
-        is_second = self.wrong.second is not None and self.calls % 2
-        model = self.wrong.second if is_second else self.model
+        is_second = self.faults.second is not None and self.calls % 2
+        model = self.faults.second if is_second else self.model
         return self._with_noise(self._forward(model, sequences)[:, -1])
 
     def _forward(self, model: Any, sequences: list[list[int]]) -> torch.Tensor:
@@ -104,43 +104,43 @@ class Engine:
         return logits
 
     def _with_noise(self, rows: torch.Tensor) -> torch.Tensor:
-        if not self.wrong.noise:
+        if not self.faults.noise:
             return rows
-        return rows + self.wrong.noise * torch.randn(rows.shape, generator=self.generator, dtype=rows.dtype)
+        return rows + self.faults.noise * torch.randn(rows.shape, generator=self.generator, dtype=rows.dtype)
 
     def _batch_neighbours(self, length: int) -> list[list[int]]:
         """Return random sequences that fill the batch, if batch sizes vary."""
-        if not self.wrong.batches:
+        if not self.faults.batches:
             return []
         count = int(torch.randint(0, 8, (1,), generator=self.generator))
-        generator = torch.randint(0, len(self.words), (count, length), generator=self.generator)
-        return [[int(token) for token in row] for row in generator]
+        rows = torch.randint(0, len(self.tokenizer), (count, length), generator=self.generator)
+        return [[int(token) for token in row] for row in rows]
 
     def score(self, ids: list[int]) -> list[Any]:
         """Return the `prompt_logprobs` of a sequence."""
         rows = zip(self.logits(ids)[:-1].log_softmax(-1), ids[1:], strict=True)
         return [None, *({str(token): {"logprob": float(row[token]), "rank": 1}} for row, token in rows)]
 
-    def sample(self, prompts: list[list[int]], count: int, law: Sampling) -> list[tuple[Any, Any, Any]]:
+    def sample(self, prompts: list[list[int]], count: int, sampling: Sampling) -> list[tuple[Any, Any, Any]]:
         """Sample `count` tokens per prompt; return ids, reported log-probs, and the ids of those log-probs."""
         ids: list[list[int]] = [[] for _ in prompts]
         values: list[list[float]] = [[] for _ in prompts]
         reported: list[list[int]] = [[] for _ in prompts]
         generators = [self.generator] * len(prompts)
-        if self.wrong.one_seed:
+        if self.faults.one_seed:
             generators = [torch.Generator().manual_seed(sum(prompt)) for prompt in prompts]
         for _ in range(count):
             rows = self.last_logits([[*prompt, *new] for prompt, new in zip(prompts, ids, strict=True)])
             for place, row in enumerate(rows):
-                full = distribution(row, law, prompts[place], ids[place], self.wrong.bias)
+                full = distribution(row, sampling, prompts[place], ids[place], self.faults.bias)
                 token = int(torch.multinomial(full.exp(), 1, generator=generators[place]))
-                token = int(full.argmax()) if self.wrong.greedy else token
-                reported_row = row.log_softmax(-1) if self.wrong.raw else full
-                neighbour = int(reported_row.argmax()) if self.wrong.neighbour else token
-                values[place].append(float(reported_row[neighbour]))
-                reported[place].append(neighbour)
+                token = int(full.argmax()) if self.faults.greedy else token
+                reported_row = row.log_softmax(-1) if self.faults.raw else full
+                scored = int(reported_row.argmax()) if self.faults.argmax_logprobs else token
+                values[place].append(float(reported_row[scored]))
+                reported[place].append(scored)
                 ids[place].append(token)
-        if by := self.wrong.shift:
+        if by := self.faults.shift:
             values = [row[-by:] + row[:-by] for row in values]
         return list(zip(ids, values, reported, strict=True))
 
@@ -148,16 +148,16 @@ class Engine:
         """Return the response to a completions request."""
         self.calls += 1
         prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
-        settings = {**body, **self.wrong.law}
+        settings = {**body, **self.faults.sampling}
         values = {name: settings[name] for name in NAMES if settings.get(name) is not None}
-        law = Sampling(**values)
+        sampling = Sampling(**values)
         copies = body.get("n", 1)
         owners = [prompt for prompt in prompts for _ in range(copies)]
         choices: list[dict[str, Any]] = []
-        samples = self.sample(owners, body["max_tokens"], law)
+        samples = self.sample(owners, body["max_tokens"], sampling)
         for prompt, (ids, values, reported) in zip(owners, samples, strict=True):
             choice: dict[str, Any] = {"index": len(choices), "finish_reason": "length", "token_ids": ids}
-            if not self.wrong.no_logprobs and "logprobs" in body:
+            if not self.faults.no_logprobs and "logprobs" in body:
                 names = [f"token_id:{token}" for token in reported]
                 choice["logprobs"] = {"token_logprobs": values, "tokens": names}
                 if body["logprobs"]:
@@ -168,7 +168,7 @@ class Engine:
             if "prompt_logprobs" in body:
                 choice["prompt_logprobs"] = self.score(prompt)
             choices.append(choice)
-        if self.wrong.permuted and len(prompts) > 1:
+        if self.faults.permuted and len(prompts) > 1:
             moved = choices[copies:] + choices[:copies]
             choices = [{**item, "index": place} for place, item in enumerate(moved)]
         return {"choices": choices}
@@ -177,15 +177,15 @@ class Engine:
         """Return the response to a tokenize request for a prompt or chat messages."""
         if "messages" in body:
             options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
-            template = self.wrong.template or None
-            built = self.words.apply_chat_template(body["messages"], chat_template=template, **options)
+            template = self.faults.template or None
+            built = self.tokenizer.apply_chat_template(body["messages"], chat_template=template, **options)
             return {"tokens": list(built["input_ids"])}
-        return {"tokens": [0] * self.wrong.double_bos + list(self.words(body["prompt"])["input_ids"])}
+        return {"tokens": [0] * self.faults.double_bos + list(self.tokenizer(body["prompt"])["input_ids"])}
 
 
 def distribution(
     row: torch.Tensor,
-    law: Sampling,
+    sampling: Sampling,
     prompt: list[int],
     before: list[int],
     bias: tuple[int, float] | None = None,
@@ -194,17 +194,17 @@ def distribution(
     row, counts = row.clone(), torch.bincount(torch.tensor(before, dtype=torch.long), minlength=len(row))
     repeated = counts > 0
     repeated[prompt] = True
-    scaled = torch.where(row > 0, row / law.repetition_penalty, row * law.repetition_penalty)
+    scaled = torch.where(row > 0, row / sampling.repetition_penalty, row * sampling.repetition_penalty)
     row = torch.where(repeated, scaled, row)
-    row = row - law.frequency_penalty * counts - law.presence_penalty * (counts > 0)
+    row = row - sampling.frequency_penalty * counts - sampling.presence_penalty * (counts > 0)
     if bias:
         row[bias[0]] += bias[1]
-    row, order = (row / law.temperature).sort(descending=True)
+    row, order = (row / sampling.temperature).sort(descending=True)
     shares = row.softmax(-1)
-    is_kept = shares >= law.min_p * shares[0]
-    is_kept[law.top_k or len(row) :] = False
+    is_kept = shares >= sampling.min_p * shares[0]
+    is_kept[sampling.top_k or len(row) :] = False
     shares = shares * is_kept / (shares * is_kept).sum()
-    is_kept &= shares.cumsum(-1) - shares < law.top_p
+    is_kept &= shares.cumsum(-1) - shares < sampling.top_p
     truncated = row.masked_fill(~is_kept, -torch.inf).log_softmax(-1)
     return torch.empty_like(truncated).scatter_(0, order, truncated)
 
@@ -225,16 +225,16 @@ def serving(engine: Engine) -> Iterator[str]:
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             answers: dict[str, Any] = {
-                "/v1/models": {"data": [{"id": "policy", "max_model_len": engine.wrong.max_model_len}]},
-                "/is_paused": {"is_paused": engine.wrong.paused},
+                "/v1/models": {"data": [{"id": "policy", "max_model_len": engine.faults.max_model_len}]},
+                "/is_paused": {"is_paused": engine.faults.paused},
                 "/version": {"version": "0.32.0"},
             }
-            if engine.wrong.versions and path == "/weight_info":
-                several = len(engine.wrong.versions) > 1
-                version = engine.wrong.versions.pop(0) if several else engine.wrong.versions[0]
+            if engine.faults.versions and path == "/weight_info":
+                several = len(engine.faults.versions) > 1
+                version = engine.faults.versions.pop(0) if several else engine.faults.versions[0]
                 answers["/weight_info"] = {"weight_version": version}
-            if engine.wrong.settings is not None:
-                answers["/server_info"] = {"vllm_config": {"model_config": engine.wrong.settings}}
+            if engine.faults.settings is not None:
+                answers["/server_info"] = {"vllm_config": {"model_config": engine.faults.settings}}
             self._reply(answers.get(path))
 
         def do_POST(self) -> None:

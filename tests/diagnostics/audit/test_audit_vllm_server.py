@@ -1,4 +1,7 @@
-"""A server's answers are checked: another structure than vllm serve's is an AuditError, and long texts are cut."""
+"""`vllm_server` refuses answers of another structure, other servers, unknown models, and servers that are not awake.
+
+Long texts of a server are replaced by their length.
+"""
 
 import pytest
 
@@ -82,7 +85,7 @@ def test_sleeping_or_updating_server_is_recognised(answers, awake):
             check_awake(FakeClient(**answers))
 
 
-def test_long_texts_of_the_server_are_not_repeated():
+def test_long_texts_of_the_server_are_replaced_by_their_length():
     """Masking them for the report would take minutes; a length that no computation can use is left out."""
     model = {"dtype": "torch.float32", "quantization": "q" * 201}
     client = FakeClient(

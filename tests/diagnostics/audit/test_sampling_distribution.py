@@ -1,4 +1,4 @@
-"""For large vocabularies the audit stores only a part of the logits, and accounts for the rest."""
+"""`Observed` computes the fake server's distribution, and nearly so from a part of a large vocabulary's logits."""
 
 import random
 
@@ -7,7 +7,7 @@ import torch
 
 from diagnostics.audit.live import sampling_distribution
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from tests.diagnostics.audit.standin import distribution
+from tests.diagnostics.audit.fake_vllm_server import distribution
 
 # 6004 ids are no multiple of the bin size 128.
 PLACES, VOCABULARY = 6, 6004
