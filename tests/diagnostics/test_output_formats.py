@@ -163,7 +163,7 @@ def test_unchecked_values_are_in_every_format_and_never_pass(reported_findings, 
         "lint", {"files": [], "packages": {}}, (CheckResult.of("groups", reported_findings, [unread]),)
     )
     assert full.exit_code(Severity.ERROR) == (3 if decides else 0)
-    assert full.not_judged == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
+    assert full.incomplete_summary == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
     terminal.render(full, sys.stdout)
     printed = {
         "terminal": " ".join(capsys.readouterr().out.split()),
