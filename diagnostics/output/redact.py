@@ -57,7 +57,7 @@ EDGE = r"(?=[\w$/\\])(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
 _ISSUERS = (
     r"lsv2_[a-z]{2}", "hf", "api_org", "gh[oprsu]", "github_pat", "glpat", "gldt", "glptt", "glrt",
     "glsoat", "glcbt", "glft", "gloas", "glsa", "glc", "xox[a-z]", "xapp", "sk", "rk", "gsk", "nvapi", "pypi", "npm",
-    "r8", "dckr_pat", "shpat", "shpss", "shpca", "dop_v1", "doo_v1", r"wandb_v\d", r"tgp_v\d", "tskey", "lin_api", "fw",
+    "r8", "dckr_pat", "shpat", "shpss", "shpca", "dop_v1", "doo_v1", r"wandb_v\d", r"tgp_v\d", "tskey", "lin_(?:api|oauth)", "fw",
     "pplx", "xai", "GOCSPX", "rpa", "csk", "tvly", "pcsk", "jina", "whsec", "HRKU", "ntn", "figd", "PMAK",
     "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp", "sq0[a-z]{3}", "CFPAT",
 )  # fmt: skip
@@ -76,10 +76,10 @@ _HARMLESS_ENDINGS = (
 # Names of keys with a secret value.
 _SECRET_NAMES = (
     # No name begins with another letter, so most positions of a text fail at once.
-    r"(?=[ptsabcejklmoqrwxh\u5bc6\u53e3])(?:token|secret|passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)"
+    r"(?=[ptsabcejklmoqrwxh\u5bc6\u53e3])(?:token|secret|(?<!/etc/)passw(?:or[dt])?d?(?![a-z])|pass(?:phrase|code)"
     r"|(?<!com)(?<!by)pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
     r"|(?:(?<=[_;-])pwd|(?<![a-z])pw)(?=\\{0,3}['\"]?[ \t]{0,64}(?:[=:|\u2502]|\.{2}))|(?<=_)pwd\b|bindpw"
-    r"|(?<![a-z])jwt(?=[=:])|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
+    r"|(?<![a-z])(?:jwt|psk)(?=[=:])|(?<![a-z_])pwd(?=\\{0,3}['\"]?\s{0,4}[=:]\s{0,4}\\{0,3}['\"]?(?![a-z]:)[^\s/~.$'\"<\\]{4})"
     r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage"
     r"|license|admin|service|ssh|client|webhook|hmac|wandb|swanlab|litellm|comet|openai|anthropic)[ ._-]?key"
     r"|client-(?:key|certificate)-data|credential(?:s?(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[^\s:/'\"]{1,64}:[^\s/]))?"
@@ -260,7 +260,8 @@ _SECRETS: tuple[Rule, ...] = (
     _rule(
         rf"{EDGE}(?:(?:{'|'.join(_ISSUERS)})"
         r"[_-][A-Za-z0-9_-]{16,}|(?:secret|sess)[_-](?=[\w-]{0,24}\d)[A-Za-z0-9_-]{24,}|ATATT3[\w=-]{20,}"
-        r"|a[ks]-[A-Za-z0-9]{22}(?![\w-])"
+        r"|a[ks]-[A-Za-z0-9]{22}(?![\w-])|fc-[0-9a-f]{32}(?![0-9a-f])|[0-9a-f]{32}\.[A-Za-z0-9]{16}(?!\w|\.\w)"
+        r"|ms-[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![\w-])"
         r"|(?:hv[sb]|dp\.[a-z]{2}|pat\w{14}|amzn\.mws)\.[A-Za-z0-9_-]{24,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{24,}"
         r"|(?:key-|SK)[0-9a-f]{32}(?![0-9a-f])|v1\.0-[0-9a-f]{24}-[0-9a-f]{64,}|LTAI[A-Za-z0-9]{12,28}(?![A-Za-z0-9])"
         r"|AIza[A-Za-z0-9_-]{20,}|(?:AKIA|ASIA|ABIA|ACCA|AROA)[0-9A-Z]{16}|dapi[0-9a-f]{32}(?:-\d)?"
@@ -295,6 +296,15 @@ _SECRETS: tuple[Rule, ...] = (
         "set_cookie auth login",
         r"(\b(?:set_cookie|login|\w{0,16}auth)\s{0,2}=?\s{0,2}\(\s{0,4}(?:key=)?['\"][^'\"\n]{1,64}['\"],\s{0,4}(?:\w{1,9}=)?['\"])"
         r"(?!<)[^'\"\n]{4,}",
+    ),
+    _labelled(
+        "login",
+        r"(\blogin\(\s{0,4}(?:(?:key|token)=)?['\"])(?!<)(?=[^'\"\s\d]{0,64}\d)[^'\"\s]{8,}(?=['\"]\s{0,4}[,)])",
+    ),
+    # The lines of a key in PuTTY's format.
+    _labelled(
+        "private-lines",
+        r"(private-lines:\s{1,4}\d{1,4}\s{1,4})(?!<)[a-z0-9+/=]{4,128}(?:\s{1,4}[a-z0-9+/=]{4,128}(?![\w+/=:-])){0,512}",
     ),
     _rule(
         rf"(\bAUTH\s(?=[^\s]{{0,64}}?\d)|\b(?:vault|swanlab) login\s"
