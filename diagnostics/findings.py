@@ -252,7 +252,7 @@ class Report:
 
     @property
     def incomplete_summary(self) -> str:
-        """Number of incomplete checks and a reason: "3 of 11 checks incomplete: process count: not set"; empty if none."""
+        """Number of incomplete checks and a reason: "3 of 11 checks incomplete: process count: not set"; or empty."""
         incomplete = [check for check in self.checks if check.not_judged]
         if not incomplete:
             return ""

@@ -57,7 +57,8 @@ EDGE = r"(?=[\w$/\\])(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
 _ISSUERS = (
     r"lsv2_[a-z]{2}", "hf", "api_org", "gh[oprsu]", "github_pat", "glpat", "gldt", "glptt", "glrt",
     "glsoat", "glcbt", "glft", "gloas", "glsa", "glc", "xox[a-z]", "xapp", "sk", "rk", "gsk", "nvapi", "pypi", "npm",
-    "r8", "dckr_pat", "shpat", "shpss", "shpca", "dop_v1", "doo_v1", r"wandb_v\d", r"tgp_v\d", "tskey", "lin_(?:api|oauth)", "fw",
+    "r8", "dckr_pat", "shpat", "shpss", "shpca", "dop_v1", "doo_v1", r"wandb_v\d", r"tgp_v\d", "tskey",
+    "lin_(?:api|oauth)", "fw",
     "pplx", "xai", "GOCSPX", "rpa", "csk", "tvly", "pcsk", "jina", "whsec", "HRKU", "ntn", "figd", "PMAK",
     "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp", "sq0[a-z]{3}", "CFPAT",
 )  # fmt: skip

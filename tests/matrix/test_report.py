@@ -76,6 +76,10 @@ def test_reports_are_sanitized(grid, tmp_path):
     page = report.write_reports(tmp_path / "report", grid)
     texts = {path.name: path.read_text() for path in page.parent.iterdir()}
     assert set(texts) == {"index.html", "report.md", "report.json"}
+    short = report.short_summary(grid)
+    assert "alert(1)" in short
+    assert "\x1b" not in short
+    assert not any(line.startswith("::") for line in short.splitlines())
     for name, text in texts.items():
         assert "\x1b" not in text, name
         assert "hf_abcdefghij" not in text, name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.hang.collect import stacks
+from diagnostics.hang.collect import discovery, stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.known_issues import with_issue
@@ -105,6 +105,18 @@ def test_root_inspects_another_users_process_and_others_get_the_reason():
         program += f"print(stacks.unreadable_processes({{{process.pid}}}))"
         done = run_text([*nobody, "/usr/bin/python3", "-c", program])
     assert f"{{{process.pid}: " in done.stdout or "Permission denied" in done.stderr, done
+
+
+def test_process_of_another_user_does_not_join_a_job_by_its_environment(monkeypatch):
+    """Ranks of one job have the same owner; the address of the job in the environment does not suffice."""
+    job = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    monkeypatch.setattr(discovery.proc, "environment", lambda _pid: job)
+    rank, other_rank, foreign = (
+        discovery.ProcessEntry(pid, 1, uid, "python train.py")
+        for pid, uid in ((501, 1000), (502, 1000), (503, 1001))
+    )
+    processes = {entry.pid: entry for entry in (rank, other_rank, foreign)}
+    assert discovery.select_processes(processes, [501], "", ours=1) == {501, 502}
 
 
 @pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])
