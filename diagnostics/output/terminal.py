@@ -124,7 +124,8 @@ def _print_headline(console: Console, finding: Finding) -> None:
 def _first_evidence(finding: Finding) -> str:
     first, *rest = finding.evidence
     more = f" and {len(rest)} more" if rest else ""
-    return f"{shortened(fixes.one_line(first.text))} [{first.place}]{more}"
+    text = fixes.one_line(first.text)
+    return f"{'' if text == finding.title else f'{shortened(text)} '}[{first.place}]{more}"
 
 
 def shortened(text: str) -> str:

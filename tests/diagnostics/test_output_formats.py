@@ -192,3 +192,10 @@ def test_evidence_is_printed_in_full_up_to_two_thousand_characters(length, more,
     """The first screen prints evidence in full; beyond 2,000 characters it says how many more there are."""
     terminal.render(report(finding(text="x" * length)), sys.stdout)
     assert f"{'x' * min(length, 2000)}{more} [run.sh:12]" in capsys.readouterr().out
+
+
+def test_evidence_that_repeats_the_title_is_printed_once(capsys):
+    terminal.render(report(finding(text="Groups")), sys.stdout)
+    printed = capsys.readouterr().out
+    assert printed.count("Groups") == 1
+    assert "[run.sh:12]" in printed
