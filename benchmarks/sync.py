@@ -22,7 +22,7 @@ import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
 from grpo_core.rollout.http_client import HttpClient  # noqa: E402
-from grpo_core.rollout.remote import RemoteEngine  # noqa: E402
+from grpo_core.rollout.remote_engines import RemoteEngine  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 
 TRANSPORTS = ("shm", "http")

@@ -1,5 +1,8 @@
 """The command line: `python -m grpo_core train | serve | replay`; `--help` describes each.
 
+Standard output has only the answer of the command, with `--json` one JSON document (`serve` prints its address as one).
+Messages, and output of libraries and child processes, go to standard error. Answers and messages are escaped.
+
 Exit codes: 0 success; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function
 failed), or a replay differs; 2 wrong usage, or a bug of this program; 3 an engine did not answer in time;
 130 interrupted.
@@ -29,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import Config, ConfigError, RecordError
-from grpo_core.errors import describe_missing_module, escape
+from grpo_core.console_text import describe_missing_module, escape
 
 Answer = Callable[[str], None]
 _PROGRAM = "python -m grpo_core"
@@ -128,9 +131,9 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
         raise ConfigError("command line: expected replay RUN STEP: a run's folder and a recorded step")
     rest, policy = arguments[2:], None
     if "--policy" in rest[:-1]:
-        place = rest.index("--policy")
-        policy = Path(rest.pop(place + 1))
-        rest.pop(place)
+        index = rest.index("--policy")
+        policy = Path(rest.pop(index + 1))
+        rest.pop(index)
     from grpo_core.records.replay import replay
 
     document = replay(Path(arguments[0]), int(arguments[1]), policy, rest)
@@ -150,7 +153,7 @@ def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
 
 def _load(arguments: list[str], *, serving: bool = False) -> Config:
     """Read the settings and check the folders that they name; a server needs neither warnings nor this check."""
-    from grpo_core.rules import check_model_folder
+    from grpo_core.config_checks import check_model_folder
     from grpo_core.settings import load
 
     has_file = bool(arguments) and not arguments[0].startswith("--")

@@ -1,7 +1,7 @@
-"""Define the options of a run: their meaning, default and allowed values.
+"""Define the options of a run as dataclasses, one per section: meaning, default, allowed values.
 
-Options are read from TOML and overridden by `--section.key VALUE`. `python -m grpo_core train --help-settings` prints
-the documentation in this file.
+`grpo_core.settings` reads them from TOML and `--section.key VALUE`; `python -m grpo_core train --help-settings` prints
+the text below each option. This module also defines the errors `ConfigError` and `RecordError`.
 """
 
 from __future__ import annotations
@@ -364,8 +364,8 @@ class Config:
         return "float32" if runs_already else self.model.dtype
 
     @property
-    def lowered(self) -> bool:
-        """Return whether trainer or engine computes in a dtype other than float32."""
+    def low_precision(self) -> bool:
+        """Whether trainer or engine computes in a dtype other than float32."""
         return (self.model.dtype, self.engine_dtype) != ("float32", "float32")
 
     def as_dict(self) -> dict[str, Any]:

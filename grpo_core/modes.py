@@ -1,4 +1,8 @@
-"""Define the training loops of the three rollout modes (colocate, async, server), in a form that is easy to compare."""
+"""Define the training loops of the three rollout modes (colocate, async, server), side by side.
+
+Each loop builds its engine, or connects to one, and closes it: in this process (colocate), in a child process (async),
+or behind HTTP (server: a running server, or one that the run starts). `RolloutQueue` keeps the async engine busy.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from typing import Any
 
 import torch
 
+from grpo_core.learn.group_pool import StalenessError
 from grpo_core.learn.policy import Policy
-from grpo_core.learn.pool import StalenessError
 from grpo_core.machine.checkpoint import State
 from grpo_core.publish import SyncError
-from grpo_core.rollout.build import build_engine
 from grpo_core.rollout.engine import Engine, EngineError
-from grpo_core.rollout.remote import ProcessEngine, engine_for
+from grpo_core.rollout.engine_factory import build_engine
+from grpo_core.rollout.remote_engines import ProcessEngine, engine_for
 from grpo_core.rollout.server.process import token_from_environment
 from grpo_core.tasks.dataset import rollout
 from grpo_core.trainer import Trainer

@@ -1,4 +1,7 @@
-"""Start or resume a training run, and summarise how it ended."""
+"""Start or resume a training run in its folder, and summarise how it ended.
+
+Writes `config.json` before the run and `summary.json` after it; `Trainer` and the mode write the other files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 from grpo_core import modes
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.checkpoint import check_resumable
-from grpo_core.machine.process import versions
+from grpo_core.machine.process_setup import versions
 from grpo_core.run_files import mean
 from grpo_core.trainer import Report, Trainer
 from grpo_core.types import RunError

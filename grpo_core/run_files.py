@@ -1,4 +1,4 @@
-"""Write and read the JSON lines files of a run (metrics and completions), and print its progress.
+"""Write the JSON lines files of a run (metrics and completions), read metrics back, and print the run's progress.
 
 Each line is flushed, so an interrupted run keeps every line. docs/metrics.md explains the names of the metrics.
 """

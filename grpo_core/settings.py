@@ -1,4 +1,7 @@
-"""Read a configuration from TOML and command line, and return a checked `Config` or a one-line error."""
+"""Read a configuration from TOML and command line, and return a checked `Config`, or raise a one-line ConfigError.
+
+A dialect's settings replace defaults of the loss. `describe_settings` returns the options' documentation.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any
 
 from grpo_core import config as options_module
 from grpo_core.config import Config, ConfigError
-from grpo_core.rules import check, sampling_notes, without_effect
+from grpo_core.config_checks import check_contradictions, ineffective_options, sampling_notes
 from grpo_core.safe_io import read_bytes
 
 Entry = tuple[str, str, Any]  # where it was set, section.key, value
@@ -62,8 +65,8 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
         section, name = key.split(".")
         tables[section][name] = value
     config = Config(**{section: kind(**tables[section]) for section, kind in sections().items()})
-    check(config, sources)
-    for key, needed in without_effect(config, explicit):
+    check_contradictions(config, sources)
+    for key, needed in ineffective_options(config, explicit):
         warn(f"{sources[key]}: {key} = {values[key]!r} has no effect: it needs {needed}")
     for note in sampling_notes(config):
         warn(note)

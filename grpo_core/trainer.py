@@ -1,4 +1,8 @@
-"""Run the steps of training, except for sampling completions, which the rollout mode does."""
+"""Define the trainer: state, files and parts of a training step, which the loops in `grpo_core.modes` call in order.
+
+The parts: publish the policy, evaluate, build a rollout, score its completions, update the policy. A mode samples the
+completions. After an update the trainer writes metrics, completions and records, and saves a checkpoint if it is due.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ from typing import Any
 from grpo_core.config import Config, ConfigError
 from grpo_core.learn.advantages import with_advantages
 from grpo_core.learn.batch import make_batch
+from grpo_core.learn.group_pool import GroupPool, staleness
 from grpo_core.learn.policy import Policy
-from grpo_core.learn.pool import Pool, staleness
 from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
-from grpo_core.machine.process import Interrupts, make_deterministic
-from grpo_core.machine.resources import resolve
+from grpo_core.machine.devices import resolve_devices
+from grpo_core.machine.process_setup import Interrupts, make_deterministic
 from grpo_core.machine.world import join_world
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.records.recording import Recorder
@@ -63,7 +67,7 @@ class Trainer:
             ConfigError: The settings can't be used on this machine, or data or model can't be read.
         """
         self.resumed = saved = _load_checkpoint(folder) if resume else None
-        self.config = config = resolve(config)
+        self.config = config = resolve_devices(config)
         self.folder, self._report = folder, report
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         make_deterministic(config.train.threads)
@@ -87,7 +91,7 @@ class Trainer:
         self.interrupts = Interrupts()
         self.proofs: list[Proof] = []
         self.step, self._round = 0, 0
-        self._pool = Pool(config)
+        self._pool = GroupPool(config)
         self.in_flight: Callable[[], checkpoint.State] = checkpoint.State
         self._files = RunFiles(config, folder, saved.files if saved else {}) if self.world.first else None
         self._recorder = Recorder(folder, config, first=self.world.first)
@@ -124,7 +128,7 @@ class Trainer:
         room = self.config.model.max_length - PROBE_COMPLETION
         probe = ids[-room:] if engine.capabilities.fingerprint else dataset.long_prompt(ids, room=room)
         tolerance = self.config.rollout.sync_tolerance
-        sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
+        sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.low_precision)
         if self.resumed and self.resumed.probe:  # the next proof compares with this probe
             sync.last = checkpoint.completion_from(self.resumed.probe)
         self._sync, self.engine_name = sync, engine.name
@@ -190,7 +194,7 @@ class Trainer:
         Raises:
             NotFiniteError: The loss or its gradient is not finite.
         """
-        pool, self._pool = self._pool, Pool(self.config)
+        pool, self._pool = self._pool, GroupPool(self.config)
         version = self.version
         with self.timed("train"):
             samples = with_advantages(pool.select(), self.config.loss)
@@ -259,7 +263,7 @@ class Trainer:
 
 
 def _load_checkpoint(folder: Path) -> checkpoint.State | None:
-    """Load the newest checkpoint; without one, remove the records of the run, which starts over."""
+    """Load the newest checkpoint; without one, rank 0 removes the records of the run, which starts over."""
     saved = checkpoint.load(folder / "checkpoints")
     if saved is None and os.environ.get("RANK", "0") == "0":
         for name in ("checkpoints", "rollouts"):

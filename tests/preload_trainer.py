@@ -9,11 +9,11 @@ from pathlib import Path
 
 from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.machine.process import make_deterministic
-from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.rollout.server import process
 from grpo_core.rollout.server.access import Limits
 from grpo_core.rollout.server.app import create_app
+from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Request, SamplingParams
 

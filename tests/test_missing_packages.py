@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from grpo_core.errors import describe_missing_module
+from grpo_core.console_text import describe_missing_module
 from tests.case_files import each_case, read_cases
 from tests.documents import ROOT
 from tests.processes import run_python

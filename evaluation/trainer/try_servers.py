@@ -23,7 +23,7 @@ import torch
 
 from grpo_core.config import ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.remote import engine_for
+from grpo_core.rollout.remote_engines import engine_for
 from grpo_core.tasks import model
 from tests.processes import free_port
 from tests.servers import (

@@ -1,4 +1,8 @@
-"""Compute advantages: each sample's reward relative to its group, by the configured formula."""
+"""Compute advantages: a sample's reward minus a baseline, divided by a deviation, both chosen in `LossConfig`.
+
+Baseline and deviation are of the group, of the other samples in the group, or of the batch. Equal rewards have exactly
+their value as mean and 0 as deviation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Build training batches: samples as padded tensors of ids, lengths, advantages and behaviour log-probs."""
+"""Build training batches: samples as tensors of padded ids, lengths, advantages, behaviour log-probs and loss weights.
+
+`make_batch` builds a batch from samples, `completion_batch` from prompt ids and completions without rewards.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +74,7 @@ def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
 
 
 def completion_batch(pairs: Sequence[tuple[tuple[int, ...], Completion]], device: str = "cpu") -> Batch:
-    """Pad and stack prompt ids with their completions; every advantage is 0.
-
-    Every completion has at least one token, because completions of an engine are checked for this.
-    """
+    """Pad and stack prompt ids with their completions, each of one token or more; the advantages are 0."""
 
     def padded(rows: list[list[float]], dtype: torch.dtype) -> torch.Tensor:
         width = max(map(len, rows))

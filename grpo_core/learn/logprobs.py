@@ -1,8 +1,9 @@
-"""Compute log-probs of given tokens without holding the logits of all positions in memory.
+"""Compute log-probs and entropies of given tokens without holding the logits of all positions in memory.
 
 A vocabulary is ten to a hundred times wider than a hidden state, so the logits of a whole batch are the largest tensor
-of a training step. Here positions go through the output layer in chunks, and the backward pass computes each chunk's
-logits again. A prompt goes through the model once: its keys and values serve every completion of its group.
+of a training step. Here positions go through the output layer in chunks, and the backward pass computes a chunk's
+logits again. If `can_share` accepts the model, a prompt goes through it once: the completions of its group share its
+keys and values (`read_prompts`). The last functions hide how releases of transformers name and store these caches.
 """
 
 from __future__ import annotations

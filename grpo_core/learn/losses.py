@@ -1,10 +1,13 @@
-"""Compute the policy loss: one loss per token with independent settings, from three log-prob streams.
+"""Compute the policy loss: a weighted sum of one loss per token, whose parts are settings, from log-prob streams.
+
+The parts are ratio, surrogate, importance correction, KL to the reference, and the weights of tokens (`token_weights`).
 
 | stream    | numbers                                            | used for                               |
 |-----------|----------------------------------------------------|----------------------------------------|
 | behaviour | the engine's, sent with the completion             | correcting for trainer/engine mismatch |
 | proximal  | the trainer's before the first update of the step  | the ratio that is clipped              |
-| current   | the trainer's now; the only stream with a gradient | everything                             |
+| current   | the trainer's now; the only stream with a gradient | the ratio, and the KL                  |
+| reference | the model's before training; optional              | the KL                                 |
 
 Shapes: B samples, T tokens of the longest completion; padding is at the end and is masked by length.
 """

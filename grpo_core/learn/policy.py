@@ -1,4 +1,8 @@
-"""Define the trained policy: a causal language model with optional adapters, reference model and bfloat16 copy."""
+"""Define the trained policy: a causal language model with optional adapters, reference model and bfloat16 copy.
+
+The trained weights are in float32. `Policy` computes log-probs with gradients (by DistributedDataParallel if there are
+several processes), yields the weights for engines in the engine's dtype, and saves and loads the trained parameters.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class Policy:
         device: Torch device of the model.
         module: Module with the parameters, for the optimizer and for checkpoints.
         reference: The model before training, if the loss has a KL to it.
-        lowered: The low-precision copy that computes; None if the compute dtype is float32.
+        low_precision_copy: The low-precision copy that computes; None if the compute dtype is float32.
         vocabulary: Number of token ids that can be sampled: those that model and tokenizer both have.
     """
 
@@ -56,7 +60,8 @@ class Policy:
             self.device = "cuda" if torch.cuda.is_available() else "cpu"
         if self.device == "cuda" and world.size > 1:  # torchrun: one GPU for each process
             self.device = f"cuda:{world.rank % torch.cuda.device_count()}"
-        if config.model.dtype != "float32" and world.size > 1:
+        low_precision = config.model.dtype != "float32"
+        if low_precision and world.size > 1:
             raise ConfigError(
                 f"model.dtype = {config.model.dtype!r}: several processes train in float32 only"
             )
@@ -64,17 +69,17 @@ class Policy:
         self.vocabulary = model.known_ids(model_dir, int(self.causal.config.get_text_config().vocab_size))
         self._adapters = bool(config.model.lora_rank)
         if self._adapters:
-            inject(self.causal, config.model, config.train.seed)
+            inject_adapters(self.causal, config.model, config.train.seed)
         self.module = _Scorer(self.causal, chunk=config.train.logprob_chunk, known=self.vocabulary)
         self._engine_type = getattr(torch, config.engine_dtype)
-        self.lowered = LoweredCopy(self.module, config.model) if config.model.dtype != "float32" else None
-        computing = self.lowered.module if self.lowered else self.module
+        self.low_precision_copy = LowPrecisionCopy(self.module, config.model) if low_precision else None
+        computing = self.low_precision_copy.module if self.low_precision_copy else self.module
         adapters = adapter_layers(computing.causal) if self._adapters else []
         self.reference = ReferencePolicy(computing, adapters) if config.loss.kl_coefficient else None
         if config.model.gradient_checkpointing:
             recompute_activations(computing.causal)
-        if self.lowered:
-            self.lowered.connect()
+        if self.low_precision_copy:
+            self.low_precision_copy.connect()
         self._parallel: Any = None
         if world.size > 1:
             self._parallel = nn.parallel.DistributedDataParallel(self.module, broadcast_buffers=False)
@@ -86,9 +91,9 @@ class Policy:
     def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute float32 log-probs and entropies [B, T] of completions; with a gradient where enabled."""
         module = self.module
-        if self.lowered:
-            self.lowered.refresh()
-            module = self.lowered.module
+        if self.low_precision_copy:
+            self.low_precision_copy.refresh()
+            module = self.low_precision_copy.module
         elif self._parallel is not None and torch.is_grad_enabled():
             module = self._parallel
         logprobs, entropies = module(rows, temperature)
@@ -97,7 +102,7 @@ class Policy:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the full parameters, adapters merged, by transformers' names, in the engine's dtype."""
-        values = merged(self.causal) if self._adapters else self.causal.named_parameters()
+        values = merged_parameters(self.causal) if self._adapters else self.causal.named_parameters()
         for name, value in values:
             yield name, value.to(self._engine_type)
 
@@ -163,7 +168,7 @@ def recompute_activations(causal: Any) -> None:
     causal.train()
 
 
-class LoweredCopy:
+class LowPrecisionCopy:
     """A low-precision copy of a trained module; its gradients are added to the float32 master weights.
 
     Attributes:
@@ -225,7 +230,7 @@ def _gradient_hook(trained: torch.Tensor) -> Any:
     return add
 
 
-def inject(causal: Any, options: ModelConfig, seed: int) -> None:
+def inject_adapters(causal: Any, options: ModelConfig, seed: int) -> None:
     """Put low-rank adapters into the model and freeze the rest."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -258,7 +263,7 @@ def adapter_layers(causal: Any) -> list[Any]:
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def merged(causal: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def merged_parameters(causal: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters with the adapters merged, by the names that they have without adapters."""
     layers = dict(causal.named_modules())
     for name, value in causal.named_parameters():

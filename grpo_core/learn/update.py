@@ -1,4 +1,8 @@
-"""Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps."""
+"""Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps.
+
+Also: the learning rate's schedule, AdamW's state for checkpoints, and metrics of loss, ratios, entropy and of the
+mismatch between the log-probs of trainer and engine. Each process computes its slice of the batch.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,11 @@ class NotFiniteError(RunError):
 
 
 @dataclass
-class Part:
-    """A micro-batch of an optimizer step.
+class MicroBatch:
+    """The samples of one forward and backward pass, with their log-probs before the step's first update.
 
     Attributes:
-        rows: The samples of the micro-batch.
+        rows: The samples.
         proximal_BT: Log-probs before the first update; None until the first pass.
         entropy_BT: Entropies of the same pass.
     """
@@ -38,7 +42,7 @@ class Part:
 
 
 class Updater:
-    """The optimizer of a policy. Each rank processes its slice of the batch, with weights over the whole batch.
+    """The optimizer of a policy. Each rank processes its slice of the batch, with loss weights over the whole batch.
 
     Attributes:
         updates: Updates so far; the policy version.
@@ -55,7 +59,7 @@ class Updater:
         trained = [value for _, value in policy.trained()]
         # The CPU's default takes several operations per parameter, three times as long. On a GPU `fused` would move
         # the step counts there. It doesn't count its writes, by which a low-precision copy notices an update.
-        fused = True if policy.device == "cpu" and policy.lowered is None else None
+        fused = True if policy.device == "cpu" and policy.low_precision_copy is None else None
         self.optimizer = torch.optim.AdamW(
             trained, lr=options.learning_rate, weight_decay=options.weight_decay, fused=fused, **constants
         )
@@ -118,7 +122,7 @@ class Updater:
             saved = value.to(parameters[name].device, copy=True) if value.dim() else value
             self.optimizer.state[parameters[name]][key] = saved
 
-    def _windows(self, batch: Batch) -> list[list[Part]]:
+    def _windows(self, batch: Batch) -> list[list[MicroBatch]]:
         """Split a batch into one window per mini-batch: this process's micro-batches with their weights.
 
         With several windows the log-probs before the first update are computed for all of them at once.
@@ -132,7 +136,7 @@ class Updater:
             if options.mini_batch_normaliser == "mini_batch":
                 rows = replace(rows, weights_BT=self._weights(rows))
             mine = rows.select(self._world.slice_of(len(rows)))
-            windows.append([Part(mine.select(part)) for part in slices(len(mine), options.micro_batch)])
+            windows.append([MicroBatch(mine.select(part)) for part in slices(len(mine), options.micro_batch)])
         if count > 1:
             for micro_batch in (part for window in windows for part in window):
                 with torch.no_grad():
@@ -140,10 +144,10 @@ class Updater:
         return windows
 
     def _weights(self, batch: Batch) -> torch.Tensor:
-        loss, sampling = self._config.loss, self._config.sampling
-        return token_weights(batch.counted_BT, loss.aggregation, sampling.max_tokens)
+        aggregation, max_tokens = self._config.loss.aggregation, self._config.sampling.max_tokens
+        return token_weights(batch.counted_BT, aggregation, max_tokens)
 
-    def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
+    def _accumulate(self, window: list[MicroBatch]) -> tuple[float, list[tuple[float, float, float]]]:
         """Accumulate the gradients of a window; the first pass also sets the proximal log-probs.
 
         Each micro-batch has its own proximal log-probs: the ratio of the first update is exactly 1, in bits.
@@ -204,15 +208,12 @@ class Updater:
     def _logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         return self._policy.logprobs(rows, self._temperature)
 
-    def _mismatch(self, parts: list[Part]) -> dict[str, float]:
+    def _mismatch(self, parts: list[MicroBatch]) -> dict[str, float]:
         """Measure how far the trainer's log-probs are from the engine's, from staleness and any other cause."""
         differences = [(part.proximal_BT - part.rows.behaviour_BT)[part.rows.mask_BT] for part in parts]
         difference = torch.cat(differences)
-        metrics = {}
-        for name, values in (
-            ("logprob_difference", difference.abs()),
-            ("importance_ratio", difference.exp()),
-        ):
+        metrics, measures = {}, {"logprob_difference": difference.abs(), "importance_ratio": difference.exp()}
+        for name, values in measures.items():
             total, tokens = self._world.sums([float(values.sum()), len(values)])
             metrics[f"{name}/mean"] = total / tokens
             metrics[f"{name}/max"] = max(self._world.gather(float(values.max())))

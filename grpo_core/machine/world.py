@@ -1,6 +1,7 @@
 """Define the process group of a run (torch.distributed under torchrun), and an engine that all ranks share.
 
-`World` is the group of a single process, `Processes` that of several ranks. `SharedEngine` gives all ranks the same
+`World` is the group of a single process, `Processes` that of several ranks. `join_world` joins the group, checks the
+devices, and limits the trainer's share of a GPU that the engine uses, too. `SharedEngine` gives all ranks the same
 answers of the rollout engine.
 """
 
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from grpo_core.config import Config
-from grpo_core.machine.resources import check_devices, shared_gpu
+from grpo_core.machine.devices import check_devices, shared_gpu
 from grpo_core.rollout.engine import Capabilities, Engine, EngineError
 from grpo_core.types import Completion, Request, SamplingParams
 

@@ -1,7 +1,8 @@
-"""Record steps: write all inputs of a step's loss to files that any program can read, and read them back.
+"""Record steps in files that other programs can read, and read them back: samples, settings, loss and digests.
 
-`rollouts.jsonl` has one line per step, which names a safetensors file with the numbers and that file's checksum.
-docs/rollout-format.md describes both.
+`rollouts.jsonl` has one line per step, which names a safetensors file with the numbers and that file's checksum. The
+line also has digests of the policy and of the first update's gradient; the parameters themselves are not recorded.
+docs/rollout-format.md describes both files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 
 from grpo_core.config import Config, RecordError
 from grpo_core.learn.policy import Policy
-from grpo_core.machine.process import versions
+from grpo_core.machine.process_setup import versions
 from grpo_core.rollout.weights.digest import fingerprint_like, spot_digest
 from grpo_core.run_files import is_due
 from grpo_core.safe_io import UNREADABLE, read_bytes

@@ -1,4 +1,7 @@
-"""Replay a recorded step: recompute its loss and gradient, bit for bit or with other settings."""
+"""Replay a recorded step: recompute the loss and gradient of its first update, and compare them bit for bit.
+
+Settings may be overridden. The parameters come from a checkpoint of the run, or from a path. Nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from grpo_core.learn.advantages import with_advantages
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
-from grpo_core.machine.process import make_deterministic
-from grpo_core.machine.resources import resolve
+from grpo_core.machine.devices import resolve_devices
+from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.machine.world import World
 from grpo_core.records.recording import EXACT, Recorded, as_arguments, digest_like, gradient_digest, read_step
 from grpo_core.safe_io import UNREADABLE, read_bytes, resolve_file
@@ -82,7 +85,7 @@ def _settings(recorded: Recorded, overrides: Sequence[str]) -> Config:
     # peft searches a name that is no folder on the hub, even if the files are here.
     if config.model.path and not os.path.isdir(config.model.path):  # noqa: PTH112 - a NUL in it is no error
         raise ConfigError(f"model.path = {config.model.path!r}: no such folder; give one with --model.path")
-    return resolve(config)
+    return resolve_devices(config)
 
 
 def _load_policy(folder: Path, recorded: Recorded, config: Config, source: Path | None) -> Policy:

@@ -1,7 +1,9 @@
-"""Define the engine protocol: the interface of everything that samples completions.
+"""Define the engine protocol, by which the trainer samples and sends weights, and checks that engines share.
+
+The checks are of requests before sampling, of completions after it, and of the tensors of a weight update.
 
 One engine has one owner: no two of its calls run at the same time. What an engine can't do is in its `capabilities`
-before use, and is refused before anything has happened.
+before use, and is refused before anything has happened. Failures raise EngineError.
 """
 
 from __future__ import annotations

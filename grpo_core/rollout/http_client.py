@@ -1,4 +1,8 @@
-"""Call a rollout server: each call has one time limit, and ends with an answer or an EngineError."""
+"""Call a rollout server over HTTP: each call has one time limit, and ends with an answer or an EngineError.
+
+While the server answers 503, the call is repeated. Bodies are sent with a CRC-32; an answer that has one is checked
+against it. Answers of more than 1 GiB are refused.
+"""
 
 from __future__ import annotations
 

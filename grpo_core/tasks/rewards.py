@@ -1,4 +1,6 @@
-"""Compute rewards: the weighted sum of reward functions, with checks of their results.
+"""Compute rewards, the weighted sum of reward functions plus the overlong penalty, and build groups of scored samples.
+
+A function's result is checked; a failure raises RewardError, which names function and sample.
 
 A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts, and returns a
 number or None (no reward) for each completion. It is called by keyword, with the values that it has parameters for;

@@ -21,10 +21,10 @@ import torch
 from grpo_core.config import Config, ConfigError
 from grpo_core.learn.batch import completion_batch
 from grpo_core.learn.policy import Policy
-from grpo_core.machine.process import make_deterministic, versions
-from grpo_core.machine.resources import resolve
-from grpo_core.rollout.build import build_engine
+from grpo_core.machine.devices import resolve_devices
+from grpo_core.machine.process_setup import make_deterministic, versions
 from grpo_core.rollout.engine import EngineError, check_answers
+from grpo_core.rollout.engine_factory import build_engine
 from grpo_core.settings import load
 from grpo_core.tasks import model
 from grpo_core.tasks.dataset import ShippedTask, long_prompt, requests_for
@@ -40,7 +40,7 @@ def probe(config: Config) -> dict[str, Any]:
     Returns:
         The report. `outcome` is `ok`, or `failed` with the reason in `error`.
     """
-    config = resolve(config)
+    config = resolve_devices(config)
     make_deterministic(config.train.threads)
     document: dict[str, Any] = {"schema": SCHEMA, "engine": config.rollout.engine, "engine_version": None}
     with tempfile.TemporaryDirectory(prefix="grpo-core-probe-") as folder:

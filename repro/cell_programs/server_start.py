@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.machine.process import versions
+from grpo_core.machine.process_setup import versions
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_releases import prepare_start

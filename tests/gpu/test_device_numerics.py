@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
-from grpo_core.machine.process import make_deterministic
-from grpo_core.rollout.embedded import TransformersEngine, sample_tokens
+from grpo_core.machine.process_setup import make_deterministic
+from grpo_core.rollout.transformers_engine import TransformersEngine, sample_tokens
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.gpu.devices import DEVICES, on_gpu

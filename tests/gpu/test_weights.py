@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.sync import Sender, load_shared
+from grpo_core.rollout.weights.transport import Sender, load_shared
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.gpu.devices import DEVICES, on_gpu, storage_bytes

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from grpo_core import run
-from grpo_core.machine.process import make_deterministic
+from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.rollout.server import process as server_process
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from grpo_core.config import ModelConfig
-from grpo_core.learn.policy import inject, merged
-from grpo_core.rollout.decoding import Decoder
-from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.learn.policy import inject_adapters, merged_parameters
 from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.llama_decoder import LlamaDecoder
+from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.test_prompt_sharing import PROMPTS, build_model
 
@@ -32,7 +32,7 @@ def other_weights(model):
 
 def decode_logits(model, tokens=3):
     """Return the logits after the tokens, from a fresh decoder."""
-    decoder = Decoder(model, PROMPTS, room=tokens)
+    decoder = LlamaDecoder(model, PROMPTS, room=tokens)
     for token in range(tokens):
         decoder.append(torch.full((len(PROMPTS),), token + 4))
     return decoder.logits_BV
@@ -86,15 +86,15 @@ def test_merged_lora_updates_fused_weights(folder):
     """An engine with merged adapters of queries and the MLP computes the logits of a model with merged weights."""
     trained = build_model("qwen2")
     with torch.random.fork_rng(devices=[]):
-        inject(trained, ModelConfig(lora_rank=2, lora_targets=("q_proj", "up_proj")), 0)
+        inject_adapters(trained, ModelConfig(lora_rank=2, lora_targets=("q_proj", "up_proj")), 0)
     for name, value in trained.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(value, std=0.5)
     engine, plain = TransformersEngine(folder, max_model_len=32), build_model("qwen2")
     engine.generate(REQUESTS, PARAMS)
-    engine.update_weights(merged(trained), 0)
+    engine.update_weights(merged_parameters(trained), 0)
     with torch.no_grad():
-        plain.load_state_dict(dict(merged(trained)))
+        plain.load_state_dict(dict(merged_parameters(trained)))
         assert torch.equal(decode_logits(engine._model), decode_logits(plain))
         assert not torch.equal(decode_logits(plain), decode_logits(build_model("qwen2")))
 

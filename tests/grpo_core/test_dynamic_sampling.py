@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_core.config import Config
-from grpo_core.learn.pool import Pool
+from grpo_core.learn.group_pool import GroupPool
 from grpo_core.types import Completion, Prompt, Request, Sample
 from tests.grpo_core.conftest import trained
 
@@ -25,7 +25,7 @@ def rollout(number, rewards):
 def pool(short_run):
     """Return a pool with three groups of two samples per step and at most two further rollouts."""
     settings = {"sampling.dynamic": "true", "sampling.max_resample_times": 2, "train.prompts_per_step": 3}
-    return Pool(short_run(**{"sampling.group_size": 2, **settings}))
+    return GroupPool(short_run(**{"sampling.group_size": 2, **settings}))
 
 
 def fill(pool, *rollouts):
@@ -62,7 +62,7 @@ def test_exhausted_resampling_fills_the_step(pool):
 
 def test_without_dynamic_sampling_a_step_is_its_rollout():
     """Without dynamic sampling a step has all groups of its rollout in order, also those without a signal."""
-    pool = Pool(Config())
+    pool = GroupPool(Config())
     fill(pool, [(1, 1), (0, 1), (0, 0)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.0", "0.1", "0.2"]

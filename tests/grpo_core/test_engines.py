@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from grpo_core.config import ConfigError, ModelConfig
-from grpo_core.rollout.build import ENGINES, build_engine
-from grpo_core.rollout.embedded import sample_tokens
 from grpo_core.rollout.engine import Capabilities, EngineError, check_answers, check_parameters
+from grpo_core.rollout.engine_factory import ENGINES, build_engine
+from grpo_core.rollout.transformers_engine import sample_tokens
 from grpo_core.rollout.wire import (
     decode_capabilities,
     decode_completions,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
-from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.server import process as server_process
+from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.tasks.rewards import Scorer
 from tests.processes import is_running, wait_until
 

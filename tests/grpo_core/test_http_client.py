@@ -12,7 +12,7 @@ from grpo_core.config import RolloutConfig
 from grpo_core.rollout import http_client as client
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL, HttpClient
-from grpo_core.rollout.remote import RemoteEngine, engine_for
+from grpo_core.rollout.remote_engines import RemoteEngine, engine_for
 from grpo_core.rollout.wire import checksum
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.simulated_server import simulated

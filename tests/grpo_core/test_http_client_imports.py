@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cells import ROOT
 
-HEAVY = ("torch", "grpo_core.rollout.vllm_server", "grpo_core.records.", "grpo_core.machine.")
+HEAVY = ("torch", "grpo_core.rollout.vllm_server_engine", "grpo_core.records.", "grpo_core.machine.")
 
 
 def test_http_client_does_not_import_torch():

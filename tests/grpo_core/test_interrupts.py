@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from grpo_core import run
-from grpo_core.machine.process import Interrupts
+from grpo_core.machine.process_setup import Interrupts
 
 
 def ctrl_c() -> None:

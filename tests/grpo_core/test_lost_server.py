@@ -7,7 +7,7 @@ import json
 import pytest
 
 from grpo_core import run
-from grpo_core.rollout.remote import RemoteEngine
+from grpo_core.rollout.remote_engines import RemoteEngine
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_core.learn.pool import StalenessError, staleness
+from grpo_core.learn.group_pool import StalenessError, staleness
 from grpo_core.types import Completion
 from tests.grpo_core.conftest import read_lines, trained
 

@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_core.learn.logprobs import can_share, completion_logprobs
-from grpo_core.rollout.decoding import Decoder
-from grpo_core.rollout.embedded import EqualLengthDecoder
+from grpo_core.rollout.llama_decoder import LlamaDecoder
+from grpo_core.rollout.transformers_engine import EqualLengthDecoder
 from tests.gpu.devices import ON_GPU
 
 SIZES = {
@@ -75,7 +75,7 @@ def test_decoding_matches_the_models_logits(kind, prompts, kinds, device):
         1e-5 if device == "cpu" else 2e-3,
     )
     with torch.no_grad():
-        decoder = Decoder(model, prompts, room=5)
+        decoder = LlamaDecoder(model, prompts, room=5)
         for place in range(5):
             for row, prompt in enumerate(prompts):
                 prefix = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]

@@ -14,8 +14,8 @@ import pytest
 from grpo_core import run
 from grpo_core.config import RolloutConfig
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.remote import engine_for
-from grpo_core.rollout.vllm_server import VllmServerEngine
+from grpo_core.rollout.remote_engines import engine_for
+from grpo_core.rollout.vllm_server_engine import VllmServerEngine
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request
 from tests.cells import cell_python

@@ -17,7 +17,7 @@ from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
-from grpo_core.machine.process import make_deterministic
+from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.machine.world import World
 from grpo_core.records.recording import EXACT, Recorder, digest_like, gradient_digest, read_step
 from grpo_core.records.replay import replay

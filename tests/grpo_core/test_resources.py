@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_core.config import Config, ConfigError
-from grpo_core.machine.resources import check_devices, shared_gpu, with_devices
+from grpo_core.machine.devices import check_devices, shared_gpu, with_devices
 from grpo_core.settings import load
 
 

@@ -21,7 +21,7 @@ import torch
 from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.engine import EngineTimeoutError
-from grpo_core.rollout.remote import RemoteEngine
+from grpo_core.rollout.remote_engines import RemoteEngine
 from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.wire import CHECKSUM, checksum
 from grpo_core.tasks.model import load_model, make_tiny

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
-from grpo_core.rollout.remote import ProcessEngine
+from grpo_core.rollout.remote_engines import ProcessEngine
 from grpo_core.rollout.weights.digest import fingerprint_like
-from grpo_core.rollout.weights.sync import Sender, TensorFile, load_shared
+from grpo_core.rollout.weights.transport import Sender, TensorFile, load_shared
 from grpo_core.tasks.model import load_model
 from tests.grpo_core.conftest import engine_config
 
@@ -246,8 +246,8 @@ def test_killed_receiver_is_reported(model_dir):
 _DIES_WRITING = """
 import os, signal, sys, torch
 from grpo_core.config import Config, RolloutConfig
-from grpo_core.rollout.remote import ProcessEngine
-from grpo_core.rollout.weights.sync import TensorFile
+from grpo_core.rollout.remote_engines import ProcessEngine
+from grpo_core.rollout.weights.transport import TensorFile
 engine = ProcessEngine(Config(rollout=RolloutConfig(device="cpu", sync="shm")), sys.argv[1])
 print(engine.pid, flush=True)
 TensorFile.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

@@ -5,7 +5,7 @@ import torch
 
 from grpo_core.learn.policy import Policy
 from grpo_core.publish import Publisher, SyncError
-from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.settings import load
 from tests.gpu.devices import DEVICES

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.rollout.vllm_server import VllmServerEngine
+from grpo_core.rollout.vllm_server_engine import VllmServerEngine
 from grpo_core.tasks import model
 from grpo_core.tasks.model import load_model
 from tests.processes import free_port

@@ -11,9 +11,9 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import ConfigError
-from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.engine import check_answers
-from grpo_core.rollout.truncation import SamplingDistribution
+from grpo_core.rollout.sampling_distribution import SamplingDistribution
+from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.rollout.vllm_requests import sampling_arguments
 from grpo_core.rollout.wire import decode_requests, encode_requests
 from grpo_core.tasks.model import load_model

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.vllm_requests import mix_seed
-from grpo_core.rollout.vllm_server import VllmServerEngine
+from grpo_core.rollout.vllm_server_engine import VllmServerEngine
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.simulated_server import simulated
 

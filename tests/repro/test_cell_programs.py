@@ -10,7 +10,7 @@ import os
 import pytest
 
 from grpo_core.config import Config
-from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.settings import load
 from repro import upstream
 from repro.cell_programs import logprob_agreement, trl_training

@@ -1,4 +1,7 @@
-"""Control access to the rollout server: refuse requests before their body is read, and close slow connections.
+"""Control access to the rollout server: refuse requests before their body is read, and close idle connections.
+
+Requests are refused by Host, Origin, token and length of the body; the body must arrive in time. `UVICORN_OPTIONS`
+limits connections: their number, the time to the first request, and one request on each.
 
 A web page in a browser can send requests to servers on the user's own machine. With DNS rebinding it can even read the
 answers; the Host header is then the page's own name. So a server on loopback requires a loopback name as Host, and

@@ -1,6 +1,7 @@
-"""Define the HTTP application of the rollout server, which samples token ids and loads weights.
+"""Define the HTTP application of the rollout server (FastAPI), which samples token ids and loads weights.
 
-`AccessControl` decides about every call before its body is read, `EngineThread` gives one call at a time to the engine.
+Routes: `/health`, `/info`, `/generate`, `/fingerprint`, `/weights` (an upload), `/sync/load` (shared memory).
+`AccessControl` decides about a call before its body is read, `EngineThread` gives one call at a time to the engine.
 """
 
 # mypy: disable-error-code="misc, untyped-decorator"
@@ -24,7 +25,7 @@ from grpo_core.rollout import wire
 from grpo_core.rollout.engine import Engine, EngineError, check_answers
 from grpo_core.rollout.http_client import PROTOCOL
 from grpo_core.rollout.server.access import UPLOAD, AccessControl, Limits
-from grpo_core.rollout.weights.sync import load_shared, load_tensors
+from grpo_core.rollout.weights.transport import load_shared, load_tensors
 
 TokenId = Annotated[int, Field(ge=0, lt=2**63, strict=True)]  # strict: "7" is no token id
 Crc32 = Annotated[str | None, Header(pattern="^[0-9a-f]{8}$")]
@@ -58,7 +59,7 @@ class GenerateBody(BaseModel):
     params: ParamsBody
 
 
-class MemoryBody(BaseModel):
+class SharedMemoryBody(BaseModel):
     """A policy version in shared memory, which the sender has created."""
 
     name: Annotated[str, Field(max_length=200)]
@@ -261,7 +262,7 @@ def _check_checksum(data: bytes, expected: str) -> None:
 
 
 @routes.post("/sync/load")
-async def sync_load(request: Request, engine_thread: Thread, body: MemoryBody) -> dict[str, int | str]:
+async def sync_load(request: Request, engine_thread: Thread, body: SharedMemoryBody) -> dict[str, int | str]:
     """Load a policy version from memory that a sender on this machine has made."""
     client = request.client.host if request.client else ""
     if client not in LOOPBACK:

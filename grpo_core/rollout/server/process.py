@@ -1,4 +1,7 @@
-"""Start and stop the rollout server: `serve` in this process, `ServerProcess` as the trainer's child."""
+"""Start and stop the rollout server: `serve` in this process, `ServerProcess` as the trainer's child.
+
+Also: the token from the environment variable GRPO_CORE_TOKEN, and the start and end of Python child processes.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import LOOPBACK, Config, ConfigError
-from grpo_core.machine.process import make_deterministic
-from grpo_core.machine.resources import resolve
-from grpo_core.rollout.build import build_engine, memory_share
+from grpo_core.config_checks import check_model_folder
+from grpo_core.machine.devices import resolve_devices
+from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
+from grpo_core.rollout.engine_factory import build_engine, memory_share
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rules import check_model_folder
 
 TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name
 _MAX_TOKEN = 4096
@@ -63,7 +66,7 @@ def serve(
     with ExitStack() as stack:
         listener = stack.enter_context(_listen(rollout.host, rollout.port))
         check_model_folder(config)
-        config = resolve(config)
+        config = resolve_devices(config)
         prepare = partial(make_deterministic, config.train.threads)
         thread = stack.enter_context(ThreadPoolExecutor(1, "engine", prepare))
         host, port = listener.getsockname()[:2]
@@ -211,7 +214,7 @@ class ServerProcess:
         Raises:
             EngineError: The server ended, or did not announce its address in time.
         """
-        config = resolve(config)
+        config = resolve_devices(config)
         rollout, train = config.rollout, config.train
         settings: dict[str, Any] = {"model.path": model_dir, "model.max_length": config.model.max_length}
         settings |= {f"train.{name}": getattr(train, name) for name in ("threads", "seed")}

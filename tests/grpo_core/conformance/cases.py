@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from grpo_core.config import Config, ModelConfig, RolloutConfig
-from grpo_core.rollout.build import build_engine
+from grpo_core.rollout.engine_factory import build_engine
 from grpo_core.tasks.model import load_model, make_tiny
 from tests.grpo_core.conformance.fake import FakeEngine
 
@@ -188,7 +188,7 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
     """
     where, _, rest = kind.partition(":")
     if where == "process":
-        from grpo_core.rollout.remote import ProcessEngine
+        from grpo_core.rollout.remote_engines import ProcessEngine
 
         return ProcessEngine(engine_config(rest), model_dir)
     if where == "server":
@@ -214,12 +214,12 @@ def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | 
     """Return the client of a running server; without a token it is read from GRPO_CORE_TOKEN."""
     options = {"timeout_s": LIMIT_S, "token": token or os.environ.get("GRPO_CORE_TOKEN") or None}
     if where == "remote":
-        from grpo_core.rollout.remote import RemoteEngine
+        from grpo_core.rollout.remote_engines import RemoteEngine
 
         return RemoteEngine(host, port, **options)
     folder = Path(stack.enter_context(TemporaryDirectory()))
     if where in ("vllm-serve", "trl-vllm-serve"):
-        from grpo_core.rollout.vllm_server import VllmServerEngine
+        from grpo_core.rollout.vllm_server_engine import VllmServerEngine
 
         return VllmServerEngine(host, port, folder=folder, **options)
     raise ValueError(f"no server is called {where!r}")

@@ -36,7 +36,7 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.machine.process import make_deterministic
+from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.settings import load
 from grpo_core.tasks import model
 from tests.grpo_core.faults import checks

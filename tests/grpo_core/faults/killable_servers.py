@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from grpo_core import __main__ as cli
-from grpo_core.rollout.build import build_engine
+from grpo_core.rollout.engine_factory import build_engine
 from grpo_core.rollout.server import process as serve_run
 
 POINTS = ("", "update_weights", "fingerprint", "generate")

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from grpo_core.rollout.remote import RemoteEngine
+from grpo_core.rollout.remote_engines import RemoteEngine
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.faults.killable_servers import Servers

@@ -19,8 +19,8 @@ from grpo_core.rollout import wire
 from grpo_core.rollout.engine import Engine, EngineError
 from grpo_core.rollout.http_client import LOST, PROTOCOL, HttpClient
 from grpo_core.rollout.server.process import ServerProcess
-from grpo_core.rollout.vllm_server import VllmServerEngine
-from grpo_core.rollout.weights.sync import Sender, TensorFile
+from grpo_core.rollout.vllm_server_engine import VllmServerEngine
+from grpo_core.rollout.weights.transport import Sender, TensorFile
 from grpo_core.types import Completion, Request, SamplingParams
 
 
@@ -35,7 +35,7 @@ class RemoteEngine:
     def __init__(
         self, host: str, port: int, *, timeout_s: float, token: str | None = None, sync: str = "http"
     ) -> None:
-        """Read the server's `/info`; `sync` is the transport of weights, see `grpo_core.rollout.weights.sync`.
+        """Read the server's `/info`; `sync` is the transport of weights, see `grpo_core.rollout.weights.transport`.
 
         Raises:
             EngineError: No server answers, or it is not a rollout server.

@@ -1,4 +1,8 @@
-"""Collect the groups sampled for one step; dynamic sampling (DAPO) samples more until enough have a reward signal."""
+"""Collect the groups of samples for one step, decide when the step can train, and compute metrics over the samples.
+
+With dynamic sampling (DAPO) a step needs enough groups whose rewards differ, or a used-up number of rollouts.
+`staleness` computes the ages of tokens, and refuses those that are too old.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from grpo_core.run_files import mean
 from grpo_core.types import Completion, Group, Request, RunError
 
 
-class Pool:
+class GroupPool:
     """The groups sampled for one step.
 
     Attributes:

@@ -1,9 +1,10 @@
-"""Decode one token per row at a time, directly on the layers of a Llama-like model.
+"""Decode one token per row at a time, directly on the layers of a Llama-like model that shares prompts (`can_share`).
 
 At one token per row, transformers' own forward pass spends most of its time outside of arithmetic: masks, wrappers,
-caches that grow by copying. This computes the same up to rounding. Each weight sync compares it with the trainer's
-log-probs, which come from transformers' own forward pass. A training step of the benchmark's model takes 47 % less CPU
-time with it on prompts of 24 to 40 tokens, and 32 % less on 200 (against `EqualLengthDecoder`, 2026-11-28).
+caches that grow by copying. This computes the same up to rounding. Projections with a common input are fused: their
+parameters become views of one matrix, so weight updates still reach it. Each weight sync compares the log-probs with
+the trainer's, which come from transformers' own forward pass. A training step of the benchmark's model takes 47 % less
+CPU time with it on prompts of 24 to 40 tokens, and 32 % less on 200 (against `EqualLengthDecoder`, 2026-11-28).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn import functional
 from grpo_core.learn.logprobs import keys_and_values, read_prompts
 
 
-class Decoder:
+class LlamaDecoder:
     """Decodes B rows: P prompts of up to W tokens, each with E rows. K heads have keys; G queries share one of them.
 
     Attributes:

@@ -1,6 +1,7 @@
-"""Compute the distribution that tokens are sampled from: apply repetition penalty, temperature, top-k, top-p and min-p.
+"""Turn a model's logits into those of the sampling distribution: repetition penalty, temperature, top-k, top-p, min-p.
 
-The order is that of transformers. vLLM applies min-p before top-p, so settings with both are refused.
+The order is that of transformers. vLLM applies min-p before top-p, so a run's settings may not have both
+(`config_checks`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class SamplingDistribution:
-    """The distribution of the next token of each row. B rows, V vocabulary."""
+    """The distribution of the next token of each row; remembers the row's ids for the repetition penalty.
+
+    B rows, V vocabulary.
+    """
 
     def __init__(self, params: SamplingParams, prompts: Sequence[tuple[int, ...]]) -> None:
         """Start after the prompts, one per row."""

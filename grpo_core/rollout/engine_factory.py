@@ -1,4 +1,4 @@
-"""List the available engines, and start the one that a configuration names."""
+"""Build the in-process engine that a configuration names, with its device and its share of the GPU's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import Config
-from grpo_core.machine.resources import resolve, shared_gpu
+from grpo_core.machine.devices import resolve_devices, shared_gpu
 from grpo_core.rollout.engine import Engine
 
 # The choices of `rollout.engine`. A new engine is a file with its class, a name here and a branch below.
@@ -16,11 +16,11 @@ ENGINES = ("transformers", "vllm")
 
 def build_engine(config: Config, model_dir: Path | str) -> Engine:
     """Start an engine in this process; only its own dependencies are imported."""
-    config = resolve(config)
+    config = resolve_devices(config)
     rollout, share = config.rollout, memory_share(config)
     options: dict[str, Any] = {"max_model_len": config.model.max_length, "dtype": rollout.dtype}
     if rollout.engine == "transformers":
-        from grpo_core.rollout.embedded import TransformersEngine
+        from grpo_core.rollout.transformers_engine import TransformersEngine
 
         if share:
             import torch

@@ -1,4 +1,8 @@
-"""Check a configuration: refuse invalid values and options that contradict each other; yield options without effect."""
+"""Check options against each other: refuse contradictions; find options without effect; describe truncated sampling.
+
+The limits of a single option are in `grpo_core.config`, and are checked when it is read. `check_model_folder` checks
+that the model's folder exists.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,15 @@ from typing import Any
 from grpo_core.config import LOOPBACK, Config, ConfigError
 
 
-def check(config: Config, sources: Mapping[str, str]) -> None:
-    """Refuse invalid values and options that contradict each other.
+def check_contradictions(config: Config, sources: Mapping[str, str]) -> None:
+    """Refuse options that contradict each other, and a few values that limits can't express.
 
     Args:
         config: The configuration.
         sources: `section.key` -> where it was set, for the message; others are called default.
 
     Raises:
-        ConfigError: Options contradict each other; the message has their keys and the fix.
+        ConfigError: There is such an option; the message has the keys, the values, where they were set and the fix.
     """
     for find_contradictions in (_prompt_contradictions, _training_contradictions, _rollout_contradictions):
         for keys, fix in find_contradictions(config):
@@ -44,7 +48,7 @@ def value_of(config: Config, key: str) -> Any:
     return getattr(getattr(config, section), name)
 
 
-def without_effect(config: Config, options: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def ineffective_options(config: Config, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (key, what it needs) for each of `options` (key -> limits) that has no effect with this configuration."""
     for key, limits in options.items():
         needed, *values = limits.get("needs", ("",))

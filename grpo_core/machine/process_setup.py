@@ -1,4 +1,7 @@
-"""Set up the training process: determinism and Ctrl-C; report the versions of packages."""
+"""Set up a process that computes: deterministic torch and memory settings, Ctrl-C, and the installed versions.
+
+`make_deterministic` changes settings of the whole process: torch's threads and algorithms, and glibc's malloc.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Choose the devices of trainer and engine where a setting is `auto`, and check them before anything starts.
+"""Choose the devices of trainer and engine where a setting is `auto`, and refuse those that cannot work.
+
+The engine's dtype and the tolerance of weight syncs are filled in with them.
 
 In colocate mode trainer and engine take turns on the same devices. In async and server mode they work at the same time:
 each has its own GPUs, or both share one GPU whose memory is divided by `rollout.memory_share`.
@@ -38,8 +40,8 @@ def with_devices(config: Config, processes: int, visible: int) -> Config:
     return replace(config, train=replace(train, device=trainer), rollout=rollout)
 
 
-def resolve(config: Config) -> Config:
-    """Apply `with_devices` for this machine."""
+def resolve_devices(config: Config) -> Config:
+    """Apply `with_devices` for the GPUs of this machine and torchrun's number of processes."""
     import torch
 
     return with_devices(config, int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.device_count())

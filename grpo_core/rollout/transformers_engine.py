@@ -1,6 +1,6 @@
-"""Implement the embedded engine: a transformers model with a KV cache that samples in this process.
+"""Implement the engine that samples with a transformers model and a KV cache in this process.
 
-The sample of a request depends only on its prompt and its seed, for three reasons:
+With the same weights and parameters, the sample of a request depends only on its prompt and seed, for three reasons:
 - Each request has its own random generator.
 - No token attends to padding. A model that can't share prompts samples the prompts of one length at a time.
 - A token is chosen by inverse CDF in float64.
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from grpo_core.learn.logprobs import cache_kwargs, can_share, output_cache
-from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
-from grpo_core.rollout.truncation import SamplingDistribution
+from grpo_core.rollout.llama_decoder import LlamaDecoder
+from grpo_core.rollout.sampling_distribution import SamplingDistribution
 from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.tasks.model import known_ids, load_model
 from grpo_core.types import Completion, FinishReason, Request, SamplingParams
@@ -50,7 +50,7 @@ class TransformersEngine:
         """Load the model; the policy version is -1 until the first update."""
         self._model = load_model(model_dir, device).to(getattr(torch, dtype))
         self._known_ids = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
-        self._decoder: Any = Decoder if can_share(self._model) else EqualLengthDecoder
+        self._decoder: Any = LlamaDecoder if can_share(self._model) else EqualLengthDecoder
         self._unusable = ""  # the reason for which calls are refused
         self._device, self._max_model_len, self._max_batch = device, max_model_len, max_batch
         self.policy_version = -1
@@ -62,7 +62,7 @@ class TransformersEngine:
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         batches: dict[int, list[int]] = {}
         for index, request in enumerate(requests):
-            length = 0 if self._decoder is Decoder else len(request.prompt_ids)
+            length = 0 if self._decoder is LlamaDecoder else len(request.prompt_ids)
             batches.setdefault(length, []).append(index)
         completions: dict[int, Completion] = {}
         for indices in batches.values():

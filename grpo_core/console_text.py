@@ -1,4 +1,4 @@
-"""Name the package to install for a missing module, and escape control characters in output."""
+"""Prepare text for the console: escape control characters and CI commands; explain how to install a missing module."""
 
 from __future__ import annotations
 
