@@ -38,7 +38,7 @@ TEST_FILES = (
     "tests/gpu/test_weights.py",
     "tests/gpu/test_machine.py",
     "tests/grpo_core/test_precision.py",
-    "tests/grpo_core/test_sync_digest.py",
+    "tests/grpo_core/test_weight_digest.py",
 )
 SHORT_RUN = {"train.steps": 4}
 

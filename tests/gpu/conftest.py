@@ -1,12 +1,21 @@
-"""Fixtures of the device tests; importing this module sets the variable that makes cuBLAS deterministic."""
+"""Fixtures of the device tests: settings of a short run on a device, and torch's settings restored after each test.
+
+The tiny model and the list of child processes come from the trainer tests. Importing this module sets the variable that
+makes cuBLAS deterministic.
+"""
 
 import os
 
 import pytest
 import torch
 
-from grpo_core.settings import load
-from tests.grpo_core.conftest import SHORT, children, model_dir, no_token  # noqa: F401 - fixtures
+from tests.grpo_core.conftest import (  # noqa: F401 - fixtures
+    SHORT,
+    children,
+    make_config,
+    model_dir,
+    no_token,
+)
 
 # cuBLAS reads this variable when its handle is created; PyTorch's deterministic mode requires it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -28,6 +37,6 @@ def short_run(tmp_path):
     def build(device: str, mode: str = "colocate", **settings):
         where = {"train.device": device, "rollout.device": device}
         values = {**SHORT, **where, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode}
-        return load(None, [f"--{key}={value}" for key, value in {**values, **settings}.items()])
+        return make_config({**values, **settings})
 
     return build

@@ -1,4 +1,7 @@
-"""Log-probs match float64 on the CPU, decoding matches equal-length batches, and sampled tokens match the CPU."""
+"""On each device log-probs and gradients match float64 and are deterministic, and sampled tokens match the CPU's.
+
+Samples do not depend on the batch, chunks limit the memory of log-probs, and attention has finite gradients.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,8 @@ def output_layer(device, dtype):
     hidden = torch.randn(POSITIONS, WIDTH, generator=generator)
     weight = torch.randn(VOCABULARY, WIDTH, generator=generator) * 0.2
     ids = torch.randint(VOCABULARY, (POSITIONS,), generator=generator)
-    return (
-        hidden.to(device, dtype).requires_grad_(),
-        weight.to(device, dtype).requires_grad_(),
-        ids.to(device),
-    )
+    hidden, weight = (value.to(device, dtype).requires_grad_() for value in (hidden, weight))
+    return hidden, weight, ids.to(device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -50,11 +50,9 @@ def test_chunked_logprobs_and_gradients_match_float64(device, dtype, chunk):
     expected.sum().backward()
     near = 1e-4 if dtype is torch.float32 else 0.05
     torch.testing.assert_close(values.detach().cpu().double(), expected.detach(), rtol=near, atol=near)
-    for found, grad in ((hidden, plain), (weight, layer)):
-        angle = torch.nn.functional.cosine_similarity(
-            found.grad.cpu().double().flatten(), grad.grad.flatten(), 0
-        )
-        assert angle > 1 - near**2
+    for value, exact in ((hidden, plain), (weight, layer)):
+        gradient = value.grad.cpu().double().flatten()
+        assert torch.cosine_similarity(gradient, exact.grad.flatten(), 0) > 1 - near**2
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -64,9 +62,8 @@ def test_backward_pass_is_deterministic(device, dtype):
     grads = []
     for _ in range(2):
         model = build_model("llama").to(device, dtype)
-        ids = torch.tensor(
-            [[*prompt, 9, 10, 11][:8] + [0] * (5 - len(prompt)) for prompt in PROMPTS], device=device
-        )
+        rows = [[*prompt, 9, 10, 11][:8] + [0] * (5 - len(prompt)) for prompt in PROMPTS]
+        ids = torch.tensor(rows, device=device)
         prompts = torch.tensor([len(prompt) for prompt in PROMPTS], device=device)
         lengths = torch.tensor([3, 2, 3, 1], device=device)
         values, _ = completion_logprobs(model, ids, prompts, lengths, temperature=1.0, chunk=4)
@@ -78,7 +75,10 @@ def test_backward_pass_is_deterministic(device, dtype):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sampled_tokens_match_the_cpu(device):
-    """No token of probability zero is sampled, even if the random number is close to 1, for one row or many."""
+    """Tokens and log-probs are the CPU's, for one row or many, also where the random number is 0 or close to 1.
+
+    No token of probability zero is sampled.
+    """
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(64, VOCABULARY, generator=generator) * 3
     logits[:, ::3] = -torch.inf

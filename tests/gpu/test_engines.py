@@ -1,5 +1,6 @@
 """Released wheels of vLLM and TRL sample, train and reproduce known issues, on a GPU or, with CPU builds, on a CPU.
 
+A shortage of memory has its code in triage, and `doctor --tier live` starts an engine of the cell.
 The cells for a GPU are in the folder GRPO_DOCTOR_GPU_CELLS, each made of `locks/CELL.txt`; the CPU tests run in the
 cells that `nox -s tests-cells` builds. A missing cell is a skip that says how to build it.
 """
@@ -7,14 +8,12 @@ cells that `nox -s tests-cells` builds. A missing cell is a skip that says how t
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.cells import ROOT, run_with
 from tests.gpu.devices import ON_GPU, cell_on, gpu_cell
-from tests.processes import run_text
+from tests.processes import run_python
 
 PROGRAM = ROOT / "tests" / "gpu" / "programs" / "start_vllm.py"
 NEWEST = "vllm-0.31.0+trl-1.16.0"
@@ -36,8 +35,7 @@ def start_vllm(device, cell, **options):
 def triage_codes(text, tmp_path):
     """Return the codes that triage finds in a log."""
     (tmp_path / "log").write_text(text)
-    command = [sys.executable, "-m", "diagnostics", "triage", str(tmp_path / "log"), "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    done = run_python("-m", "diagnostics", "triage", tmp_path / "log", "--format", "json", cwd=ROOT)
     return [finding["code"] for finding in json.loads(done.stdout)["findings"]]
 
 
@@ -73,10 +71,10 @@ def test_sleeping_vllm_frees_memory(device, cell):
         ("cpu", {"kv_bytes": 2**16, "length": 4096}, {"MEM005"}),  # less than a block
         ("cpu", {"kv_bytes": 2**20, "length": 4096}, {"MEM006"}),
         pytest.param("cuda", {"share": 0.3}, set(), marks=ON_GPU),
-        pytest.param("cuda", {"share": 0.9, "held": 0.5}, {"MEM004"}, marks=ON_GPU),
+        pytest.param("cuda", {"share": 0.9, "trainer_share": 0.5}, {"MEM004"}, marks=ON_GPU),
         pytest.param("cuda", {"share": 0.005}, {"MEM005"}, marks=ON_GPU),
         pytest.param("cuda", {"share": 0.3, "kv_bytes": 2**20, "length": 4096}, {"MEM006"}, marks=ON_GPU),
-        pytest.param("cuda", {"share": 0.6, "wanted": 0.8}, {"MEM007"}, marks=ON_GPU),
+        pytest.param("cuda", {"share": 0.6, "later_share": 0.8}, {"MEM007"}, marks=ON_GPU),
     ],
 )
 def test_memory_shortage_has_its_code(device, options, expected, tmp_path):
@@ -84,10 +82,8 @@ def test_memory_shortage_has_its_code(device, options, expected, tmp_path):
     done, answer = start_vllm(device, NEWEST, **options)
     assert (answer is not None) == (not expected), done.stderr[-3000:]
     if expected:
-        kind = {
-            code for code in triage_codes(done.stdout + done.stderr, tmp_path) if "MEM004" <= code <= "MEM007"
-        }
-        assert kind == expected
+        codes = triage_codes(done.stdout + done.stderr, tmp_path)
+        assert {code for code in codes if "MEM004" <= code <= "MEM007"} == expected
 
 
 @pytest.mark.parametrize("device", IN_A_CELL)
@@ -152,8 +148,8 @@ def test_grpo_core_trains_with_vllm(device, mode, tmp_path):
 def test_doctor_live_starts_an_engine(device):
     """`doctor --tier live` starts an engine on the device of the cell's wheels; its log-probs match transformers."""
     python = cell_on(device, NEWEST)
-    command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", "live"]
-    done = run_text([*command, "--format", "json"], cwd=ROOT, timeout=1800)
+    options = ("--python", python, "--tier", "live", "--format", "json")
+    done = run_python("-m", "diagnostics", "doctor", *options, cwd=ROOT, timeout=1800)
     checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["tiny engine"]["outcome"] == "ok", checks["tiny engine"]
     assert f"on the {'GPU' if device == 'cuda' else 'CPU'}" in checks["tiny engine"]["reason"]

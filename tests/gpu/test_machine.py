@@ -20,6 +20,7 @@ from tests.cells import ROOT
 from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
 from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, serving
 from tests.gpu.devices import DEVICES, on_gpu, smi
+from tests.processes import run_python, run_text
 
 PROGRAM = Path(__file__).parent / "programs" / "crossed_locks.py"
 # Field of `nvidia-smi --query-gpu`, and our attribute.
@@ -57,7 +58,7 @@ def parse_smi_value(text: str, field: str):
 def test_device_facts_match_nvidia_smi(field):
     """The facts of every device equal the driver's, in the driver's order."""
     command = [smi(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    printed = run_text(command, check=True).stdout.splitlines()
     facts = gpus.collect(limit_s=60)
     assert facts.state == "ok"
     assert len(printed) == len(facts.devices)
@@ -72,8 +73,7 @@ def test_doctor_checks_driver_and_devices(device):
     """Driver and devices are checked if there is a GPU; without one, both checks are skipped."""
     if device == "cpu" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    command = [sys.executable, "-m", "diagnostics", "doctor", "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    done = run_python("-m", "diagnostics", "doctor", "--format", "json", cwd=ROOT)
     checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
     expected = {"ok", "findings"} if device == "cuda" else {"skipped"}
     assert {checks[name]["outcome"] for name in ("GPU driver", "GPUs")} <= expected

@@ -1,15 +1,18 @@
-"""Fixtures of the trainer tests: a tiny model on disk, settings of short runs, and forked servers."""
+"""Fixtures and helpers of the trainer tests: a tiny model on disk, settings, short runs, and forked servers."""
 
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from grpo_core import run
 from grpo_core.config import Config, ModelConfig, RolloutConfig, TaskConfig
+from grpo_core.learn.policy import Policy
 from grpo_core.rollout.server import process
 from grpo_core.settings import load
 from grpo_core.tasks import model
@@ -42,6 +45,36 @@ def trained(config) -> tuple[dict, list[dict]]:
     document = run.train(config, lambda _: None)
     assert document["outcome"] == "ok", document["error"]
     return document, read_lines(document["metrics"])
+
+
+def interrupted_and_resumed(config) -> dict:
+    """Interrupt a run after its second step, and resume it; return the summary."""
+
+    def interrupt(entry):
+        if entry["step"] == 2:
+            raise KeyboardInterrupt
+
+    assert run.train(config, interrupt)["outcome"] == "interrupted"
+    return run.train(config, lambda _: None, resume=True)
+
+
+def make_config(settings) -> Config:
+    """Return the configuration with these settings, by `section.key`."""
+    return load(None, [f"--{key}={value}" for key, value in settings.items()])
+
+
+def make_policy(model_dir, **settings) -> Policy:
+    """Return a policy on a model with these settings, in this process alone."""
+    return Policy(str(model_dir), make_config(settings))
+
+
+@contextmanager
+def own_server(forked_servers, model_dir, *options):
+    """Start `serve` without a token; yield its process and its address. The caller ends the process."""
+    command = ["grpo_core", "serve", "--allow-unauthenticated", f"--model.path={model_dir}", *options]
+    process = forked_servers.start_server(command, threads=1)
+    with process.stdin, process.stdout:
+        yield process, SimpleNamespace(**json.loads(process.stdout.readline()))
 
 
 def engine_config(max_length: int = 64, **rollout) -> Config:
@@ -79,8 +112,8 @@ def short_run(tmp_path):
     """Return a function that builds settings of a short run: `short_run("async", **{"train.steps": 2})`."""
 
     def build(mode: str = "colocate", **settings) -> Config:
-        options = {**SHORT, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode, **settings}
-        return load(None, [f"--{key}={value}" for key, value in options.items()])
+        named = {"rollout.mode": mode, "output.dir": tmp_path, "output.name": mode}
+        return make_config({**SHORT, **named, **settings})
 
     return build
 

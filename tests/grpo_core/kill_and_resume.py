@@ -26,7 +26,7 @@ from tests.grpo_core.conftest import read_lines
 
 server_process.start_child = Template("trainer").start_server
 
-WRITERS = ("checkpoint.py", "run_files.py", "files.py")
+WRITERS = ("checkpoint.py", "run_files.py")
 
 
 class KillAtCall:
@@ -82,9 +82,8 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
     with os.fdopen(reader, "rb") as pipe:
         answer = json.loads(pipe.read())
     _, status = os.waitpid(child, 0)
-    assert (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL) == ("killed_in" in answer), (
-        answer
-    )
+    was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert was_killed == ("killed_in" in answer), answer
     return answer
 
 
@@ -116,22 +115,15 @@ def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
         {file: read_lines(Path(folder, name, f"{file}.jsonl")) for file in ("metrics", "completions")}
         for name in ("whole", "killed")
     )
-    print(
-        json.dumps(
-            {
-                "deaths": deaths,
-                "outcome": last["outcome"],
-                "parameters": [uninterrupted["parameters"], last["parameters"]],
-                "differences": {
-                    name: [
-                        n for n, (a, b) in enumerate(zip(first[name], second[name], strict=False)) if a != b
-                    ]
-                    for name in first
-                },
-                "lines": {name: [len(first[name]), len(second[name])] for name in first},
-            }
-        )
-    )
+    pairs = {name: list(zip(first[name], second[name], strict=False)) for name in first}
+    report = {
+        "deaths": deaths,
+        "outcome": last["outcome"],
+        "parameters": [uninterrupted["parameters"], last["parameters"]],
+        "differences": {name: [n for n, (a, b) in enumerate(rows) if a != b] for name, rows in pairs.items()},
+        "lines": {name: [len(first[name]), len(second[name])] for name in first},
+    }
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Advantages equal closed forms for every baseline and scale, including groups without a deviation."""
+"""Advantages equal closed forms for every baseline and scale, including groups without a deviation.
+
+They do not depend on the order of samples and groups.
+"""
 
 import numpy as np
 import pytest
@@ -40,9 +43,8 @@ def test_every_baseline_and_scale_matches_numpy(baseline, scale, ddof):
 
 def test_leave_one_out_std_of_equal_rewards_does_not_scale():
     """An advantage is not divided if the other rewards are equal, as in NeMo-RL; epsilon would dominate the step."""
-    actual = group_advantages(
-        [[1.0, 0.0, 0.0, 0.0]], baseline="leave_one_out", scale="leave_one_out", epsilon=1e-6
-    )
+    options = {"baseline": "leave_one_out", "scale": "leave_one_out", "epsilon": 1e-6}
+    actual = group_advantages([[1.0, 0.0, 0.0, 0.0]], **options)
     third, deviation = 1 / 3, (2 / 9 / 2 + 1 / 9 + 1 / 9) ** 0.5
     np.testing.assert_allclose(actual, [[1.0] + [-third / (deviation + 1e-6)] * 3], rtol=1e-12)
 

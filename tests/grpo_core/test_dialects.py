@@ -78,9 +78,7 @@ def truncated(token):
 
 def normalised(epsilon, deviation=statistics.stdev):
     """Return a function that divides the centred rewards of a group by their deviation plus epsilon."""
-    return lambda rewards: [
-        (reward - statistics.fmean(rewards)) / (deviation(rewards) + epsilon) for reward in rewards
-    ]
+    return lambda rewards: [value / (deviation(rewards) + epsilon) for value in centred(rewards)]
 
 
 def centred(rewards):
@@ -297,9 +295,8 @@ def test_unknown_dialect_suggests_the_nearest():
 )
 def test_clamped_kl_has_no_gradient(options, difference, expected):
     """Beyond its limits the KL has the clamped value and no gradient; a log-ratio of 900 does not overflow."""
-    loss, gradient = far_token(
-        LossConfig(kl_coefficient=1.0, correction="none", **options), reference=difference
-    )
+    options = LossConfig(kl_coefficient=1.0, correction="none", **options)
+    loss, gradient = far_token(options, reference=difference)
     assert math.isclose(loss, expected, rel_tol=1e-12)
     assert gradient == 0.0
 

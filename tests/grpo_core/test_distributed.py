@@ -1,19 +1,16 @@
-"""Training on two ranks gives the same policy as training on one."""
+"""Training on two ranks gives the same policy as training on one, in every mode and after a resume."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 
 import pytest
 import safetensors.torch
 import torch
 
-from grpo_core.settings import load
-from tests.grpo_core.conftest import SHORT, read_lines, trained
+from tests.grpo_core.conftest import SHORT, make_config, read_lines, trained
+from tests.processes import free_port, run_python
 
 # Each test starts two processes that import PyTorch.
 pytestmark = pytest.mark.long
@@ -28,15 +25,10 @@ CASES = {
 
 def torchrun(settings: dict, *flags: str) -> dict:
     """Train on two ranks; return the document that rank 0 printed."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["--master-addr=127.0.0.1", f"--master-port={port}", "-m", "grpo_core", "train", "--json"]
+    command = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
+    command += [f"--master-port={free_port()}", "-m", "grpo_core", "train", "--json"]
     command += [*flags, *(f"--{key}={value}" for key, value in settings.items())]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    done = run_python(*command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=None)
     assert done.returncode == 0, done.stderr[-3000:]
     documents = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(documents) == 1
@@ -54,8 +46,7 @@ def saved_parameters(folder) -> torch.Tensor:
 def single_rank(tmp_path_factory):
     """Train on one rank; return the folder of the run."""
     folder = tmp_path_factory.mktemp("alone")
-    settings = {**SHORT, **SETTINGS, "output.dir": folder, "output.name": "run"}
-    trained(load(None, [f"--{k}={v}" for k, v in settings.items()]))
+    trained(make_config({**SHORT, **SETTINGS, "output.dir": folder, "output.name": "run"}))
     return folder / "run"
 
 

@@ -8,10 +8,9 @@ import torch
 
 from tests.cells import ROOT
 
-PATHS = [*(ROOT / "grpo_core").rglob("*.py"), ROOT / "repro" / "cell_programs" / "server_start.py"]
-MODULES = [
-    ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PATHS if ">>> " in path.read_text()
-]
+FILES = [*(ROOT / "grpo_core").rglob("*.py"), ROOT / "repro" / "cell_programs" / "server_start.py"]
+PATHS = [path.relative_to(ROOT).with_suffix("") for path in FILES if ">>> " in path.read_text()]
+MODULES = [".".join(path.parts) for path in PATHS]
 
 
 @pytest.mark.parametrize("name", MODULES)

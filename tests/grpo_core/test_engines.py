@@ -1,4 +1,7 @@
-"""Engines are built by name, check their inputs and outputs, and serialize exactly; see also `conformance/suite.py`."""
+"""Engines are built by name, check their inputs and outputs, and serialize exactly; see also `conformance/suite.py`.
+
+The transformers engine is bit-identical when repeated, samples by inverse CDF, and samples no id without a token.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,14 @@ GOOD = [Completion("a", (1, 2), (-0.5, -0.1), (0, 0), "stop"), Completion("b", (
 ASKED = [Request("a", (0,), 1), Request("b", (0,), 2)]
 
 
+def with_first(completion):
+    """Return an answer with this completion in place of the first good one."""
+    return encode_completions([completion, GOOD[1]])
+
+
 def test_serialization_keeps_every_bit():
-    odd = Completion("a", (1,), (-0.1 - 2**-50,), (3,), "stop")
-    assert decode_completions(encode_completions([odd]), ASKED[:1], "x") == [odd]
+    exact = Completion("a", (1,), (-0.1 - 2**-50,), (3,), "stop")
+    assert decode_completions(encode_completions([exact]), ASKED[:1], "x") == [exact]
 
 
 @pytest.mark.parametrize(
@@ -82,21 +90,15 @@ def test_serialization_keeps_every_bit():
         ({"completions": [{"request_id": "a"}]}, "the answer is not a list of completions"),
         ([], "the answer is not a list of completions"),
         (
-            encode_completions([Completion("a", (), (), (), "stop"), GOOD[1]]),
+            with_first(Completion("a", (), (), (), "stop")),
             "request a ended without a usable completion: 0 ids, reason 'stop'",
         ),
         (
-            encode_completions([replace(GOOD[0], finish_reason="abort"), GOOD[1]]),
+            with_first(replace(GOOD[0], finish_reason="abort")),
             "request a ended without a usable completion: 2 ids, reason 'abort'",
         ),
-        (
-            encode_completions([Completion("a", (1,), (float("nan"),), (0,), "stop"), GOOD[1]]),
-            "log-probs that are none",
-        ),
-        (
-            encode_completions([Completion("a", (1,), (0.7,), (0,), "stop"), GOOD[1]]),
-            "log-probs that are none",
-        ),
+        (with_first(Completion("a", (1,), (float("nan"),), (0,), "stop")), "log-probs that are none"),
+        (with_first(Completion("a", (1,), (0.7,), (0,), "stop")), "log-probs that are none"),
     ],
 )
 def test_mismatched_completions_are_refused(answer, message):
@@ -145,9 +147,8 @@ def test_invalid_capabilities_are_refused(body):
 
 def test_engine_names_match_the_build_table():
     """The settings and `build_engine` accept the names of the table and refuse any other."""
-    with pytest.raises(
-        ConfigError, match=r"rollout\.engine = 'other': expected one of 'transformers', 'vllm'"
-    ):
+    refusal = r"rollout\.engine = 'other': expected one of 'transformers', 'vllm'"
+    with pytest.raises(ConfigError, match=refusal):
         load(None, ["--rollout.engine=other"])
     assert [load(None, [f"--rollout.engine={name}"]).rollout.engine for name in ENGINES] == list(ENGINES)
     with pytest.raises(ValueError, match="no engine is called 'other'"):

@@ -1,4 +1,4 @@
-"""A failure ends the run at once with a named error and leaves no child process."""
+"""A failure ends the run with a named error; after a failure, Ctrl-C or SIGKILL no child process is left."""
 
 from __future__ import annotations
 
@@ -89,10 +89,9 @@ def test_unexpected_error_keeps_its_traceback(short_run, monkeypatch):
 def training(short_run, trainer, mode):
     """Run `train` as a program; yield it after its first step is logged, and kill it when the block ends."""
     folder = Path(short_run(mode).output.dir)
-    arguments = (
-        f"train --rollout.mode {mode} --train.steps 100000 --train.prompts_per_step 2 --output.name r --json"
-    )
-    process = trainer.start_server(["grpo_core", *arguments.split(), f"--output.dir={folder}"], threads=1)
+    command = ["grpo_core", "train", f"--rollout.mode={mode}", f"--output.dir={folder}", "--output.name=r"]
+    command += ["--train.steps=100000", "--train.prompts_per_step=2", "--json"]
+    process = trainer.start_server(command, threads=1)
     metrics = folder / "r" / "metrics.jsonl"
 
     def has_logged() -> bool:

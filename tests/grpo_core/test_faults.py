@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.grpo_core.faults import checks
+from tests.cells import ROOT
+from tests.grpo_core.faults import run_checks
 from tests.grpo_core.faults.__main__ import cases
 from tests.grpo_core.faults.kinds import KINDS
 from tests.grpo_core.faults.proxy import PHASES
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import run_python
 
 
 def run_faults(*arguments: str) -> list[dict]:
     """Run the fault program; return the JSON objects that it prints."""
-    command = [sys.executable, "-m", "tests.grpo_core.faults", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    options = {"cwd": ROOT, "env": environment, "timeout": None}
+    done = run_python("-m", "tests.grpo_core.faults", *arguments, **options)
     actual = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert actual, done.stdout + done.stderr[-3000:]
     return actual
@@ -53,6 +50,6 @@ def test_fault_table_covers_every_phase():
 def test_incomplete_error_message_is_detected():
     """An error must have the server's address, the call and the fix."""
     complete = "remote engine, http://127.0.0.1:7/generate: status 500; --resume goes on"
-    assert checks.missing_parts(complete, 7) == []
-    assert len(checks.missing_parts(complete, 8)) == 1
-    assert len(checks.missing_parts("it failed", 7)) == 3
+    assert run_checks.missing_parts(complete, 7) == []
+    assert len(run_checks.missing_parts(complete, 8)) == 1
+    assert len(run_checks.missing_parts("it failed", 7)) == 3

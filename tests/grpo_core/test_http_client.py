@@ -168,10 +168,8 @@ def test_other_servers_are_refused(tmp_path, wanted, documents, message):
 @pytest.mark.parametrize("wanted", ["grpo-core", "vllm"])
 def test_wrong_token_is_reported(tmp_path, wanted):
     """A wrong token is reported as such, not as another kind of server."""
-    options, refusal = (
-        RolloutConfig(server=wanted, timeout_s=500),
-        {"detail": "the token is missing or wrong"},
-    )
+    options = RolloutConfig(server=wanted, timeout_s=500)
+    refusal = {"detail": "the token is missing or wrong"}
     with (
         simulated(lambda call: call.answer(refusal, status=401)) as server,
         pytest.raises(EngineError, match="status 401: the token is missing or wrong"),
@@ -224,10 +222,8 @@ def test_corrupted_response_is_retried_once():
 
     def handle(call):
         body, sent = b'{"a": 1}', b'{"a": 2}' if len(server.calls) == 1 else b'{"a": 1}'
-        call.sock.sendall(
-            f"HTTP/1.1 200 OK\r\nX-Content-CRC32: {checksum(body)}\r\nContent-Length: 8\r\n\r\n".encode()
-            + sent
-        )
+        head = f"HTTP/1.1 200 OK\r\nX-Content-CRC32: {checksum(body)}\r\nContent-Length: 8\r\n\r\n"
+        call.sock.sendall(head.encode() + sent)
 
     with simulated(handle) as server:
         assert http(server).json("GET", "/x", repeat=True) == {"a": 1}

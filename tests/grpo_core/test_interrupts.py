@@ -1,4 +1,4 @@
-"""Ctrl-C is neither lost nor mistaken for a failure."""
+"""SIGINT is raised at once or after a shielded block, again if it was swallowed, and ends a run as `interrupted`."""
 
 import contextlib
 import signal

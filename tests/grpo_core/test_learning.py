@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +15,7 @@ from statistics import fmean
 import pytest
 
 from tests.cells import ROOT, run_in_cell
+from tests.processes import run_python
 
 PROGRAM = ROOT / "evaluation" / "trainer" / "trl_learning.py"
 SEEDS = range(5)
@@ -40,13 +39,10 @@ MEAN_OF_ALL_STEPS = (0.57, 0.70)
 
 def reward_curve(mode: str, seed: int, folder: Path) -> list[float]:
     """Train by the command line; return the reward of each step."""
-    command = [
-        *(sys.executable, "-m", "grpo_core", "train", *TASK, "--json"),
-        *(f"--rollout.mode={mode}", f"--train.seed={seed}", "--rollout.max_staleness=1"),
-        *(f"--output.dir={folder}", f"--output.name={seed}", "--checkpoint.every=0"),
-    ]
+    settings = [f"--rollout.mode={mode}", f"--train.seed={seed}", "--rollout.max_staleness=1"]
+    settings += [f"--output.dir={folder}", f"--output.name={seed}", "--checkpoint.every=0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    done = run_python("-m", "grpo_core", "train", *TASK, *settings, "--json", env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     document = json.loads(done.stdout)
     assert (document["mode"], document["max_staleness"]) == (mode, 1 if mode == "async" else 0)

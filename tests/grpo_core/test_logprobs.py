@@ -47,9 +47,8 @@ def test_logits_are_computed_in_chunks(monkeypatch):
 
     monkeypatch.setattr(logprobs, "logprobs_of_chunk", watched)
     hidden = torch.randn(10, 4, requires_grad=True)
-    values, _ = chunked_logprobs(
-        hidden, torch.randn(6, 4), torch.zeros(10, dtype=torch.long), temperature=1.0, chunk=4
-    )
+    ids = torch.zeros(10, dtype=torch.long)
+    values, _ = chunked_logprobs(hidden, torch.randn(6, 4), ids, temperature=1.0, chunk=4)
     assert chunk_sizes == [4, 4, 2]
     values.sum().backward(retain_graph=True)
     assert chunk_sizes == [4, 4, 2, 4, 4]
@@ -59,9 +58,8 @@ def test_logits_are_computed_in_chunks(monkeypatch):
 
 
 def test_empty_batch_gives_empty_logprobs():
-    values, entropies = chunked_logprobs(
-        torch.randn(0, 4), torch.randn(6, 4), torch.zeros(0, dtype=torch.long), temperature=1.0, chunk=4
-    )
+    tensors = torch.randn(0, 4), torch.randn(6, 4), torch.zeros(0, dtype=torch.long)
+    values, entropies = chunked_logprobs(*tensors, temperature=1.0, chunk=4)
     assert (values.shape, entropies.shape) == ((0,), (0,))
 
 
@@ -86,9 +84,8 @@ def test_logprobs_match_the_model(model_dir):
     model = load_model(model_dir)
     ids = torch.tensor([[0, 1, 2, 10, 4, 5, 11]])
     with torch.no_grad():
-        actual, _ = completion_logprobs(
-            model, ids, torch.tensor([4]), torch.tensor([3]), temperature=0.5, chunk=2
-        )
+        lengths = torch.tensor([4]), torch.tensor([3])
+        actual, _ = completion_logprobs(model, ids, *lengths, temperature=0.5, chunk=2)
         everything = torch.log_softmax(model(ids).logits / 0.5, -1)
     expected = torch.stack([everything[0, 3, 4], everything[0, 4, 5], everything[0, 5, 11]])
     torch.testing.assert_close(actual[0], expected, rtol=0, atol=1e-5)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import ExitStack
 
 import pytest
 
 from grpo_core import run
 from grpo_core.rollout.remote_engines import RemoteEngine
+from tests.grpo_core.conftest import own_server
 
 
 @pytest.fixture
 def start(forked_servers, model_dir):
     """Start a server in a separate process; return it and its port."""
-    servers = []
+    with ExitStack() as stack:
 
-    def start_server(port: int = 0):
-        command = ["grpo_core", "serve", "--allow-unauthenticated"]
-        command += [f"--model.path={model_dir}", f"--rollout.port={port}"]
-        servers.append(forked_servers.start_server(command, threads=1))
-        return servers[-1], json.loads(servers[-1].stdout.readline())["port"]
+        def start_server(port: int = 0):
+            server = own_server(forked_servers, model_dir, f"--rollout.port={port}")
+            process, address = stack.enter_context(server)
+            stack.callback(kill_server, process)
+            return process, address.port
 
-    yield start_server
-    for server in servers:
-        kill_server(server)
-        server.stdin.close()
-        server.stdout.close()
+        yield start_server
 
 
 def kill_server(server) -> None:
@@ -36,9 +33,7 @@ def kill_server(server) -> None:
 
 
 @pytest.mark.slow
-def test_lost_server_ends_the_run_which_resumes_with_the_same_numbers(
-    short_run, model_dir, start, monkeypatch
-):
+def test_lost_server_ends_the_run_and_resuming_keeps_the_numbers(short_run, model_dir, start, monkeypatch):
     """The error has the address and the failed call; the server is started again."""
     undisturbed = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
     process, port = start()

@@ -1,4 +1,7 @@
-"""The three rollout modes give the same numbers without staleness, and keep the staleness bound with it."""
+"""The three rollout modes give the same numbers without staleness, and keep the staleness bound with it.
+
+Runs repeat with the same seed, trainer and engine agree on log-probs, and evaluation changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +91,8 @@ def test_too_old_or_future_versions_are_refused(version, limit):
 def test_evaluation_uses_the_trained_version_and_changes_nothing(short_run, mode):
     """Evaluation runs between two rollouts with the trained version, and changes no parameter."""
     document, plain = trained(short_run(mode))
-    evaluated, entries = trained(
-        short_run(mode, **{"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"})
-    )
+    settings = {"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"}
+    evaluated, entries = trained(short_run(mode, **settings))
     assert evaluated["parameters"] == document["parameters"]
     without_eval = [{k: v for k, v in entry.items() if not k.startswith("eval/")} for entry in entries]
     assert without_eval == plain

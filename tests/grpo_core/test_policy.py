@@ -11,19 +11,10 @@ import torch
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.policy import Policy
-from grpo_core.machine.world import World
 from grpo_core.modes import temporary_state
-from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
-
-
-def make_policy(model_dir, **settings) -> Policy:
-    """Return a policy on the tiny model with these settings."""
-    return Policy(
-        str(model_dir), load(None, [f"--{key}={value}" for key, value in settings.items()]), World()
-    )
+from tests.grpo_core.conftest import make_policy, trained
 
 
 def three_rows():
@@ -32,9 +23,8 @@ def three_rows():
         Completion(f"r{i}", tuple(range(1, 4 + i)), (-2.0,) * (3 + i), (0,) * (3 + i), "length")
         for i in range(3)
     ]
-    return make_batch(
-        [Sample(Prompt(c.request_id, "", (1, 2, len(c.ids))), c, "", 0.0, 1.0) for c in completions]
-    )
+    prompts = [Prompt(c.request_id, "", (1, 2, len(c.ids))) for c in completions]
+    return make_batch([Sample(p, c, "", 0.0, 1.0) for p, c in zip(prompts, completions, strict=True)])
 
 
 def perturb(parameters) -> None:
@@ -54,9 +44,8 @@ def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
     assert not torch.allclose(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
     merged = dict(adapted.tensors())
     parameters = dict(plain.causal.named_parameters())
-    assert {name: value.shape for name, value in merged.items()} == {
-        n: v.shape for n, v in parameters.items()
-    }
+    shapes, expected = ({n: v.shape for n, v in each.items()} for each in (merged, parameters))
+    assert shapes == expected
     with torch.no_grad():
         for name, value in parameters.items():
             value.copy_(merged[name])
@@ -78,10 +67,9 @@ def test_adapter_reference_is_the_base_model(model_dir):
 def test_only_adapters_are_trained_saved_and_resumed(short_run):
     """The base does not change, every sync is proven, and a resumed run equals the whole one."""
     settings = {"model.lora_rank": 4, "train.learning_rate": 0.02, "loss.kl_coefficient": 0.01}
-    full_run = run.train(short_run(**settings, **{"output.name": "whole"}), lambda _: None)
-    assert full_run["outcome"] == "ok"
+    full_run, _ = trained(short_run(**settings, **{"output.name": "whole"}))
     assert full_run["syncs_proven_by_fingerprint"] == 4
-    run.train(short_run(**settings, **{"train.steps": 2}), lambda _: None)
+    trained(short_run(**settings, **{"train.steps": 2}))
     parts = run.train(short_run(**settings), lambda _: None, resume=True)
     assert parts["parameters"] == full_run["parameters"]
     folder = Path(full_run["metrics"]).parent
@@ -130,7 +118,7 @@ def test_older_version_is_kept_while_needed(model_dir):
 
 def test_final_checkpoint_loads_in_transformers(short_run):
     """The final checkpoint has the final parameters and the tokenizer."""
-    document = run.train(short_run(), lambda _: None)
+    document, _ = trained(short_run())
     folder = Path(document["metrics"]).parent / "policy"
     assert make_policy(folder).fingerprint() == document["parameters"]
     assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "<end>"

@@ -7,43 +7,32 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.learn.batch import completion_batch
-from grpo_core.learn.policy import Policy
-from grpo_core.settings import load
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import interrupted_and_resumed, make_policy, trained
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TOLERANT = {"rollout.sync_tolerance": 0.2}
 
 
-def ignore_progress(_: dict) -> None:
-    """No progress."""
-
-
-def policies(model_dir, device: str = "cpu", **model):
+def policies(model_dir, device: str = "cpu", **settings):
     """Return the float32 policy and the mixed-precision policy with the same weights."""
-    options = [f"--model.{key}={value}" for key, value in {"dtype": "bfloat16", **model}.items()]
-    where = [f"--train.device={device}", f"--model.path={model_dir}"]
-    config = load(None, [*options, *where, "--rollout.dtype=float32"])
-    return Policy(str(model_dir), load(None, where)), Policy(str(model_dir), config)
+    where = {"train.device": device, "model.path": model_dir}
+    mixed = {"model.dtype": "bfloat16", "rollout.dtype": "float32", **settings}
+    return make_policy(model_dir, **where), make_policy(model_dir, **where, **mixed)
 
 
 def some_rows(device: str = "cpu"):
     """Return four completions of two prompts."""
-    answers = [
-        ((1, 2, 3, 10), (1, 2, 3, 11)),
-        ((4, 5, 10), (4, 5, 11)),
-        ((1, 2, 3, 10), (2, 2)),
-        ((4, 5, 10), (9,)),
-    ]
-    completions = [
-        (prompt, Completion("", ids, (-1.0,) * len(ids), (0,) * len(ids), "stop")) for prompt, ids in answers
-    ]
-    return completion_batch(completions, device)
+
+    def complete(*ids):
+        return Completion("", ids, (-1.0,) * len(ids), (0,) * len(ids), "stop")
+
+    first, second = (1, 2, 3, 10), (4, 5, 10)
+    rows = [(first, complete(1, 2, 3, 11)), (second, complete(4, 5, 11))]
+    return completion_batch([*rows, (first, complete(2, 2)), (second, complete(9))], device)
 
 
 def gradient(policy, device: str = "cpu") -> torch.Tensor:
@@ -79,7 +68,7 @@ def test_micro_batch_gradients_accumulate_in_float32(model_dir):
 )
 def test_only_named_parts_stay_in_float32(model_dir, parts, kept):
     """All other parts have the compute dtype."""
-    _, mixed = policies(model_dir, float32_parts=parts)
+    _, mixed = policies(model_dir, **{"model.float32_parts": parts})
     float32_names = {
         name
         for name, value in mixed.low_precision_copy.module.named_parameters()
@@ -99,16 +88,9 @@ def test_engine_dtype_may_differ_from_trainer_dtype(short_run):
 
 def test_resumed_bfloat16_run_is_identical(short_run):
     """Checkpoints have the float32 weights; the copy is made from them."""
-
-    def stops(entry: dict) -> None:
-        if entry["step"] == 2:
-            raise KeyboardInterrupt
-
     types = {**TOLERANT, "model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}
     full_run, _ = trained(short_run(**types))
-    config = short_run(**{**types, "output.name": "parts"})
-    assert run.train(config, stops)["outcome"] == "interrupted"
-    again = run.train(config, ignore_progress, resume=True)
+    again = interrupted_and_resumed(short_run(**{**types, "output.name": "parts"}))
     assert (again["steps"], again["parameters"]) == (4, full_run["parameters"])
 
 

@@ -1,4 +1,7 @@
-"""Prompts read once per group give the log-probs and gradients of a plain forward pass, for each kind of model."""
+"""Prompts read once per group give the log-probs and gradients of a plain forward pass, for each kind of model.
+
+So do the logits of both decoders, which sample from the shared prompts.
+"""
 
 import pytest
 import torch
@@ -25,14 +28,8 @@ def build_model(kind: str, **settings):
     torch.manual_seed(0)
     sizes = SIZES | {"head_dim": 16, "sliding_window": None} | settings
     if kind == "gpt2":
-        sizes = {
-            "vocab_size": 50,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 4,
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-        }
+        sizes = {"vocab_size": 50, "n_embd": 64, "n_layer": 2, "n_head": 4}
+        sizes |= {"bos_token_id": 0, "eos_token_id": 0}
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
 
 
@@ -67,20 +64,20 @@ def test_prompt_sharing_matches_single_rows(kind, rows):
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:2], PROMPTS[2:3], [PROMPTS[2]] * 3])
-@pytest.mark.parametrize(("kinds", "device"), [(2, "cpu"), (4, "cpu"), pytest.param(2, "cuda", marks=ON_GPU)])
-def test_decoding_matches_the_models_logits(kind, prompts, kinds, device):
+@pytest.mark.parametrize(
+    ("key_heads", "device"), [(2, "cpu"), (4, "cpu"), pytest.param(2, "cuda", marks=ON_GPU)]
+)
+def test_decoding_matches_the_models_logits(kind, prompts, key_heads, device):
     """The logits agree at each token, for prompts of equal or different lengths, with and without shared key heads."""
-    model, nearness = (
-        build_model(kind, num_key_value_heads=kinds).to(device),
-        1e-5 if device == "cpu" else 2e-3,
-    )
+    model = build_model(kind, num_key_value_heads=key_heads).to(device)
+    tolerance = 1e-5 if device == "cpu" else 2e-3
     with torch.no_grad():
         decoder = LlamaDecoder(model, prompts, room=5)
         for place in range(5):
             for row, prompt in enumerate(prompts):
                 prefix = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
                 expected = model(torch.tensor([prefix], device=device)).logits[0, -1]
-                torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=nearness)
+                torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=tolerance)
             ids = [(11 * row + 5 * place) % 50 for row in range(len(prompts))]
             decoder.append(torch.tensor(ids, device=device))
 

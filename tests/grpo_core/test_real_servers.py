@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
-from grpo_core import run
 from grpo_core.config import RolloutConfig
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.remote_engines import engine_for
@@ -20,7 +17,8 @@ from grpo_core.tasks.model import load_model
 from grpo_core.types import Request
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model
-from tests.processes import free_port
+from tests.grpo_core.conftest import trained
+from tests.processes import free_port, run_python
 from tests.servers import (
     PARAMS,
     REQUESTS,
@@ -71,8 +69,8 @@ def test_logprobs_match_the_trainer_after_updates(engine, server):
 
 def test_server_refusal_names_the_request(engine):
     """vLLM itself checks the ids, and the error names the request that it refused."""
-    with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request odd\)"):
-        engine.generate([Request("odd", (0, 99), 0)], PARAMS)
+    with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request invalid\)"):
+        engine.generate([Request("invalid", (0, 99), 0)], PARAMS)
     assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
 
 
@@ -89,17 +87,16 @@ def test_foreign_weights_are_detected(engine, server):
 
 def test_vllm_serve_passes_the_conformance_suite(server):
     """The suite runs in a separate process, with prefixes and refused updates."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
-    command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{server[0]}", f"--model-dir={server[1]}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
+    engine = f"--engine=vllm-serve:http://127.0.0.1:{server[0]}"
+    options = ("-q", "-x", "-p", "tests.grpo_core.conformance.plugin", engine, f"--model-dir={server[1]}")
+    done = run_python("-m", "pytest", *options, SUITE, timeout=800, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_training_run_with_vllm_serve(short_run, server):
     """Every sync is proven by log-probs."""
     settings = {"model.path": server[1], "rollout.server": "vllm", "rollout.port": server[0]}
-    document = run.train(short_run("server", **settings), lambda _: None)
-    assert document["outcome"] == "ok", document["error"]
+    document, _ = trained(short_run("server", **settings))
     assert (document["steps"], document["syncs_proven"], document["syncs"]) == (4, 4, 4)
     assert document["max_logprob_difference"] < TOLERANCE
     assert not (Path(document["metrics"]).parent / "weights").exists()
@@ -109,9 +106,8 @@ def test_trl_vllm_serve_takes_weights_by_files(tmp_path):
     """`trl vllm-serve` of 1.16.0 runs `vllm serve`; its NCCL sync is in test_trl_server_gpu.py."""
     make_model(tmp_path / "model")
     port = free_port()
-    command = trl_command(
-        cell_python(CELL), tmp_path / "model", port, "--enforce_eager=true", "--no-enable-chunked-prefill"
-    )
+    options = ("--enforce_eager=true", "--no-enable-chunked-prefill")
+    command = trl_command(cell_python(CELL), tmp_path / "model", port, *options)
     path = (ROOT, write_vllm_metadata(tmp_path / "metadata", "0.31.0+cpu"))
     with serving(command, tmp_path / "log", path=path):
         options = RolloutConfig(server="vllm", timeout_s=500)

@@ -1,11 +1,16 @@
-"""Recorded steps keep every value with a JSON form; damaged records are refused, and a kill leaves complete steps."""
+"""Recorded steps keep every value with a JSON form; damaged records are refused, and a kill leaves complete steps.
 
+A run records the steps that its setting names.
+"""
+
+import contextlib
 import dataclasses
 import datetime
 import json
 import math
 import re
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +19,8 @@ from safetensors.torch import load_file
 from grpo_core.records.recording import Recorder, RecordError, read_step
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
+from tests.cells import ROOT
+from tests.grpo_core.conftest import trained
 
 RESULT = {"loss": 0.1 + 0.2, "gradient": "ab" * 32}
 
@@ -87,8 +94,6 @@ def test_tensors_have_the_documented_shapes_and_dtypes(tmp_path, config):
 
 def test_documented_writer_example_is_readable(tmp_path):
     """The program in docs/rollout-format.md, which imports nothing of grpo_core, writes a step that it can read."""
-    from tests.cells import ROOT
-
     text = (ROOT / "docs" / "rollout-format.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert "grpo_core" not in program
@@ -102,7 +107,7 @@ def test_documented_writer_example_is_readable(tmp_path):
 def test_columns_without_a_json_form_are_omitted(tmp_path, config):
     """A date or a NaN in a data set must not end a run; a tuple becomes a list."""
     samples, requests = make_step()
-    columns = {"when": datetime.date(2025, 1, 2), "odd": math.nan, "pair": (1, 2), "answer": "x"}
+    columns = {"when": datetime.date(2025, 1, 2), "nan": math.nan, "pair": (1, 2), "answer": "x"}
     prompt = dataclasses.replace(samples[0].prompt, columns=columns)
     samples[0] = dataclasses.replace(samples[0], prompt=prompt)
     Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
@@ -173,6 +178,17 @@ def test_rerecorded_step_replaces_the_old_record(tmp_path, config):
         recorded = read_step(tmp_path, 1)
         assert (recorded.samples, recorded.entry["result"]["loss"]) == (samples, loss)
         path.write_bytes(before)
+
+
+@pytest.mark.parametrize(("every", "expected"), [(2, [1, 3, 4]), (3, [1, 4]), (9, [1, 4]), (0, [])])
+def test_recorded_steps_follow_the_setting(short_run, every, expected):
+    """The first, every n-th and the last step are recorded; with 0, none is."""
+    document, _ = trained(short_run(**{"output.record_every": every}))
+    steps = []
+    for step in range(1, 5):
+        with contextlib.suppress(RecordError):
+            steps.append(read_step(Path(document["metrics"]).parent, step).entry["step"])
+    assert steps == expected
 
 
 @pytest.mark.parametrize("link", [False, True])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from grpo_core.config import ConfigError
 from grpo_core.machine import checkpoint
 from grpo_core.machine.checkpoint import State, load
 from tests.cells import ROOT
+from tests.processes import run_python
 
 KILLS = 20
 MODES = {
@@ -33,10 +32,8 @@ def killed_runs(tmp_path_factory):
 
     @functools.cache
     def run_killed(mode: str) -> dict:
-        folder = str(tmp_path_factory.mktemp("killed"))
-        program = ["-m", "tests.grpo_core.kill_and_resume", folder, str(KILLS), "0"]
-        command = [sys.executable, *program, *MODES[mode], *SHORT]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        program = ("-m", "tests.grpo_core.kill_and_resume", tmp_path_factory.mktemp("killed"), KILLS, 0)
+        done = run_python(*program, *MODES[mode], *SHORT, cwd=ROOT, timeout=None)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
@@ -59,11 +56,10 @@ def test_killed_and_resumed_run_is_identical(killed_runs, mode):
 @pytest.mark.slow
 @pytest.mark.long
 def test_kills_hit_training_and_checkpointing(killed_runs):
-    places = {
-        death["killed_in"].split(":")[0] for report in map(killed_runs, MODES) for death in report["deaths"]
-    }
-    assert len(places) > 10
-    assert places & {"checkpoint.py", "run_files.py", "files.py"}
+    deaths = [death for report in map(killed_runs, MODES) for death in report["deaths"]]
+    files = {death["killed_in"].split(":")[0] for death in deaths}
+    assert len(files) > 10
+    assert files & {"checkpoint.py", "run_files.py"}
 
 
 def quiet(_: dict) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from grpo_core import run
 from grpo_core.config import Config, ConfigError, DataConfig, RewardConfig, SamplingConfig
 from grpo_core.tasks.rewards import RewardError, RewardSet, build_rewards
 from grpo_core.types import Completion, Prompt
+from tests.grpo_core.conftest import trained
 
 
 def batch(texts, **columns):
@@ -41,9 +41,8 @@ def by_function(rewards):
 
 def reward_settings(tokens=8, data="", **reward):
     """Return settings with these reward options."""
-    return Config(
-        reward=RewardConfig(**reward), sampling=SamplingConfig(max_tokens=tokens), data=DataConfig(path=data)
-    )
+    sampling = SamplingConfig(max_tokens=tokens)
+    return Config(reward=RewardConfig(**reward), sampling=sampling, data=DataConfig(path=data))
 
 
 # Calls of a function.
@@ -82,11 +81,9 @@ def test_missing_column_is_a_configuration_error():
     def judge(completions, solution):
         raise AssertionError
 
-    with pytest.raises(ConfigError) as caught:
+    message = "^reward function judge needs a column solution, found answer, prompts, completions$"
+    with pytest.raises(ConfigError, match=message):
         RewardSet({"judge": judge}, (1.0,)).score(*batch(["a"], answer=["x"]))
-    assert str(caught.value) == (
-        "reward function judge needs a column solution, found answer, prompts, completions"
-    )
 
 
 def test_functions_can_not_change_each_others_columns():
@@ -126,9 +123,8 @@ def test_sample_without_any_reward_is_an_error():
 
 # Refusals.
 
-SAMPLE_1 = (
-    "for sample 1 (request r1), the completion 'xyz' to the prompt 'prompt 1'; a reward is a finite number"
-)
+SAMPLE_1 = "for sample 1 (request r1), the completion 'xyz' to the prompt 'prompt 1'"
+SAMPLE_1 += "; a reward is a finite number"
 
 
 @pytest.mark.parametrize(
@@ -202,9 +198,8 @@ def test_functions_from_user_files(tmp_path):
             f"    return [Held({value}).x + random.Random(0).random() * 0] * len(completions)\n"
             "def count(completions):\n    runs[0] += 1\n    return [runs[0]] * len(completions)\n"
         )
-    specs = tuple(
-        f"{tmp_path}/{name}" for name in ("a/random.py:first1", "a/random.py:count", "b/random.py:first2")
-    )
+    names = ("a/random.py:first1", "a/random.py:count", "b/random.py:first2")
+    specs = tuple(f"{tmp_path}/{name}" for name in names)
     rewards = build_rewards(reward_settings(functions=specs)).score(*batch(["x"]))
     values = {"random.py:first1": [1.0], "random.py:count": [2.0], "random.py:first2": [2.0]}
     assert by_function(rewards) == values
@@ -224,9 +219,8 @@ def test_functions_from_user_files(tmp_path):
 )
 def test_unknown_function_is_a_configuration_error(tmp_path, spec, message):
     """The message has the requested name and the existing ones."""
-    (tmp_path / "mine.py").write_text(
-        "LIMIT = 3\ndef correct(completions): ...\ndef short(completions): ...\n"
-    )
+    functions = "def correct(completions): ...\ndef short(completions): ...\n"
+    (tmp_path / "mine.py").write_text(f"LIMIT = 3\n{functions}")
     (tmp_path / "wrong.py").write_text("import math\ndef judge(\n")
     (tmp_path / "exits.py").write_text("raise SystemExit(3)")
     with pytest.raises(ConfigError) as caught:
@@ -268,10 +262,8 @@ def test_trl_function_gets_messages_ids_and_state():
 
     user = {"role": "user", "content": "hi"}
     assert score_trl_function("yes", user, step=4, function=spy) == 1.0
-    assert (received["prompts"], received["completions"]) == (
-        [[user]],
-        [[{"role": "assistant", "content": "yes"}]],
-    )
+    assert received["prompts"] == [[user]]
+    assert received["completions"] == [[{"role": "assistant", "content": "yes"}]]
     assert (received["completion_ids"], received["answer"]) == ([[7, 7, 7]], ["x"])
     assert (received["trainer_state"].global_step, received["trainer_state"].max_steps) == (4, 9)
 
@@ -323,10 +315,6 @@ def test_trl_convention_strips_special_tokens(short_run, tmp_path):
         "    kwargs['log_extra'](column='notes', values=completions)\n"
         "    return [float(len(text)) for text in completions]\n"
     )
-    reward_settings = {
-        "reward.functions": f"{tmp_path}/own.py:clean",
-        "reward.convention": "trl",
-        "train.steps": 1,
-    }
-    document = run.train(short_run(**reward_settings), lambda _: None)
-    assert (document["outcome"], document["error"]) == ("ok", None)
+    function = {"reward.functions": f"{tmp_path}/own.py:clean", "reward.convention": "trl"}
+    document, _ = trained(short_run(**function, **{"train.steps": 1}))
+    assert document["error"] is None

@@ -1,28 +1,65 @@
-"""A run records the requested steps and leaves no temporary files."""
+"""A resumed run continues its metrics file, metrics are documented, progress is printed, no temporary file is left."""
 
 from __future__ import annotations
 
-import contextlib
+import io
+import json
+import re
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from grpo_core.config import RecordError
-from grpo_core.records.recording import read_step
+from grpo_core.config import ConfigError
+from grpo_core.run_files import JsonLines, StepProgress, read_metrics
+from tests.cells import ROOT
 from tests.grpo_core.conftest import trained
 
 
-@pytest.mark.parametrize(("every", "expected"), [(2, [1, 3, 4]), (3, [1, 4]), (9, [1, 4]), (0, [])])
-def test_recorded_steps_follow_the_setting(short_run, every, expected):
-    """The first, every n-th and the last step are recorded; with 0, none is."""
-    document, _ = trained(short_run(**{"output.record_every": every}))
-    folder, frames = Path(document["metrics"]).parent, []
-    for step in range(1, 5):
-        with contextlib.suppress(RecordError):
-            read_step(folder, step)
-            frames.append(step)
-    assert frames == expected
+def metrics_entry(step: int, **values) -> dict:
+    """Return the metrics of a step: some numbers, and one missing value."""
+    return {"step": step, "reward/mean": step / 100, "loss": -0.0123, "sync/moved": None, **values}
+
+
+def test_resumed_file_is_cut_and_continued(tmp_path):
+    """Later lines and a torn last line are cut off; the bytes before them do not change."""
+    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == []
+    path.write_text("old\n")
+    lines = JsonLines(path)  # without a number of bytes the file is replaced
+    lines.write(metrics_entry(1))
+    position = lines.position()
+    assert path.read_bytes() == json.dumps(metrics_entry(1)).encode() + b"\n"
+    lines.write(metrics_entry(2))
+    lines.close()
+    with path.open("a") as file:
+        file.write('{"step": 3, "rew')
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
+    lines = JsonLines(path, keep_bytes=position)
+    assert lines.position() == position == path.stat().st_size
+    lines.write(metrics_entry(2, loss=7.0))
+    lines.close()
+    assert read_metrics(path) == [metrics_entry(1), metrics_entry(2, loss=7.0)]
+
+
+def test_file_shorter_than_its_checkpoint_is_refused(tmp_path):
+    """Continuing would leave a gap; the file is not changed."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"jsonl: 3 bytes, but the checkpoint was saved when it had 10"):
+        JsonLines(path, keep_bytes=10)
+    assert path.read_text() == "{}\n"
+
+
+def test_every_metric_is_documented(short_run):
+    """docs/metrics.md has each one exactly once, by name or pattern."""
+    document, _ = trained(short_run(**{"loss.kl_coefficient": 0.1}))
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| `(.+?)` \| .+ \|$", text, re.MULTILINE)
+    assert len(set(explained)) == len(explained)
+    patterns = [re.compile(re.sub("<.+>", ".+", name)) for name in explained]
+    names = {name for line in read_metrics(Path(document["metrics"])) for name in line}
+    assert [name for name in names if not any(pattern.fullmatch(name) for pattern in patterns)] == []
 
 
 @pytest.mark.slow
@@ -35,3 +72,16 @@ def test_no_temporary_files_are_left(short_run, tmp_path, monkeypatch, mode):
     monkeypatch.setattr(tempfile, "tempdir", None)
     trained(short_run(mode, **{"train.steps": 2}))
     assert list(temporary.iterdir()) == []
+
+
+def test_progress_is_printed_every_twentieth_step():
+    """The first, every twentieth and the last step are printed; a slow run prints every step."""
+    now, stream = [0.0], io.StringIO()
+    progress = StepProgress(100, stream, clock=lambda: now[0])
+    rest = {"entropy": 1.5, "staleness/max": 1, "time/step_s": 2.0}
+    for step in (*range(1, 13), 100):
+        now[0] += 60 if step == 8 else 0.1
+        progress(metrics_entry(step, **rest))
+    lines = stream.getvalue().splitlines()
+    assert [int(line.split()[1].partition("/")[0]) for line in lines] == [1, 5, 8, 10, 100]
+    assert lines[1] == "step 5/100  reward 0.050  loss -0.0123  entropy 1.50  staleness 1  2.00 s"

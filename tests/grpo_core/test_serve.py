@@ -11,14 +11,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import safetensors.torch
 import torch
 
-from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.engine import EngineTimeoutError
 from grpo_core.rollout.remote_engines import RemoteEngine
@@ -26,7 +24,7 @@ from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.wire import CHECKSUM, checksum
 from grpo_core.tasks.model import load_model, make_tiny
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.conftest import engine_config
+from tests.grpo_core.conftest import engine_config, own_server, trained
 
 TOKEN = "correct horse"
 JSON = {"Content-Type": "application/json"}
@@ -248,9 +246,8 @@ def test_repeated_upload_is_idempotent(server, model_dir):
 def test_chunked_body_is_refused(server):
     """The size of a chunked body is known only after reading it, so it is refused with status 411."""
     body = generate_body()
-    head = (
-        f"POST /generate HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
-    )
+    host = f"Host: {server.host}:{server.port}"
+    head = f"POST /generate HTTP/1.1\r\n{host}\r\nAuthorization: Bearer {TOKEN}\r\n"
     chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     with socket.create_connection((server.host, server.port), timeout=500) as connection:
         connection.sendall(head.encode() + chunked)
@@ -287,8 +284,8 @@ def test_run_uses_an_external_server(server, model_dir, short_run, monkeypatch):
     """A run uses host, port and token; the server outlives it and keeps the last published version."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", TOKEN)
     settings = {"rollout.port": server.port, "model.path": model_dir, "train.steps": 2}
-    document = run.train(short_run("server", **settings), lambda entry: None)
-    assert (document["outcome"], document["syncs_proven"]) == ("ok", 2), document["error"]
+    document, _ = trained(short_run("server", **settings))
+    assert document["syncs_proven"] == 2
     assert document["engine"] == "remote transformers"
     assert call(server, "GET", "/info")[1]["policy_version"] == 1
 
@@ -303,21 +300,17 @@ def accepts(server) -> bool:
 def test_second_ctrl_c_ends_a_call_without_a_traceback(forked_servers, model_dir, capfd):
     """The client of a half-sent call gets status 503; before, the server printed one line of JSON with its address."""
     capfd.readouterr()
-    command = ["grpo_core", "serve", "--allow-unauthenticated", "--model.path", str(model_dir)]
-    process = forked_servers.start_server(command, threads=1)
-    server = SimpleNamespace(**json.loads(process.stdout.readline()))
-    assert server.pid == process.pid
-    with socket.create_connection((server.host, server.port), timeout=500) as connection:
-        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\na")
-        assert call(server, "GET", "/health", token=None)[0] == 200  # the server has read the line above
-        process.send_signal(signal.SIGINT)
-        while accepts(server):
-            pass
-        process.send_signal(signal.SIGINT)
-        assert connection.makefile("rb").readline().split()[1] == b"503"
-    assert process.wait(timeout=500) == 0
-    process.stdin.close()
-    process.stdout.close()
+    with own_server(forked_servers, model_dir) as (process, server):
+        assert server.pid == process.pid
+        with socket.create_connection((server.host, server.port), timeout=500) as connection:
+            connection.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\na")
+            assert call(server, "GET", "/health", token=None)[0] == 200  # the server has read the line above
+            process.send_signal(signal.SIGINT)
+            while accepts(server):
+                pass
+            process.send_signal(signal.SIGINT)
+            assert connection.makefile("rb").readline().split()[1] == b"503"
+        assert process.wait(timeout=500) == 0
     assert capfd.readouterr().err == ""
 
 
@@ -326,13 +319,10 @@ def test_sigterm_ends_a_running_call(forked_servers, tmp_path, capfd):
     """After SIGTERM a running call ends within seconds; the client gets status 503, and stderr is empty."""
     make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
     capfd.readouterr()
-    options = ["--model.path", str(tmp_path), "--model.max_length", "200100", "--rollout.timeout_s", "600"]
-    process = forked_servers.start_server(
-        ["grpo_core", "serve", "--allow-unauthenticated", *options], threads=1
-    )
-    server = SimpleNamespace(**json.loads(process.stdout.readline()))
+    options = ("--model.max_length=200100", "--rollout.timeout_s=600")
     body = generate_body(params={"max_tokens": 200_000, "temperature": 1.0, "stop_ids": []})
-    with ThreadPoolExecutor(1) as pool:
+    server_process = own_server(forked_servers, tmp_path, *options)
+    with server_process as (process, server), ThreadPoolExecutor(1) as pool:
         running = pool.submit(call, server, "POST", "/generate", body, None, **JSON)
         while not call(server, "GET", "/info", token=None)[1]["calls"]:
             assert not running.done()
@@ -340,6 +330,4 @@ def test_sigterm_ends_a_running_call(forked_servers, tmp_path, capfd):
         assert process.wait(timeout=500) == 0
         status, answer = running.result(timeout=500)
     assert (status, answer["detail"]) == (503, "the server is stopping")
-    process.stdin.close()
-    process.stdout.close()
     assert capfd.readouterr().err == ""

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from grpo_core.rollout.server.access import UVICORN_OPTIONS, AccessControl, HttpConnection, Limits
 from grpo_core.rollout.server.app import GenerateBody, create_app
 from grpo_core.rollout.server.process import end_child
+from tests.grpo_core.conftest import own_server
 
 TOKEN = "of the test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -30,12 +31,9 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 @pytest.fixture(scope="module")
 def server(forked_servers, model_dir):
     """Yield a server without a token, which is protected only by its rules against web pages."""
-    flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
-    process = forked_servers.start_server(["grpo_core", "serve", *flags], threads=1)
-    where = json.loads(process.stdout.readline())
-    yield SimpleNamespace(**where)
-    end_child(process, grace_s=500)
-    process.stdout.close()
+    with own_server(forked_servers, model_dir, "--exit-with-stdin") as (process, address):
+        yield address
+        end_child(process, grace_s=500)
 
 
 def status(server, method, path, headers=(), body=b""):
@@ -110,18 +108,15 @@ def test_forwarding_headers_do_not_make_a_local_caller_remote(server):
         response = connection.getresponse()
         answer = json.loads(response.read())
     assert response.status == 422
-    assert (
-        "weight sync by shared memory" in answer["detail"]
-    )  # and not: a client on this machine, not at 10.9.9.9
+    # And not: a client on this machine, not at 10.9.9.9.
+    assert "weight sync by shared memory" in answer["detail"]
 
 
 def test_websocket_is_refused(server):
     """A WebSocket would bypass the token check."""
     headers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")]
-    assert (
-        status(server, "GET", "/weights", [*headers, ("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")])
-        == 405
-    )
+    headers.append(("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="))
+    assert status(server, "GET", "/weights", headers) == 405
 
 
 def access_control(token=TOKEN, host="127.0.0.1", app=None):

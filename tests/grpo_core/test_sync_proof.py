@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from grpo_core.learn.policy import Policy
 from grpo_core.publish import Publisher, SyncError
 from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.rollout.weights.digest import fingerprint_of
-from grpo_core.settings import load
 from tests.gpu.devices import DEVICES
+from tests.grpo_core.conftest import make_policy
 
 
 class LostUpdate(TransformersEngine):
@@ -34,11 +33,8 @@ class HalfUpdate(TransformersEngine):
 
     def update_weights(self, tensors, version):
         """Load all parameters but one."""
-        stored = dict(self._model.named_parameters())
-        super().update_weights(
-            {name: stored[name] if name == "model.norm.weight" else value for name, value in tensors}.items(),
-            version,
-        )
+        norm = dict(self._model.named_parameters())["model.norm.weight"]
+        super().update_weights({**dict(tensors), "model.norm.weight": norm}.items(), version)
 
 
 class OldVersion(TransformersEngine):
@@ -51,7 +47,7 @@ class OldVersion(TransformersEngine):
 
 def publisher(kind, model_dir, device="cpu"):
     """Return the trainer's side and an engine, with version 0 published."""
-    policy = Policy(str(model_dir), load(None, [f"--train.device={device}"]))
+    policy = make_policy(model_dir, **{"train.device": device})
     engine = kind(model_dir, max_model_len=64, device=device)
     sync = Publisher(policy, engine, (0, 1, 2, 10), tolerance=1e-3)
     sync.publish(0)

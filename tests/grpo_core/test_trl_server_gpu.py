@@ -1,4 +1,4 @@
-"""`trl vllm-serve` is tested with its own weight sync by NCCL, which needs two GPUs."""
+"""`trl vllm-serve` on two GPUs: weights from TRL's client by NCCL, and from our client by files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ from tests.servers import (
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.skipif(
-        torch.cuda.device_count() < 2, reason="NCCL wants a GPU for each side: two are needed"
-    ),
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs, one for each side"),
 ]
 TOLERANCE = 1e-3  # of a log-prob in float32, by another card's kernels
 
@@ -66,8 +64,8 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
     client.close_communicator()
 
 
-def test_trl_server_implements_the_engine_interface(server, tmp_path):
-    """The model files of TRL's server are read like those of `vllm serve`."""
+def test_file_updates_from_our_client(server, tmp_path):
+    """Log-probs after each update by files are those of the weights that were sent."""
     port, model_dir = server
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path)
     with closing(engine):

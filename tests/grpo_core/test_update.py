@@ -1,18 +1,19 @@
-"""An optimizer step has one normaliser for its batch, proximal log-probs and a schedule, and is not made on NaN."""
+"""An optimizer step has one normaliser for its batch, fixed proximal log-probs and a schedule, and is not made on NaN.
+
+Mini-batches update in sequence, and a resumed run continues both.
+"""
 
 import math
 
 import pytest
 import torch
 
-from grpo_core import run
+from grpo_core.config import Config
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import NotFiniteError, Updater
 from grpo_core.machine.world import World
-from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import interrupted_and_resumed, make_config, make_policy, trained
 
 
 def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
@@ -27,9 +28,8 @@ def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
 
 def updated(model_dir, **settings):
     """Return the last gradient and the metrics of one batch under these settings."""
-    config = load(None, [f"--{key}={value}" for key, value in settings.items()])
-    policy = Policy(str(model_dir), config, World())
-    metrics = Updater(policy, config, World()).update(batch())
+    policy = make_policy(model_dir, **settings)
+    metrics = Updater(policy, make_config(settings), World()).update(batch())
     return torch.cat([parameter.grad.reshape(-1) for _, parameter in policy.trained()]), metrics
 
 
@@ -53,19 +53,17 @@ def test_ratio_is_exactly_one_at_the_first_update(model_dir):
     """Proximal log-probs come from the parameters before the step, for all iterations."""
     _, first = updated(model_dir, **{"train.micro_batch": 2})
     assert (first["ratio/mean"], first["clip_ratio"], first["kl"]) == (1.0, 0.0, 0.0)
-    _, second = updated(
-        model_dir, **{"train.iterations": 2, "train.warmup_updates": 0, "train.learning_rate": 0.01}
-    )
+    settings = {"train.iterations": 2, "train.warmup_updates": 0, "train.learning_rate": 0.01}
+    _, second = updated(model_dir, **settings)
     assert second["ratio/mean"] != 1.0
     assert second["clip_ratio"] > 0
 
 
 def test_non_finite_loss_makes_no_step(model_dir):
     """The parameters and the version stay as they were."""
-    config = load(None, [])
-    policy = Policy(str(model_dir), config, World())
+    policy = make_policy(model_dir)
     before = policy.fingerprint()
-    updater = Updater(policy, config, World())
+    updater = Updater(policy, Config(), World())
     with pytest.raises(NotFiniteError, match=r"update 1: loss nan.*the update was not made"):
         updater.update(batch(advantages=(1.0, math.nan, 0.0)))
     assert updater.updates == 0
@@ -116,13 +114,6 @@ def test_resumed_run_with_mini_batches_and_schedule_is_identical(short_run):
     """The resumed run is bit-identical, also with non-default Adam betas."""
     settings = {"train.mini_batches": 2, "train.scheduler": "cosine", "train.beta2": 0.99}
     settings |= {"train.warmup_updates": 1, "train.steps": 3}
-
-    def stop(entry: dict) -> None:
-        if entry["step"] == 2:
-            raise KeyboardInterrupt
-
     uninterrupted, _ = trained(short_run(**settings))
-    config = short_run(**{"output.name": "parts", **settings})
-    assert run.train(config, stop)["outcome"] == "interrupted"
-    document = run.train(config, lambda _: None, resume=True)
+    document = interrupted_and_resumed(short_run(**{"output.name": "parts", **settings}))
     assert (document["steps"], document["parameters"]) == (3, uninterrupted["parameters"])

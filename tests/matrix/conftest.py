@@ -1,6 +1,7 @@
 """Build toy projects for the matrix tests: tiny real wheels in a package index on loopback, and tiny cell programs.
 
-`use_index` replaces the API index that is shipped with the project.
+`kit` is this module, for tests that need its functions. `use_index` replaces the API index that is shipped with the
+project.
 """
 
 from __future__ import annotations
@@ -226,11 +227,8 @@ class ToyProject:
 
     def command(self, *arguments: str, store: Path | None = None) -> list[str]:
         """Return the command line that runs the matrix."""
-        places = {
-            "file": self.folder / "matrix.toml",
-            "store": store or self.store,
-            "programs": self.folder / "programs",
-        }
+        places = {"file": self.folder / "matrix.toml", "store": store or self.store}
+        places["programs"] = self.folder / "programs"
         shared = [word for name, path in places.items() for word in (f"--{name}", str(path))]
         return [sys.executable, "-m", "diagnostics.matrix", arguments[0], *shared, *arguments[1:]]
 

@@ -1,4 +1,7 @@
-"""The contract layer finds missing, guarded and undecidable uses of the engine's API in synthetic packages."""
+"""The contract layer finds missing, optional, guarded and undecided uses of the engine's API in synthetic packages.
+
+The uses are names, arguments, attributes, patched paths, HTTP routes and launch options.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +50,8 @@ def classify_uses(trainer, **rest):
     """Compare a trainer with the engine; return its missing, its guarded and its undecided uses as texts."""
     result = compare_with_engine(trainer, **rest)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
-    return (
-        texts(result.missing),
-        texts(result.guarded),
-        [f"{it.subject}: {it.why}" for it in result.undecided],
-    )
+    undecided = [f"{it.subject}: {it.why}" for it in result.undecided]
+    return texts(result.missing), texts(result.guarded), undecided
 
 
 MISSING_NAME = "from vllm import Nothing"
@@ -241,16 +241,16 @@ def test_client_routes_must_exist_in_the_server():
     serving = {"vllm/entrypoints/serve/health.py": '@router.get("/health")\ndef health(): ...'}
     client = {"file": "trl/generation/vllm_client.py", "engine": ENGINE | serving}
     assert classify_uses(CLIENT, **client)[0] == ["/start_weight_update"]
-    odd = {"vllm/entrypoints/odd.py": 'app.add_api_route("/start_weight_update", f)'}
-    assert classify_uses(CLIENT, **client | {"engine": ENGINE | serving | odd})[0] == []
+    added = {"vllm/entrypoints/update.py": 'app.add_api_route("/start_weight_update", f)'}
+    assert classify_uses(CLIENT, **client | {"engine": ENGINE | serving | added})[0] == []
     server_script = {"trl/scripts/vllm_serve.py": '@app.post("/start_weight_update")\ndef f(): ...'}
     assert classify_uses(CLIENT, **client, more=server_script)[0] == ["/health"]
 
 
 def test_launch_options_must_be_known_to_the_server():
     """A launch option must be a field of EngineArgs, its `--no-` switch, or an option of the server's parser."""
-    trainer = 'command += ["--weight-transfer-config", "x", "--dtype", "auto", "--no-max-model-len", "--odd"]'
-    serving = {"vllm/entrypoints/openai/cli_args.py": 'parser.add_argument("--odd")'}
+    trainer = 'command += ["--weight-transfer-config", "x", "--dtype", "auto", "--no-max-model-len", "--own"]'
+    serving = {"vllm/entrypoints/openai/cli_args.py": 'parser.add_argument("--own")'}
     where = {"file": "trl/scripts/vllm_serve.py", "engine": ENGINE | serving}
     assert classify_uses(trainer, **where)[0] == ["--weight-transfer-config"]
 

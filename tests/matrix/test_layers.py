@@ -1,4 +1,7 @@
-"""Layers turn what programs in cells print, or how they end, into answers; cells inherit no user settings."""
+"""Layers turn what programs in cells print, or how they end, into answers; cells inherit no user settings.
+
+Layers come after those they need, and the contract of other trainers comes from the API index.
+"""
 
 from __future__ import annotations
 

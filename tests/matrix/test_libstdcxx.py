@@ -35,18 +35,8 @@ def test_library_that_needs_the_symbol_loads(tmp_path):
         "void _ZSt21ios_base_library_initv(void); void *_Znwm(unsigned long); void _ZdlPv(void *);"
         "int works(void) { _ZSt21ios_base_library_initv(); void *p = _Znwm(8); _ZdlPv(p); return p != 0; }"
     )
-    link = [
-        "cc",
-        "-shared",
-        "-fPIC",
-        "-nostdlib",
-        "-o",
-        "wheel.so",
-        "wheel.c",
-        "-Wl,--no-as-needed",
-        stand_in,
-    ]
-    subprocess.run([*link, library], cwd=tmp_path, check=True, timeout=500)
+    link = ["cc", "-shared", "-fPIC", "-nostdlib", "-o", "wheel.so", "wheel.c", "-Wl,--no-as-needed"]
+    subprocess.run([*link, stand_in, library], cwd=tmp_path, check=True, timeout=500)
     start = libstdcxx._START.format(path=str(stand_in))
     program = f"{start}\nprint(ctypes.CDLL({str(tmp_path / 'wheel.so')!r}).works())"
     done = run_python("-c", program)

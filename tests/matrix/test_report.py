@@ -44,15 +44,8 @@ def grid(tmp_path, kit):
         add("1.0", layer, Outcome.PASS)
     add("1.0", "scheduler", Outcome.FAIL, "SCH001 at a.py:1", codes=("SCH001",))
     add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")
-    add(
-        "2.0",
-        "install",
-        Outcome.FAIL,
-        HOSTILE,
-        details=(HOSTILE,),
-        excerpt=HOSTILE,
-        ran_with=((HOSTILE, HOSTILE),),
-    )
+    hostile = {"details": (HOSTILE,), "excerpt": HOSTILE, "ran_with": ((HOSTILE, HOSTILE),)}
+    add("2.0", "install", Outcome.FAIL, HOSTILE, **hostile)
     return ResultsGrid(questions, events)
 
 

@@ -67,9 +67,8 @@ def test_trl_exception_is_recorded(monkeypatch, capsys):
 def test_agreement_needs_logprobs_within_the_tolerance(monkeypatch):
     """Log-probs beyond the tolerance, NaN, and missing samples fail."""
     for engine, outcome in (([-1.0, -2.0], "ok"), ([-1.0, -2.1], "failed"), ([-1.0, math.nan], "failed")):
-        monkeypatch.setattr(
-            logprob_agreement, "_sample_and_score", lambda engine=engine: (engine, [-1.0, -2.0])
-        )
+        scores = (engine, [-1.0, -2.0])
+        monkeypatch.setattr(logprob_agreement, "_sample_and_score", lambda scores=scores: scores)
         assert logprob_agreement.observe()["outcome"] == outcome
     monkeypatch.setattr(logprob_agreement, "_sample_and_score", lambda: ([], []))
     assert logprob_agreement.observe()["outcome"] == "failed"
@@ -185,9 +184,7 @@ def test_parser_has_to_accept_one_and_refuse_the_other(tmp_path, parsed, train, 
     (cli / "train_ppo_ray.py").write_text(OPENRLHF_MAIN.replace("PARSED", parsed).replace("TRAIN", train))
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = run_python("-m", "repro.cell_programs.trainer_config", "openrlhf", "--json", env=environment)
-    code, accepted, refused, error = expected
+    *counts, error = expected
     document = json.loads(done.stdout)
-    assert (done.returncode, document["accepted"], document["refused"]) == (code, accepted, refused), (
-        done.stderr
-    )
+    assert [done.returncode, document["accepted"], document["refused"]] == counts, done.stderr
     assert str(document["error"]).startswith(str(error))

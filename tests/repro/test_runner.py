@@ -99,10 +99,10 @@ def test_interrupted_run_leaves_no_process(toys, fifo, number):
     """
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        with fifo.open() as policy:
-            assert policy.readline() == "hanging\n"
+        with fifo.open() as reader:
+            assert reader.readline() == "hanging\n"
             process.send_signal(number)
-            assert policy.read() == ""
+            assert reader.read() == ""
         output, errors = process.communicate(timeout=500)
     assert output == ""
     if number == signal.SIGINT:
@@ -119,12 +119,12 @@ def test_process_in_another_session_is_ended(toys, fifo, monkeypatch, interrupte
     monkeypatch.setenv("TOY_RETURNS", "" if interrupted else "1")
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "escape", "--mitigation", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        with fifo.open() as policy:
-            folder = Path(policy.readline().strip())
+        with fifo.open() as reader:
+            folder = Path(reader.readline().strip())
             if interrupted:
                 assert folder.is_dir()
                 process.send_signal(signal.SIGINT)
-            assert policy.read() == ""
+            assert reader.read() == ""
         process.communicate(timeout=500)
     assert process.returncode == (130 if interrupted else 3)
     assert not folder.exists()
@@ -133,11 +133,11 @@ def test_process_in_another_session_is_ended(toys, fifo, monkeypatch, interrupte
 def test_timeout_ends_the_process_group(toys, fifo):
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
     for limit_s in ("2", "20", "200"):  # on busy cores a short limit may end the attempt before it hangs
-        with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as policy:
+        with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as reader:
             done = subprocess.run([*command, "--timeout", limit_s], capture_output=True, check=False)
             assert done.returncode == 3
-            os.set_blocking(policy.fileno(), True)
-            if policy.read() == "hanging\n":
+            os.set_blocking(reader.fileno(), True)
+            if reader.read() == "hanging\n":
                 return
     pytest.fail("it never hung")
 

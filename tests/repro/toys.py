@@ -18,23 +18,22 @@ def hang(_mitigation):
     """Wait forever; with TOY_FIFO, first start a child process that also waits forever."""
     fifo = os.environ.get("TOY_FIFO")
     if fifo:
-        policy = os.open(fifo, os.O_WRONLY)
+        writer = os.open(fifo, os.O_WRONLY)
         program = "import threading; threading.Event().wait()"
-        subprocess.Popen([sys.executable, "-S", "-c", program], pass_fds=[policy])
-        os.write(policy, b"hanging\n")
+        subprocess.Popen([sys.executable, "-S", "-c", program], pass_fds=[writer])
+        os.write(writer, b"hanging\n")
     with contextlib.suppress(ZeroDivisionError):
         threading.Event().wait()
 
 
 def escape(_mitigation):
     """Leave a process in another session, so that killing the attempt's process group does not end it."""
-    policy = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
+    writer = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
     program = "import os, threading; os.setsid(); print('out', flush=True); threading.Event().wait()"
-    with subprocess.Popen(
-        [sys.executable, "-S", "-c", program], pass_fds=[policy], stdout=subprocess.PIPE
-    ) as process:
+    command = [sys.executable, "-S", "-c", program]
+    with subprocess.Popen(command, pass_fds=[writer], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
-        os.write(policy, f"{os.environ['TMPDIR']}\n".encode())
+        os.write(writer, f"{os.environ['TMPDIR']}\n".encode())
         if os.environ.get("TOY_RETURNS"):
             os._exit(5)
 

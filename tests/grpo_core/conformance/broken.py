@@ -174,10 +174,11 @@ class SwapsCompletions(Broken):
     caught_by = ("test_completions_match_their_requests_in_order",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        entry, two, *rest = [*self._inner.generate(requests, params), None, None][: max(2, len(requests))]
-        if two is None:
-            return [] if entry is None else [entry]
-        return [replace(two, request_id=entry.request_id), replace(entry, request_id=two.request_id), *rest]
+        completions = self._inner.generate(requests, params)
+        if len(completions) < 2:
+            return completions
+        one, two, *rest = completions
+        return [replace(two, request_id=one.request_id), replace(one, request_id=two.request_id), *rest]
 
 
 class CompletionOrder(Broken):
@@ -199,10 +200,7 @@ class DropsRequests(Broken):
 
 
 class Reseeded(Broken):
-    """Base class of engines that change the seed of each request."""
-
-    def seed(self, place: int, requests: list[Request]) -> int:
-        raise NotImplementedError
+    """Base class of engines that change the seed of each request; a subclass has `seed(place, requests)`."""
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         batch = [replace(entry, seed=self.seed(place, requests)) for place, entry in enumerate(requests)]
@@ -213,36 +211,28 @@ class SeedDependsOnBatchSize(Reseeded):
     """An engine whose samples depend on the number of requests in the batch."""
 
     caught_by = ("test_sample_depends_only_on_the_seed",)
-
-    def seed(self, place: int, requests: list[Request]) -> int:
-        return requests[place].seed + len(requests)
+    seed = staticmethod(lambda place, requests: requests[place].seed + len(requests))
 
 
 class SeedDependsOnPosition(Reseeded):
     """An engine whose samples depend on a request's position in the batch."""
 
     caught_by = ("test_sample_depends_only_on_the_seed",)
-
-    def seed(self, place: int, requests: list[Request]) -> int:
-        return requests[0].seed + place
+    seed = staticmethod(lambda place, requests: requests[0].seed + place)
 
 
 class SameSeedForAll(Reseeded):
     """An engine that samples all requests with the same seed."""
 
     caught_by = ("test_different_seeds_give_different_samples",)
-
-    def seed(self, place: int, requests: list[Request]) -> int:
-        return 0
+    seed = staticmethod(lambda place, requests: 0)
 
 
 class TruncatesSeeds(Reseeded):
-    """An engine that uses only some bits of a seed."""
+    """An engine that uses the lowest 31 bits of a seed."""
 
     caught_by = ("test_different_seeds_give_different_samples",)
-
-    def seed(self, place: int, requests: list[Request]) -> int:
-        return requests[place].seed % 2**31
+    seed = staticmethod(lambda place, requests: requests[place].seed % 2**31)
 
 
 class DropsStopId(Broken):
@@ -277,9 +267,8 @@ class RoundTripsText(Broken):
         return tuple(token - 13 if 13 <= token < 26 else token for token in prompt)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        return self._inner.generate(
-            [replace(entry, prompt_ids=self.ids(entry.prompt_ids)) for entry in requests], params
-        )
+        batch = [replace(entry, prompt_ids=self.ids(entry.prompt_ids)) for entry in requests]
+        return self._inner.generate(batch, params)
 
 
 class TruncatesPrompts(RoundTripsText):

@@ -1,4 +1,4 @@
-"""Provide the inputs of the conformance suite: a model folder, an engine on it, and log-probs of transformers.
+"""Provide the inputs of the conformance suite: a model folder, an engine started on it, and log-probs of transformers.
 
 Besides grpo_core, it imports only torch, transformers and pytest. As a program it writes the model folder for
 a server: `python -m tests.grpo_core.conformance.cases FOLDER`.
@@ -23,7 +23,7 @@ import torch
 from grpo_core.config import Config, ModelConfig, RolloutConfig
 from grpo_core.rollout.engine_factory import build_engine
 from grpo_core.tasks.model import load_model, make_tiny
-from tests.grpo_core.conformance.fake import FakeEngine
+from tests.grpo_core.conformance.fake_engine import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -63,10 +63,8 @@ def failure_message(report: pytest.TestReport) -> str:
 def running_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """Yield the case of one engine for all tests."""
     torch.set_num_threads(1)
-    folder = request.config.getoption("--model-dir")
-    case = make_case(
-        request.config.getoption("--engine"), tmp_path_factory.mktemp("models"), folder and Path(folder)
-    )
+    engine, folder = map(request.config.getoption, ("--engine", "--model-dir"))
+    case = make_case(engine, tmp_path_factory.mktemp("models"), folder and Path(folder))
     yield case
     case.close()
 

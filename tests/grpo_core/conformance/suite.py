@@ -30,15 +30,8 @@ PLAIN = SamplingParams(max_tokens=12)
 _RANDOM = random.Random(0)
 LONG = tuple(_RANDOM.randrange(26) for _ in range(280))
 # Short and long prompts, with and without a common prefix; two long ones share more than a block of 128 tokens.
-PROMPTS = [
-    (0, 1, 2, 10),
-    (3, 10),
-    (4, 5, 6, 7, 8, 10),
-    LONG[:150],
-    (9, 9, 9, 10),
-    (*LONG[:140], 5, 6, 7),
-    LONG,
-]
+PROMPTS = [(0, 1, 2, 10), (3, 10), (4, 5, 6, 7, 8, 10), LONG[:150]]
+PROMPTS += [(9, 9, 9, 10), (*LONG[:140], 5, 6, 7), LONG]
 
 
 def make_requests(count: int, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> list[Request]:
@@ -138,14 +131,8 @@ def test_token_ids_are_not_retokenized(engine_case):
     """Capitals and special ids survive in prompts and completions; a tokenizer would lose them."""
     engine_case.ready()
     capitals = tuple(range(13, 26))
-    prompts = [
-        tuple(range(engine_case.vocab)),
-        (END, PAD, SEPARATOR),
-        capitals,
-        (END,),
-        (13, 0, 13, 0),
-        (PAD,) * 9,
-    ]
+    prompts = [tuple(range(engine_case.vocab)), (END, PAD, SEPARATOR), capitals]
+    prompts += [(END,), (13, 0, 13, 0), (PAD,) * 9]
     batch, params = make_requests(30, prompts), SamplingParams(max_tokens=24)
     completions = sample_checked(engine_case, batch, params)
     assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
@@ -308,10 +295,9 @@ def test_invalid_update_changes_nothing(engine_case, fault):
         tensors["lm_head.weight"] = torch.zeros(2, 2)
     elif fault == "kind":
         tensors["lm_head.weight"] = tensors["lm_head.weight"].int()
-    source = torn() if fault == "torn" else tensors.items()
-    expected, message = (
-        ((EngineError, OSError), "the source failed") if fault == "torn" else (EngineError, "extra|lm_head")
-    )
+    source, expected, message = tensors.items(), EngineError, "extra|lm_head"
+    if fault == "torn":
+        source, expected, message = torn(), (EngineError, OSError), "the source failed"
     with pytest.raises(expected, match=message):
         engine.update_weights(source, engine_case.version + 1)
     assert (engine.policy_version, engine.fingerprint()) == (engine_case.version, stored)
@@ -337,23 +323,23 @@ def test_longest_possible_prompt_is_served(engine_case):
 
 
 # Request, parameters, and a word of the error. A server may name the field before any engine sees the request.
-IMPOSSIBLE = {
-    "too long": (Request("odd", (0,) * 315, 0), PLAIN, "request odd"),
-    "empty": (Request("odd", (), 0), PLAIN, "request odd|prompt_ids"),
-    "outside of the vocabulary": (Request("odd", (0, 29), 0), PLAIN, "request odd"),
-    "negative id": (Request("odd", (0, -1), 0), PLAIN, "request odd|prompt_ids"),
+INVALID = {
+    "too long": (Request("bad", (0,) * 315, 0), PLAIN, "request bad"),
+    "empty": (Request("bad", (), 0), PLAIN, "request bad|prompt_ids"),
+    "outside of the vocabulary": (Request("bad", (0, 29), 0), PLAIN, "request bad"),
+    "negative id": (Request("bad", (0, -1), 0), PLAIN, "request bad|prompt_ids"),
     "named twice": (Request("r0", (0, 1), 0), PLAIN, "r0"),
-    "no tokens": (Request("odd", (0,), 0), SamplingParams(max_tokens=0), "request|max_tokens"),
-    "temperature 0": (Request("odd", (0,), 0), SamplingParams(2, temperature=0.0), "temperature"),
-    "temperature nan": (Request("odd", (0,), 0), SamplingParams(2, temperature=math.nan), "temperature"),
+    "no tokens": (Request("bad", (0,), 0), SamplingParams(max_tokens=0), "request|max_tokens"),
+    "temperature 0": (Request("bad", (0,), 0), SamplingParams(2, temperature=0.0), "temperature"),
+    "temperature nan": (Request("bad", (0,), 0), SamplingParams(2, temperature=math.nan), "temperature"),
 }
 
 
-@pytest.mark.parametrize("fault", IMPOSSIBLE)
+@pytest.mark.parametrize("fault", INVALID)
 def test_invalid_request_is_refused_and_engine_continues(engine_case, fault):
     """The error names the engine, the request and the invalid value."""
     engine = engine_case.ready()
-    request, params, message = IMPOSSIBLE[fault]
+    request, params, message = INVALID[fault]
     with pytest.raises(EngineError) as caught:
         engine.generate([*make_requests(2), request], params)
     assert engine.name.split()[0] in str(caught.value)

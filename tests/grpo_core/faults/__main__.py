@@ -39,9 +39,9 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.settings import load
 from grpo_core.tasks import model
-from tests.grpo_core.faults import checks
+from tests.grpo_core.faults import run_checks
 from tests.grpo_core.faults.killable_servers import Servers
-from tests.grpo_core.faults.kinds import KINDS, TIMEOUT_S, Draw, Kind
+from tests.grpo_core.faults.kinds import KINDS, TIMEOUT_S, CaseRandom, Kind
 from tests.grpo_core.faults.proxy import Proxy
 
 STEPS = 3
@@ -101,7 +101,7 @@ class Bench:
         assert complete["outcome"] == "ok", complete["error"]
         self.counts, self._passed = self.proxy.seen, list(self.proxy.passed)
         self._start = 0
-        self._check_misfits()
+        self._check_sampling_problems()
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
         """Return the command-line arguments of a run on this bench."""
@@ -123,12 +123,11 @@ class Bench:
         """Run one case; `outcome` is `retried`, `named error` or `FAILURE`, with the reasons in `why`."""
         started = os.times()
         self._start = self.servers.log.stat().st_size
-        draw = Draw(case.kind.name, case.phase, case.seed)
+        draw = CaseRandom(case.kind.name, case.phase, case.seed)
         number = 1 if case.kind.lasting else draw.randrange(self.counts[case.phase]) + 1
         self.proxy.passed[:] = self._passed
-        self.proxy.arm(
-            lambda link: case.kind.do(link, self, draw), case.phase, number, lasting=case.kind.lasting
-        )
+        inject = lambda link: case.kind.do(link, self, draw)  # noqa: E731
+        self.proxy.arm(inject, case.phase, number, lasting=case.kind.lasting)
         name = case.name.replace("/", "-").replace(" ", "-").replace(",", "")
         settings: dict[str, Any] = {}
         if case.kind.waits:
@@ -140,7 +139,7 @@ class Bench:
             outcome = "named error" if error else "retried"
             reasons = self._problems_after(case, document)
             reasons += self._resumed(name) if error else self._differences(name)
-            reasons += checks.misfits(self.folder / name, self.model_dir, self._log())
+            reasons += run_checks.sampling_problems(self.folder / name, self.model_dir, self._log())
         except Hang:
             reasons = [f"it did not end in {BOUND_S:g} s"]
         except Exception as failure:  # noqa: BLE001 - continue with the next case
@@ -168,13 +167,10 @@ class Bench:
         if not self.proxy.injected:
             reasons.append("the fault was not injected")
         limit = TIMEOUT_S + SLACK_S
-        reasons += [
-            f"a call waited for {stored:.1f} s, not {TIMEOUT_S:g}"
-            for stored in self.proxy.held_s
-            if stored > limit
-        ]
+        waited = [seconds for seconds in self.proxy.held_s if seconds > limit]
+        reasons += [f"a call waited for {seconds:.1f} s, not {TIMEOUT_S:g}" for seconds in waited]
         if error is not None:
-            reasons += checks.missing_parts(error, self.proxy.port)
+            reasons += run_checks.missing_parts(error, self.proxy.port)
         if case.kind.waits and document["outcome"] != "timeout":
             reasons.append(f"its time-out did not end it: {document['outcome']}")
         self._end_fault()
@@ -188,10 +184,10 @@ class Bench:
         self.servers.ensure_running()
 
     def _log(self) -> list[dict[str, Any]]:
-        return checks.read_log(self.servers.log, self._start)
+        return run_checks.read_log(self.servers.log, self._start)
 
     def _differences(self, name: str) -> list[str]:
-        return checks.differences(self.folder / name, self.folder / "whole", STEPS)
+        return run_checks.differences(self.folder / name, self.folder / "whole", STEPS)
 
     def _resumed(self, name: str) -> list[str]:
         """Resume a run that ended with an error, now without faults; return its differences from the reference run."""
@@ -200,26 +196,26 @@ class Bench:
             return [f"it can't be resumed: {document['error']}"]
         return self._differences(name)
 
-    def _check_misfits(self) -> None:
-        """Check that `misfits` accepts the reference run's log, and rejects each altered log."""
+    def _check_sampling_problems(self) -> None:
+        """Check that `sampling_problems` accepts the reference run's log, and rejects each altered log."""
         complete, log = self.folder / "whole", self._log()
-        results = checks.misfits(complete, self.model_dir, log)
+        results = run_checks.sampling_problems(complete, self.model_dir, log)
         assert not results, results[:3]
-        recorded = {key[0] for _, _, key, _ in checks.recorded_completions(complete)}
+        recorded = {key[0] for _, _, key, _ in run_checks.recorded_completions(complete)}
 
-        def altered(change) -> list[str]:
-            second = json.loads(json.dumps(log))
-            for call in second:
+        def problems_after(change) -> list[str]:
+            altered = json.loads(json.dumps(log))
+            for call in altered:
                 if call["answers"][0][0] in recorded:
                     change(call)
-            return checks.misfits(complete, self.model_dir, second)
+            return run_checks.sampling_problems(complete, self.model_dir, altered)
 
         def swap(call) -> None:
-            first_one, second = call["answers"][0], call["answers"][-1]
-            first_one[0], second[0] = second[0], first_one[0]
+            first, last = call["answers"][0], call["answers"][-1]
+            first[0], last[0] = last[0], first[0]
 
-        assert altered(swap)
-        assert altered(lambda call: call.update(weights=dict.fromkeys(call["weights"], "other")))
+        assert problems_after(swap)
+        assert problems_after(lambda call: call.update(weights=dict.fromkeys(call["weights"], "other")))
 
     def close(self) -> None:
         """Stop server and proxy."""
@@ -282,10 +278,8 @@ def main() -> int:
     entries = run_cases(selected, options.workers)
     print("\n".join(map(json.dumps, entries)))
     counts = Counter(entry["outcome"] for entry in entries)
-    print(
-        f"{len(entries)} faults of {len({entry['kind'] for entry in entries})} kinds: {dict(counts)}",
-        file=sys.stderr,
-    )
+    kinds = {entry["kind"] for entry in entries}
+    print(f"{len(entries)} faults of {len(kinds)} kinds: {dict(counts)}", file=sys.stderr)
     return 0 if len(entries) == len(selected) and not counts["FAILURE"] else 1
 
 

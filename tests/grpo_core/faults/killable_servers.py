@@ -211,9 +211,8 @@ class Servers:
         pid = os.fork()
         if not pid:
             self._child(channel, child_in, child_out)
-            serve_run.build_engine = lambda *options: LoggedEngine(
-                build_engine(*options), self.log, self.switch
-            )
+            logged = lambda *options: LoggedEngine(build_engine(*options), self.log, self.switch)  # noqa: E731
+            serve_run.build_engine = logged
             flags = ["--exit-with-stdin", "--allow-unauthenticated"]
             os._exit(cli.main(["serve", *flags, f"--model.path={model_dir}", f"--rollout.port={port}"]))
         os.close(child_in)

@@ -43,15 +43,15 @@ class Bench(Protocol):
     model_dir: str
 
 
-class Draw(random.Random):
-    """A case's random generator, and its number among the cases of its kind and phase."""
+class CaseRandom(random.Random):
+    """A case's random generator, seeded with the case; `index` is its number among those of its kind and phase."""
 
     def __init__(self, kind: str, phase: str, index: int) -> None:
         super().__init__(f"{kind}/{phase}/{index}")
         self.index = index
 
 
-Fault = Callable[[Link, Bench, Draw], None]
+Fault = Callable[[Link, Bench, CaseRandom], None]
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def _flip_answer_bit(link, bench, draw) -> None:
     link.reply(Message(answered.head, _flipped(answered.body, draw)))
 
 
-def _flipped(body: bytes, draw: Draw) -> bytes:
+def _flipped(body: bytes, draw: CaseRandom) -> bytes:
     """Return the body with one random bit flipped."""
     place, changed = draw.randrange(8 * len(body)), bytearray(body)
     changed[place // 8] ^= 1 << place % 8

@@ -248,12 +248,8 @@ class Proxy:
         with self._lock:
             self.seen[phase] += 1
             position = self.seen[phase] - self._number
-            if (
-                self._fault is None
-                or phase != self._phase
-                or position < 0
-                or (position and not self._lasting)
-            ):
+            due = position == 0 or (position > 0 and self._lasting)
+            if self._fault is None or phase != self._phase or not due:
                 return None
             self.injected += 1
             return self._fault

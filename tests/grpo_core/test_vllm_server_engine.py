@@ -64,10 +64,8 @@ class SimulatedVllm:
                 known(call)
 
     def on_openapi_json(self, call) -> None:
-        schema = {"properties": dict.fromkeys(self.fields)}
-        call.answer(
-            {"paths": dict.fromkeys(self.paths), "components": {"schemas": {"CompletionRequest": schema}}}
-        )
+        schemas = {"CompletionRequest": {"properties": dict.fromkeys(self.fields)}}
+        call.answer({"paths": dict.fromkeys(self.paths), "components": {"schemas": schemas}})
 
     def on_v1_models(self, call) -> None:
         call.answer({"data": [{"id": "the-model", "root": self.model_dir, "max_model_len": 64}]})
@@ -156,9 +154,7 @@ def test_request_has_every_sampling_parameter(engine, vllm):
         "use_beam_search": False, "add_special_tokens": False, "skip_special_tokens": False,
     }  # fmt: skip
     for body in vllm.completion_requests:
-        assert {
-            key: value for key, value in body.items() if key not in ("prompt", "seed", "request_id")
-        } == pinned
+        assert pinned == {key: body[key] for key in body.keys() - {"prompt", "seed", "request_id"}}
     assert [c.finish_reason for c in completions] == ["length", "stop", "length", "stop", "length"]
     assert {v for c in completions for v in c.versions} == {-1}
 
@@ -354,10 +350,8 @@ def test_logprobs_mode_is_detected_if_not_reported(vllm, tmp_path, mode):
 def test_unsupported_server_is_refused(vllm, tmp_path):
     """Examples are a release without seeds, and a server of another kind."""
     vllm.fields = ["model", "prompt", "seed"]
-    with (
-        simulated(vllm) as server,
-        pytest.raises(EngineError, match="can't be asked with ignore_eos, logprobs"),
-    ):
+    lacks = pytest.raises(EngineError, match="can't be asked with ignore_eos, logprobs")
+    with simulated(vllm) as server, lacks:
         connect_engine(server, tmp_path)
     with (
         simulated(lambda call: call.answer(text=json.dumps({"hello": 1}).encode())) as server,

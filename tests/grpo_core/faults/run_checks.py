@@ -1,4 +1,8 @@
-"""Check a run with a fault by its files and the server's log, independently of the trainer."""
+"""Check a run with a fault by its files and the server's log, independently of the trainer.
+
+The checks: an error message names server, call and fix; each trained completion was sampled by a server for its prompt
+from the recorded weights; and a run equals the reference run bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ def read_log(path: Path, start: int = 0) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[str]:
+def sampling_problems(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[str]:
     """Return problems of trained completions that no server sampled for this prompt from these weights.
 
     Args:
@@ -52,18 +56,15 @@ def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[st
     weights = functools.cache(lambda version: weight_hashes(folder, model_dir, version))
     for step, version, key, versions in recorded_completions(folder):
         sources, claimed = sampled.get(key), weights(version)
+        problem = ""
         if set(versions) != {version}:
-            problems.append(
-                f"step {step}, request {key[0]}: tokens of {set(versions)} train version {version}"
-            )
+            problem = f"tokens of {set(versions)} train version {version}"
         elif sources is None:
-            problems.append(
-                f"step {step}, request {key[0]}: no server sampled this completion for this prompt"
-            )
+            problem = "no server sampled this completion for this prompt"
         elif not any(claimed.items() <= weights_there.items() for weights_there in sources):
-            problems.append(
-                f"step {step}, request {key[0]}: not sampled from the weights of version {version}"
-            )
+            problem = f"not sampled from the weights of version {version}"
+        if problem:
+            problems.append(f"step {step}, request {key[0]}: {problem}")
     return problems
 
 

@@ -23,6 +23,7 @@ def random_bytes(seed: int, sizes=SIZES) -> dict[str, torch.Tensor]:
     return {n: torch.randint(0, 256, (size,), generator=generator).byte() for n, size in sizes.items()}
 
 
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
 HELD, OLD = random_bytes(0), random_bytes(1)
 DIGESTS = [spot_digest(HELD.items(), version) for version in range(EVERY)]
 
@@ -114,31 +115,24 @@ def test_partly_loaded_update_is_detected(cut, version, front):
 def test_swapped_tensors_are_detected(version, first, second):
     """Two tensors of one shape have each other's names."""
     stored = {f"layers.{i}": torch.full((200, 400), float(i)) for i in range(4)}
-    swapped = {
-        **stored,
-        f"layers.{first}": stored[f"layers.{second}"],
-        f"layers.{second}": stored[f"layers.{first}"],
-    }
+    one, other = f"layers.{first}", f"layers.{second}"
+    swapped = {**stored, one: stored[other], other: stored[one]}
     same = spot_digest(stored.items(), version) == spot_digest(swapped.items(), version)
     assert same == (first == second)
 
 
 def test_digest_depends_on_names_dtypes_shapes_and_version():
     base = torch.arange(12, dtype=torch.int32)
-    variants_others = [("b", base), ("a", base.view(3, 4)), ("a", base.view(torch.float32))]
-    digests = {spot_digest([entry], 1) for entry in [("a", base), *variants_others]} | {
-        spot_digest([("a", base)], 2)
-    }
-    assert len(digests) == 5
+    changed = [("b", base), ("a", base.view(3, 4)), ("a", base.view(torch.float32))]
+    digests = {spot_digest([entry], 1) for entry in [("a", base), *changed]}
+    assert len(digests | {spot_digest([("a", base)], 2)}) == 5
     assert spot_digest([("a", base), ("b", base)], 1) == spot_digest([("b", base), ("a", base)], 1)
 
 
 @bits
 @given(
     shape=st.lists(st.integers(0, 40), min_size=0, max_size=3),
-    kind=st.sampled_from(
-        [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
-    ),
+    kind=st.sampled_from(DTYPES),
     offset=st.integers(0, 9),
     version=versions,
 )

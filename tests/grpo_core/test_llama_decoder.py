@@ -1,4 +1,7 @@
-"""Weight syncs update the decoder's fused weights, which join projections with a common input (q/k/v, gate/up)."""
+"""Weight syncs update the decoder's fused weights, which join projections with a common input (q/k/v, gate/up).
+
+test_prompt_sharing.py compares the decoder's logits with the model's.
+"""
 
 import pytest
 import torch
@@ -25,9 +28,8 @@ PARAMS = SamplingParams(max_tokens=5)
 def other_weights(model):
     """Return other, nonzero weights and biases of the same names."""
     generator = torch.Generator().manual_seed(1)
-    return [
-        (name, torch.randn(value.shape, generator=generator) / 8) for name, value in model.named_parameters()
-    ]
+    shapes = [(name, value.shape) for name, value in model.named_parameters()]
+    return [(name, torch.randn(shape, generator=generator) / 8) for name, shape in shapes]
 
 
 def decode_logits(model, tokens=3):

@@ -1,4 +1,7 @@
-"""Every weight transport delivers all weights or none, also with failures in between."""
+"""Weight transports deliver all weights or none, in one process and to another, also with failures in between.
+
+Shared memory that no sender made is refused.
+"""
 
 from __future__ import annotations
 

@@ -50,11 +50,9 @@ def test_distribution_matches_transformers(changes):
     logits = torch.randn(6, 11, generator=torch.Generator().manual_seed(0)) * 2
     ids = torch.randint(11, (6, 4), generator=torch.Generator().manual_seed(1))
     expected = logits
+    penalty = params.repetition_penalty
     for applies, processor in (
-        (
-            params.repetition_penalty != 1,
-            lambda: peer.RepetitionPenaltyLogitsProcessor(params.repetition_penalty),
-        ),
+        (penalty != 1, lambda: peer.RepetitionPenaltyLogitsProcessor(penalty)),
         (True, lambda: peer.TemperatureLogitsWarper(params.temperature)),
         (params.top_k, lambda: peer.TopKLogitsWarper(params.top_k)),
         (params.top_p < 1, lambda: peer.TopPLogitsWarper(params.top_p)),
@@ -110,7 +108,6 @@ def test_engine_without_truncation_is_refused(short_run, monkeypatch):
     able = TransformersEngine.capabilities
     monkeypatch.setattr(TransformersEngine, "capabilities", able.without(truncation="it is old"))
     config = short_run(**{"sampling.min_p": 0.1})
-    with pytest.raises(
-        ConfigError, match=r"sampling.min_p = 0.1: the transformers engine samples at a temperature"
-    ):
+    message = r"sampling.min_p = 0.1: the transformers engine samples at a temperature"
+    with pytest.raises(ConfigError, match=message):
         run.train(config, lambda _: None)

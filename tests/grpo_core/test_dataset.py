@@ -1,4 +1,7 @@
-"""Prompts of the shipped task or a data set have a stable order, a template and a length limit; bad data is refused."""
+"""Prompts of the shipped task or a data set have a stable order, a template and a length limit; bad data is refused.
+
+Also: the formats of data sets, epochs, splits, and the prompts of evaluations.
+"""
 
 import gzip
 import json
@@ -9,10 +12,10 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from grpo_core.config import Config, ConfigError, ModelConfig
-from grpo_core.settings import load
 from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts, with_steps
 from grpo_core.tasks.model import load_tokenizer
 from tests.case_files import each_case, read_cases
+from tests.grpo_core.conftest import make_config
 
 BAD_DATA = read_cases(__file__, "bad_data.yaml")
 
@@ -86,7 +89,7 @@ def data_settings(path="", *, seed=0, max_length=256, max_tokens=6, eval_path=""
     options = {"model.path": "elsewhere", "model.max_length": max_length, "sampling.max_tokens": max_tokens}
     options |= {"train.seed": seed, "eval.path": eval_path, "eval.prompts": eval_prompts, "data.path": path}
     options |= {f"data.{key}": value for key, value in data.items()}
-    return load(None, [f"--{key}={value}" for key, value in options.items()])
+    return make_config(options)
 
 
 def prompts_of(tmp_path, tokenizer, rows, **options):
@@ -165,9 +168,8 @@ def test_shipped_task_words_are_stable(model_dir):
 def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
     """The evaluation prompts do not depend on the seed; if there are fewer rows than prompts, each is used once."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
-    few = [
-        build_eval_prompts(data_settings(eval_path=path, seed=s, eval_prompts=3), tokenizer) for s in (0, 1)
-    ]
+    seeded = [data_settings(eval_path=path, seed=seed, eval_prompts=3) for seed in (0, 1)]
+    few = [build_eval_prompts(config, tokenizer) for config in seeded]
     assert few[0] == few[1]
     assert texts(few[0]) == [f"<s>{row['prompt']}" for row in TEXTS[:3]]
     assert len(build_eval_prompts(data_settings(eval_path=path), tokenizer)) == len(TEXTS)
@@ -321,11 +323,12 @@ def test_missing_chat_template_is_refused(tmp_path):
 
 def test_tiny_model_refuses_unknown_characters(tmp_path, model_dir):
     """Characters that the tiny model's tokenizer would turn into padding are refused."""
-    config = replace(
-        data_settings(write_dataset(tmp_path, "jsonl", [{"prompt": "abc>"}])), model=ModelConfig()
-    )
     letters = load_tokenizer(model_dir)
-    assert build_prompts(config, letters).batch(0, 1)[0].ids == (0, 1, 2, 10)
-    config = replace(data_settings(write_dataset(tmp_path, "jsonl", TEXTS)), model=ModelConfig())
+
+    def tiny_prompts(rows):
+        config = data_settings(write_dataset(tmp_path, "jsonl", rows))
+        return build_prompts(replace(config, model=ModelConfig()), letters)
+
+    assert tiny_prompts([{"prompt": "abc>"}]).batch(0, 1)[0].ids == (0, 1, 2, 10)
     with pytest.raises(ConfigError, match=r"row 1: .*the tiny model reads abcdefghij> only; set model.path"):
-        build_prompts(config, letters)
+        tiny_prompts(TEXTS)
