@@ -146,6 +146,7 @@ COMMANDS = {"train": _train, "serve": _serve, "replay": _replay}
 
 
 def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
+    """Return the function of a command; raises ConfigError for an unknown name."""
     if name not in COMMANDS:
         raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(COMMANDS)} (see --help)")
     return COMMANDS[name]
@@ -187,12 +188,14 @@ def _print_error(text: str) -> None:
 
 
 def _document_text(document: dict[str, Any], flags: set[str]) -> str:
+    """Return a document as JSON, or as one line per key."""
     if "--json" in flags:
         return json.dumps(document)
     return "\n".join(f"{key}: {value}" for key, value in document.items())
 
 
 def _summary(document: dict[str, Any]) -> str:
+    """Return a run's summary for people."""
     return """{mode}, engine {engine}: {outcome} after {steps} steps, {seconds:.0f} s
 reward {reward_first:.3f} -> {reward_last:.3f} (first and last tenth of the steps)
 weight syncs proven: {syncs_proven} of {syncs}

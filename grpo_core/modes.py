@@ -138,6 +138,7 @@ class RolloutQueue:
         self._flight += rollouts
 
     def _state(self) -> State:
+        """Return the rollouts in flight, and the weights that sample them, for a checkpoint."""
         if not self._flight:
             return State()
         assert self._sampling_weights

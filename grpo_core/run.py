@@ -69,6 +69,7 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
 
 
 def _run_folder(config: Config, *, resume: bool) -> Path:
+    """Create or check the run's folder, write config.json into it, and return it."""
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
@@ -92,6 +93,7 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
 
 
 def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
+    """Return the part of the summary that the trainer knows: rewards, syncs, staleness, files and versions."""
     history, proofs, options = trainer.history, trainer.proofs, trainer.config.rollout
     curve = [entry["reward/mean"] for entry in history]
     tenth = max(len(curve) // 10, 1)

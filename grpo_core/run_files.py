@@ -99,6 +99,7 @@ class RunFiles:
 
 
 def _completion_entry(step: int, sample: Sample) -> dict[str, Any]:
+    """Return a sample as a line of completions.jsonl."""
     completion = sample.completion
     return {
         "step": step,

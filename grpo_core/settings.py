@@ -74,6 +74,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
 
 
 def _dialect_settings(source: str, name: str) -> dict[str, Any]:
+    """Return a dialect's loss settings by key; `source` names in an error where the dialect was set."""
     from grpo_core.learn.dialects import dialect
 
     try:
@@ -140,6 +141,7 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
 
 
 def _suggestion(key: str) -> str:
+    """Return the most similar key as a suggestion, or the list of sections."""
     same_name = [known for known in fields() if known.split(".")[1] == key.rpartition(".")[2]]
     if close := same_name or difflib.get_close_matches(key, list(fields()), n=1, cutoff=0.5):
         return f"; did you mean {close[0]}?"
@@ -181,6 +183,7 @@ def _broken_limit(value: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def _from_text(text: str, kind: type) -> Any:
+    """Convert the text of a command-line value; a text that cannot be converted is returned unchanged."""
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     try:

@@ -246,6 +246,7 @@ class Trainer:
             self._files.close()
 
     def _save(self) -> None:
+        """Save a checkpoint; all ranks compute its tensors, rank 0 writes it."""
         mode = self.in_flight()
         tensors = {"policy": self.policy.state(), "optimizer": self._updater.state(), **mode.tensors}
         if self._files is None:
@@ -256,6 +257,7 @@ class Trainer:
         checkpoint.save(self.folder / "checkpoints", state, keep=self.config.checkpoint.keep)
 
     def _step_times(self) -> dict[str, float]:
+        """Return the wall times of the step's parts, and start those of the next step."""
         now = time.perf_counter()
         times = {f"time/{part}_s": s for part, s in {**self._times, "step": now - self._step_started}.items()}
         self._times, self._step_started = {}, now

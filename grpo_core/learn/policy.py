@@ -30,6 +30,7 @@ class _Scorer(nn.Module):  # type: ignore[misc]
         self.causal, self._options = causal, options
 
     def forward(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute log-probs and entropies [B, T] of the rows' completions."""
         lengths = rows.prompt_lengths_B, rows.lengths_B
         return completion_logprobs(
             self.causal, rows.ids_BL, *lengths, temperature=temperature, **self._options

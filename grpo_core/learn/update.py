@@ -144,6 +144,7 @@ class Updater:
         return windows
 
     def _weights(self, batch: Batch) -> torch.Tensor:
+        """Compute the weight in the loss of each token that has a gradient."""
         aggregation, max_tokens = self._config.loss.aggregation, self._config.sampling.max_tokens
         return token_weights(batch.counted_BT, aggregation, max_tokens)
 

@@ -87,6 +87,7 @@ def save(folder: Path, state: State, *, keep: int) -> None:
 
 
 def _newest_first(folder: Path) -> list[Path]:
+    """Return the folders of the checkpoints, the newest first."""
     return sorted(folder.glob("step-*"), reverse=True)
 
 
@@ -134,6 +135,7 @@ def _changes(before: dict[str, Any], now: dict[str, Any], defaults: dict[str, An
 
 
 def _as_saved(config: Config) -> dict[str, Any]:
+    """Return the settings, by `section.key`, in the form in which config.json has them."""
     return _flat(json.loads(json.dumps(config.as_dict())))  # tuples are lists in the file
 
 
@@ -152,6 +154,7 @@ def load(folder: Path) -> State | None:
 
 
 def _load_folder(path: Path) -> State:
+    """Load one checkpoint; raises an error if a file is missing, damaged or of another schema."""
     import safetensors.torch
 
     document = json.loads((path / "state.json").read_text(encoding="utf-8"))

@@ -87,6 +87,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _on_signal(self, *_: Any) -> None:
+        """Record SIGINT, and raise KeyboardInterrupt outside of a shielded block."""
         self.received = True
         if not self._shielded:
             raise KeyboardInterrupt

@@ -162,6 +162,7 @@ def as_arguments(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _entry(path: Path, step: int) -> dict[str, Any]:
+    """Return the last complete line of a step in rollouts.jsonl."""
     lines = read_bytes(path).split(b"\n")[:-1]  # after the last line end is nothing, or a torn line
     entries = {entry["step"]: entry for entry in map(json.loads, lines) if entry["schema"] == SCHEMA}
     if step not in entries:
@@ -170,6 +171,7 @@ def _entry(path: Path, step: int) -> dict[str, Any]:
 
 
 def _read_verified(folder: Path, name: str, checksum: str) -> bytes:
+    """Read a step's safetensors file; raises RecordError if its SHA-256 is not the recorded one."""
     path = folder / name
     data = read_bytes(path, inside=folder / "rollouts")
     actual = hashlib.sha256(data).hexdigest()
@@ -182,6 +184,7 @@ def _read_verified(folder: Path, name: str, checksum: str) -> bytes:
 
 
 def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[str, list[Any]]:
+    """Return the content of a step's safetensors file, as lists by name."""
     samples = _flat(groups)
     answers = [sample.completion for sample in samples]
     prompt_ids = [group[0].prompt.ids for group in groups]
@@ -202,6 +205,7 @@ def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[st
 
 
 def _recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
+    """Build the samples of a step from its line and its numbers."""
     prompt_ids = _split(numbers["prompt_ids"], numbers["prompt_lengths"])
     prompts = [Prompt(ids=ids, **row) for row, ids in zip(entry["prompts"], prompt_ids, strict=True)]
     streams = [
@@ -227,6 +231,7 @@ def _json_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(values: list[Any], lengths: list[int]) -> list[tuple[Any, ...]]:
+    """Split values into tuples of these lengths."""
     if sum(lengths) != len(values):
         raise ValueError(f"{len(values)} numbers, but the lengths add up to {sum(lengths)}")
     rest = iter(values)

@@ -125,6 +125,7 @@ class HttpClient:
     def _call_once(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
     ) -> tuple[int, bytes]:
+        """Make one call on a new connection, cut off at the deadline; return status and body."""
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:
             raise TimeoutError

@@ -73,10 +73,12 @@ class RemoteEngine:
         self.policy_version = self._sender.send(tensors, version)
 
     def _load_shared(self, name: str, version: int) -> int:
+        """Make the server load shared memory as a policy version."""
         answer = self._http.json("POST", "/sync/load", {"name": name, "version": version})
         return self._loaded("/sync/load", answer)
 
     def _upload(self, file: TensorFile, version: int) -> int:
+        """Send a file of weights as a policy version."""
         headers = {"X-Policy-Version": str(version)}
         return self._loaded("/weights", self._http.json("POST", "/weights", file.to_bytes(), headers=headers))
 
@@ -103,6 +105,7 @@ class RemoteEngine:
             raise self._http.error(path, LOST)
 
     def _field(self, path: str, answer: Mapping[str, Any], name: str, *kinds: type) -> Any:
+        """Return a field of an answer; raises EngineError if it is missing or of another type."""
         value = answer.get(name)
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise self._http.error(path, f"no {name} that can be used in the answer: {str(answer)[:200]}")

@@ -103,6 +103,7 @@ class VllmEngine:
     def _start(
         self, model_dir: Path, seed: int, dtype: str, kv_cache_gib: float, memory_share: float
     ) -> None:
+        """Start `vllm.LLM`, and warn if this release was never tested."""
         import vllm
 
         version = vllm.__version__
@@ -187,6 +188,7 @@ class VllmEngine:
             self._owner.release()
 
     def _check_usable(self, call: str) -> None:
+        """Refuse a call after `close`, or after a call that did not end."""
         if self._llm is None:
             raise EngineError(f"vllm engine, {call}: the engine is closed")
         if self._broken is not None:
@@ -194,6 +196,7 @@ class VllmEngine:
 
 
 def _make_job(request: Request, params: SamplingParams) -> Job:
+    """Convert a request to a job with vLLM's own sampling parameters."""
     from vllm import SamplingParams as VllmParams
 
     arguments = vllm_requests.sampling_arguments(params, request)
@@ -275,6 +278,7 @@ class Stepper:
         return (len(job.ids) + int(job.params.max_tokens)) // self._block + 2
 
     def _step(self, running: dict[str, int], outputs: list[Any]) -> None:
+        """Run one step of vLLM: store outputs, and remove finished requests from `running`."""
         for output in self._engine.step():
             if output.request_id not in running:
                 raise EngineError(f"vllm engine, generate: an answer to unknown request {output.request_id}")

@@ -168,11 +168,13 @@ def shut_down(llm: Any) -> None:
 
 
 def _reloads(worker: Any) -> bool:
+    """Return whether the worker's `reload_weights` takes tensors."""
     reload = getattr(worker.model_runner, "reload_weights", None)
     return reload is not None and "weights_iterator" in inspect.signature(reload).parameters
 
 
 def _load(worker: Any, tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Load the tensors by `load_weights`; return the names of parameters that it did not load."""
     model = worker.model_runner.model
     if packed := [name for name, value in model.named_parameters() if not value.numel()]:
         return packed

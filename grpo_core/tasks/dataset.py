@@ -116,6 +116,7 @@ def _prompt(config: Config, row: dict[str, Any], first: dict[str, Any]) -> Any:
 
 
 def _is_chat(value: Any) -> bool:
+    """Return whether a value is a list of messages with role and content."""
     keys = {"role", "content"}
     return isinstance(value, list) and all(isinstance(item, dict) and keys <= item.keys() for item in value)
 

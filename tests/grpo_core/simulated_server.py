@@ -77,6 +77,7 @@ def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
 
 
 def _read_call(sock: socket.socket, over: threading.Event) -> Call | None:
+    """Read one request; None if the connection closes before its end."""
     text = b""
     while b"\r\n\r\n" not in text:
         piece = sock.recv(65536)

@@ -71,6 +71,7 @@ class SimulatedVllm:
         call.answer({"data": [{"id": "the-model", "root": self.model_dir, "max_model_len": 64}]})
 
     def on_v1_completions(self, call) -> None:
+        """Answer with ids that continue the prompt, bent by `bend`; a call for top log-probs gets those of the mode."""
         body = call.document()
         if body["logprobs"]:  # what the log-probs mean is being found out
             spread = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]

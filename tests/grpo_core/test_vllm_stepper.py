@@ -25,6 +25,7 @@ class CountingEngine:
         self.new_tokens[-1] += len(prompt)
 
     def step(self):
+        """Give each request one token; record the numbers of requests and blocks."""
         stored = [self.prompts[name] for name in self.left]
         self.most_running = max(self.most_running, len(stored))
         self.most_blocks = max(self.most_blocks, sum(len(prompt) // 10 + 1 for prompt in stored))

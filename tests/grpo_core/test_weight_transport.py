@@ -56,6 +56,7 @@ class Receiver:
         return Sender(kind, self.load, self.upload)
 
     def load(self, name, version) -> int:
+        """Map shared memory and store its tensors."""
         self.names.append(name)
         self.mapped.append(load_shared(name, 2**30))
         return self.store(self.mapped[-1], version)
@@ -64,6 +65,7 @@ class Receiver:
         return self.store(safetensors.torch.load(bytes(file.to_bytes())), version)
 
     def store(self, tensors, version) -> int:
+        """Store copies of the tensors, or raise the error `refuse`."""
         if self.refuse:
             raise self.refuse
         self.tensors = {name: tensor.clone() for name, tensor in tensors.items()}

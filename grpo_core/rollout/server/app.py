@@ -114,6 +114,7 @@ class EngineThread:
         return dict(await self._run(load))
 
     async def _run(self, function: Callable[[Engine], Any]) -> Any:
+        """Wait for the engine's thread to run a function, for at most `call_s` seconds or until the server stops."""
         future = self._thread.submit(function, self.engine)
         answer, stopping = asyncio.wrap_future(future), asyncio.ensure_future(self.stopping.wait())
         try:

@@ -116,6 +116,7 @@ def token_from_environment() -> str | None:
 
 
 def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
+    """Build the uvicorn server of the application, with limits that follow from the model's size."""
     import uvicorn
 
     from grpo_core.rollout.server.access import UVICORN_OPTIONS, Limits
@@ -254,6 +255,7 @@ class ServerProcess:
             self._process.stdout.close()
 
     def _read_address(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for the line of JSON that `serve` prints when it is ready."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
             raise EngineTimeoutError(f"rollout server: not up after {timeout_s:g} s (rollout.timeout_s)")

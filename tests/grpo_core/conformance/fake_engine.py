@@ -104,6 +104,7 @@ class FakeEngine:
         return list(zip(cumulative_VV.tolist(), logprobs_VV.tolist()))  # noqa: B905 - Python 3.10
 
     def _sample(self, request: Request, params: SamplingParams) -> Completion:
+        """Sample one completion from the table, by inverse CDF with the request's own generator."""
         table, last = self._tables[params.temperature], request.prompt_ids[-1]
         generator = random.Random(request.seed % 2**63)
         ids: list[int] = []

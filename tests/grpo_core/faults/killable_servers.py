@@ -179,6 +179,7 @@ class Servers:
         os.waitpid(self._pid, 0)
 
     def _order(self, what: str, **details) -> dict:
+        """Send an order to the template process; return its answer."""
         with self._lock:
             self._stream.write(json.dumps({"do": what, **details}) + "\n")
             self._stream.flush()
@@ -207,6 +208,7 @@ class Servers:
             stream.flush()
 
     def _fork_server(self, channel: socket.socket, model_dir: Path, port: int) -> tuple[int, int, str]:
+        """Fork a server with a logged engine; return its pid, its stdin and the line that it printed."""
         (child_in, stdin), (stdout, child_out) = os.pipe(), os.pipe()
         pid = os.fork()
         if not pid:

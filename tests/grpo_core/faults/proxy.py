@@ -212,6 +212,7 @@ class Proxy:
         self._thread.start()
 
     def _run(self, listener: socket.socket) -> None:
+        """Accept connections until the listener is closed; handle each in a thread."""
         while True:
             try:
                 client, _ = listener.accept()
@@ -222,6 +223,7 @@ class Proxy:
             self._calls.append(call)
 
     def _guarded(self, client: socket.socket) -> None:
+        """Serve one connection, and store an error of the proxy in `problems`."""
         with client:
             try:
                 self._serve(Link(self, client))
@@ -229,6 +231,7 @@ class Proxy:
                 self.problems.append(f"{type(error).__name__}: {error}")
 
     def _serve(self, link: Link) -> None:
+        """Inject the armed fault into a call, or forward it."""
         fault = self._fault_for("connect")
         if fault is None:
             link.request = read_message(link.client)
@@ -245,6 +248,7 @@ class Proxy:
         link.reply(response)
 
     def _fault_for(self, phase: str):
+        """Count a call of a phase; return the fault if it is due in this call."""
         with self._lock:
             self.seen[phase] += 1
             position = self.seen[phase] - self._number

@@ -115,6 +115,7 @@ def differences(folder: Path, reference: Path, steps: int) -> list[str]:
 
 
 def _split(values: list, lengths: list[int]):
+    """Yield tuples of these lengths."""
     start = 0
     for length in lengths:
         yield tuple(values[start : start + length])
