@@ -1,7 +1,8 @@
-"""Classify the call that blocks a thread, and find the thread that blocks a process.
+"""Classify the call that blocks a thread (`classify_thread`), and find the thread that blocks a process.
 
-A call is classified by the kernel's state of the thread, by the frames of its stack, or else by its system call. The
-blocking thread is found by following the main thread through the process's own locks, queues and futures.
+A call is classified by the kernel's state of the thread, by the frames of its stack, or else by its system call. A
+thread that does not block gets a kind such as `compute`, `import` or `idle`. `blocked_state` finds the blocking thread
+by following the main thread through the process's own locks, queues and futures, and threads in a deadlock.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
 
 
 def _without_stack(process: Process, thread: Thread) -> BlockingCall:
+    """Classify a thread without a Python stack: a filter such as `tail`, a busy thread, or by its system call."""
     is_filter = not process.python and PATTERNS["filters"].match(process.title.split(" ")[0])
     if is_filter and thread.syscall not in _CHILD_WAITS:
         return BlockingCall("pipe_full" if thread.syscall in ("write", "writev") else "idle")
@@ -116,6 +118,7 @@ def _computes(thread: Thread, call: BlockingCall | None) -> bool:
 
 
 def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> BlockingCall | None:
+    """Return the call that the frames show, from the innermost to the first of user code; None if they show none."""
     if idle := _idle_kind(thread):
         return BlockingCall(idle, thread.frames[0], caller=caller)
     call: BlockingCall | None = None
@@ -220,7 +223,7 @@ def _by_syscall(process: Process, thread: Thread, caller: StackFrame | None) -> 
 
 
 def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
-    """Return the kind of a system call, by its descriptors and the call in the innermost source line."""
+    """Return the kind of a system call: by its name, its descriptors, and the call in the innermost source line."""
     syscall = thread.syscall
     waited = set(thread.waits_fds)
     kinds = {item.kind for item in process.fds if item.fd in waited}
@@ -312,7 +315,7 @@ class BlockedState:
 
 
 def blocked_state(process: Process) -> BlockedState:
-    """Return the blocking thread of a process, and the path of waits to this thread."""
+    """Return the blocking thread of a process, the path of waits to it, and what other threads do meanwhile."""
     calls = {thread.tid: classify_thread(process, thread) for thread in process.threads}
     if ended := {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(process.state):
         main = process.main or Thread(process.pid)

@@ -1,7 +1,8 @@
-"""Add waits in collectives to the wait graph: a rank in a collective waits for each rank that is not in it.
+"""Find the waits between ranks in collectives: a rank in a collective waits for each rank that is not in it.
 
-In most hangs all ranks but one wait in a collective. The cause is the rank that did not call the collective, or that
-called a different one. Ranks of one job are found by the address of their rendezvous store or by their parent process.
+`collective_edges` yields them as edges of the wait graph: to ranks outside, without a process, or in another
+collective. `rank_groups` finds the ranks of one job by the address of their rendezvous store or by their parent
+process; `ranks_apart` finds the ranks at a rendezvous that did not meet the others. Names of operations are normalised.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
 
 def collective_edges(index: JobIndex) -> Iterator[Edge]:
-    """Yield the wait-for edges of ranks in a collective: to absent, missing or differing ranks, else to engines."""
+    """Yield the wait-for edges of ranks in a collective: to ranks outside or without a process.
+
+    Without those: to ranks in another collective, else to connected engines.
+    """
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
         outside = [p for p in group if index.states[p.key].kind not in IN_COLLECTIVE]
@@ -246,11 +250,13 @@ def describe_collective(state: BlockedState) -> str:
 
 
 def _wait_text(state: BlockedState) -> str:
+    """Return the text of an edge: "waits in all_reduce for"."""
     name = state.call.operation
     return f"waits in {name} for" if name else "waits at the rendezvous for"
 
 
 def _location(state: BlockedState) -> str:
+    """Return the evidence of a wait: pid, frame, and the caller in user code."""
     call = state.call
     frame = call.frame or call.caller
     called = f", called by {frame_text(call.caller)}" if call.caller and call.caller != frame else ""

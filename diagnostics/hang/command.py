@@ -1,4 +1,9 @@
-"""Run the command `hang`: find the process that blocks a hung job."""
+"""Run the command `hang`: find the process that blocks a hung job.
+
+The snapshot comes from processes of this machine, from other hosts (`observe_hosts`), or from dump files; `--save`
+writes it to a file. Each job gets a diagnosis. The exit code is 1 for a hang, 3 if a wait is too short or undecided,
+else 0. `--watch` runs a command and diagnoses it when it stalls.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Diagnosis, P
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import with_issue
 from diagnostics.hang.parsers import ParseError, bundle
-from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.report import build_report
 from diagnostics.hang.snapshot import Snapshot, join_snapshots
 from diagnostics.multi_node_options import node_options, query_nodes
@@ -130,7 +135,10 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
 
 
 def diagnose_jobs(request: SimpleNamespace, snapshot: Snapshot) -> list[Diagnosis]:
-    """Return a diagnosis of each job with its known issue, the worst first; selected processes are one job."""
+    """Return a diagnosis of each job with its known issue, the worst first.
+
+    Processes of --pid and --match, and those in files, are one job; others are split into jobs.
+    """
     selected = request.pids or request.pattern or request.files
     jobs = [snapshot] if selected else split_jobs(snapshot)
     patience = Patience(request.patience, request.busy_patience)
@@ -152,6 +160,8 @@ def print_diagnoses(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int
 
 
 def _watch(request: SimpleNamespace) -> int:
+    """Run the command and print a report to standard error when it stalls; return the exit code."""
+
     def diagnose_stall(pid: int, still_s: float) -> bool:
         try:
             snapshot = take_snapshot(Selection((pid,), seconds=request.seconds, samples=request.samples))
@@ -179,6 +189,7 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
 
 
 def _check_usage(request: SimpleNamespace) -> None:
+    """Raise UserError for options that do not fit together, or an invalid pattern."""
     nodes = request.nodes
     selections = {
         "--pid": request.pids, "--match": request.pattern, "--hosts": nodes.hosts, "--ray": nodes.ray,
@@ -217,7 +228,10 @@ def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
 
 
 def observe_hosts(request: SimpleNamespace) -> Snapshot:
-    """Observe the hosts; return their joined snapshot, in which a host without an answer is missing."""
+    """Run the snapshot program on the hosts; return the joined snapshot, in which a host without an answer is missing.
+
+    The numbers and names of the hosts are printed on standard error.
+    """
     program = snapshot_program(request.pattern, request.seconds, request.samples)
     members = query_nodes(request.nodes, lambda _: program)
     # The report may be shared, so host names are printed on standard error only.

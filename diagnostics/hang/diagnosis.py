@@ -1,4 +1,9 @@
-"""Decide from a snapshot whether a job hangs and which processes block it. Pure functions: no clock, no /proc."""
+"""Decide from a snapshot whether a job hangs and which processes block it (`diagnose`).
+
+The verdict is chosen among the root blockers of all processes: by the strength of the evidence, and by the duration of
+the wait (`Patience`). It says what is excluded, what was not observed, and which commands to run next. All functions
+are pure: no clock, no /proc.
+"""
 
 from __future__ import annotations
 
@@ -261,7 +266,7 @@ def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _may_be_idle(state: BlockedState) -> bool:
-    """Return whether the stack may be that of an idle thread or worker: not the main thread, or without user code."""
+    """Return whether a stack may be that of an idle thread or worker: no main thread, or a worker without user code."""
     main = bool(state.steps) and state.steps[0][0] is state.process.main
     return not main or (state.kind in _WORKER_WAITS and state.call.caller is None)
 
@@ -274,7 +279,7 @@ def _rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
-    """For an undecided dump, return the only cause that its waits allow, without naming a process."""
+    """For an undecided dump with ranks in collectives or on the device, return a hypothesis that blames no process."""
     kinds = Counter(state.kind for state in index.states.values() if state.kind in _INFERENCES)
     if index.snapshot.live or verdict.outcome != UNKNOWN or not kinds:
         return verdict
@@ -313,7 +318,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
-    """Return texts about the causes that the observations rule out."""
+    """Return a text about causes that the observations rule out; none for a hang."""
     if verdict.outcome == HANG:
         return ()
     kinds = [s.kind for s in index.states.values() if s.process.state and s.process.role != "helper"]

@@ -1,7 +1,8 @@
 """Index a snapshot: the blocked state of each process, the peers of sockets, and the processes of each pipe.
 
-The blocked states are refined by what sockets, pipes and other processes show: a worker without a task is idle, a slow
-download transfers data. `split_jobs` divides a snapshot into jobs.
+In a live snapshot the blocked states are refined by what sockets, pipes and other processes show: a worker without a
+task is idle, a slow download transfers data. Methods of `JobIndex` find children, peers, and unanswered requests.
+`split_jobs` divides a snapshot into jobs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
 
 
 def port_of(address: str) -> str:
-    """Return the port of an address; empty for port 0, which is not in use."""
+    """Return the port of an address "HOST:PORT"; empty for port 0, which is not in use."""
     port = address.rpartition(":")[2]
     return "" if port == "0" else port
 
@@ -187,11 +188,10 @@ class JobIndex:
     def _is_never_woken(self, state: BlockedState) -> bool:
         """Return whether an event loop without a timer waits only on the connection by which its threads wake it."""
         sockets = self.waited_sockets(state)
-        ours = [s for s in sockets if s.kind == "unix" and s.peer and not self.peers(state.process, s)]
+        wakers = [s for s in sockets if s.kind == "unix" and s.peer and not self.peers(state.process, s)]
         alone = len(state.steps) == 1 and not self.children(state.process)
-        return (
-            alone and len(ours) == len(state.waited_fds) == 1 and bool(state.thread and state.thread.endless)
-        )
+        endless = bool(state.thread and state.thread.endless)
+        return alone and endless and len(wakers) == len(state.waited_fds) == 1
 
     def _transfers_data(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation, and received or moved data."""
@@ -241,6 +241,7 @@ class JobIndex:
         return bool(writers) and all(writer.kind in IDLE for writer in writers)
 
     def _set_kind(self, state: BlockedState, kind: str) -> None:
+        """Replace the kind of a process's blocking call."""
         thread, call = state.steps[-1]
         refined = BlockingCall(kind, call.frame, caller=call.caller)
         self.states[state.process.key] = replace(state, steps=(*state.steps[:-1], (thread, refined)))
@@ -363,9 +364,9 @@ def merge_overlapping(groups: Iterable[set[T]]) -> list[set[T]]:
 
 
 def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
-    """Split a snapshot into jobs: processes that share a parent, a store, a connection, a pipe or shared memory.
+    """Split a snapshot into jobs: processes that share a parent, a store, a local connection, a pipe or shared memory.
 
-    If there are several, those that consist of services such as Ray's helpers are left out.
+    If there are several, those that consist of services only, such as Ray's helpers, are left out.
     """
     peers = {(socket.host, socket.inode): socket.peer for socket in snapshot.sockets if socket.peer}
     groups = merge_overlapping(set(_links(process, peers)) for process in snapshot.processes)

@@ -1,4 +1,8 @@
-"""Match a verdict to a known issue of the catalog, and recommend the fix that fits the stacks."""
+"""Match a verdict to a known issue of the catalog, and recommend the fix that fits the stacks.
+
+`with_issue` adds the issue's code: its cause and patterns of frames must match. `stack_fix` finds a fix in
+`stack_fixes.toml`. `finding_of` and `issue_document` return issue and fix for the report.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +74,7 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _frames(diagnosis: Diagnosis, keys: Iterable[str]) -> list[StackFrame]:
+    """Return the frames of the threads on the paths to the blocking threads of these processes."""
     states = diagnosis.index.states_of(keys)
     return [frame for state in states for thread, _ in state.steps for frame in thread.frames]
 
@@ -116,7 +121,10 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
-    """Return the fix for the stacks, if there is one, and the issue's mitigations in the job's framework."""
+    """Return the fix for the stacks with the mitigations that help against its trigger, else the issue's own fix.
+
+    The mitigations are ranked for the frameworks in the stacks.
+    """
     fix = stack_fix(diagnosis)
     trigger = fix.trigger if fix else ""
     triggers = {trigger} & {known.name for known in issue.triggers}

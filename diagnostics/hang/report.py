@@ -1,4 +1,8 @@
-"""Render diagnoses for the terminal, JSON (`grpo-doctor.hang.v1`) and Markdown."""
+"""Build the report of diagnoses, and render it for the terminal, JSON (`grpo-doctor.hang.v1`) and Markdown.
+
+`build_report` returns the report; `HangReport` prints all jobs on a terminal, and returns the redacted document of the
+worst job for JSON. Processes that are blocked at the same place are grouped.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +168,7 @@ def _print_verdict(console: Console, document: dict[str, Any]) -> None:
 
 
 def _print_first_screen(console: Console, document: dict[str, Any], finding: Finding | None) -> None:
-    """Print the fix, the place at which each process is blocked, and the processes that were not checked."""
+    """Print the fix, the next command, the place at which each process is blocked, and what was not checked."""
     if finding:
         console.print()
         print_finding(console, finding)
@@ -226,6 +230,7 @@ def _group_lines(document: dict[str, Any]) -> list[str]:
 
 
 def _observed(document: dict[str, Any]) -> str:
+    """Return the last line: number of processes, and the duration of the observation or the kind of dump."""
     count = count_of(len(document["processes"]), "process")
     if document["source"] != "live":
         return f"read from: {document['source']}; {count}; processes outside it were not checked"

@@ -1,6 +1,7 @@
-"""Find the root blocker of a process in the wait graph, and the cause.
+"""Find the root blocker of a process in the wait graph (`RootSearch`), and the cause of its wait.
 
-A root blocker is a cycle, a process that waits for no other, or ranks in another collective than the rest.
+A root blocker is a cycle, a process that waits for no observed process, a target that was not observed, or ranks in
+another collective than the rest. Its level says how strong the evidence is; limits bound the search.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class RootSearch:
         return RootBlocker("cycle", "deadlock", culprits, chain, not certain, certainty)
 
     def _all_in_collectives(self, edges: list[Edge]) -> bool:
+        """Return whether the edges lead to processes in a collective only; False without edges."""
         states = [self._index.states.get(edge.target) for edge in edges]
         return bool(states) and all(state and state.kind in IN_COLLECTIVE for state in states)
 
@@ -184,7 +186,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
 
 
 def _is_outside_collectives(state: BlockedState, *, live: bool) -> bool:
-    """Return whether the blocking call of a rank cannot be part of the collective."""
+    """Return whether a rank's blocking call shows that the rank is not in the collective."""
     absent = state.call.wait.absent
     if absent == "always" or (absent == "dump" and not live):
         return True

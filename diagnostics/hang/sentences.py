@@ -1,4 +1,8 @@
-"""Write verdicts as sentences, and list the observations that support them."""
+"""Write verdicts as sentences for users, and list the observations that support them.
+
+`sentence_of` writes the sentence of a verdict that names blocking processes; other functions write those of verdicts
+without one. `evidence_of` lists the observations.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +69,7 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
 
 
 def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:
+    """Return the predicate for ranks in a mismatched collective: their collectives, with the callers."""
     victims = index.states_of(verdict.victims)
     # Not the launcher, which waits for all ranks.
     victim = next((state for state in victims if state.kind == "collective"), next(iter(victims), None))
@@ -75,6 +80,7 @@ def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[Bl
 
 
 def _doing(state: BlockedState) -> str:
+    """Return what a process does, and where: "waits for an item of a queue in f (a.py:3)"."""
     text, detail = state.call.wait.text, state.call.detail
     if state.kind in ("native", "file") and detail:
         text = f"waits in the system call {detail}"

@@ -1,7 +1,8 @@
 """Define the snapshot of a job's processes: observed live, parsed from a dump, or loaded from a saved bundle.
 
-The field names are the keys of the bundle `grpo-doctor.hang-snapshot.v1`. Standard library only, because this module
-is sent to other hosts.
+A snapshot has processes with threads and stacks, sockets, file locks, and collectives. The field names are the keys of
+the bundle `grpo-doctor.hang-snapshot.v1`. `join_snapshots` joins those of several hosts or files. Standard library
+only, because this module is sent to other hosts.
 """
 
 from __future__ import annotations
@@ -303,7 +304,7 @@ class Snapshot:
 
 
 def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
-    """Join snapshots of several hosts or files."""
+    """Join snapshots of several hosts or files into one; the duration is the longest."""
     fields = ("processes", "sockets", "locks", "collectives", "blind", "missing")
     return Snapshot(
         **{name: tuple(item for part in parts for item in getattr(part, name)) for name in fields},
@@ -323,6 +324,7 @@ def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
 
 
 def _without_empty(value: Any) -> Any:
+    """Return nested JSON data without empty values, and with floats rounded to three digits."""
     if isinstance(value, dict):
         items = {key: _without_empty(item) for key, item in value.items()}
         return {key: item for key, item in items.items() if item not in (None, "", [], {})}

@@ -1,4 +1,7 @@
-"""Define the verdict on a job: whether it hangs, the cause, and the chain of waits to the blocking processes."""
+"""Define `Verdict`: whether a job hangs, the cause, and the chain of waits (`Edge`) to the blocking processes.
+
+The field names are keys of the JSON document.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Load `waits.toml` (kinds of waits, the library functions of each, causes of hangs), and look up frames in it."""
+"""Load `waits.toml` when imported: kinds of waits, functions and system calls of each, causes of hangs.
+
+`kinds_of_frame` and `is_idle_frame` look up a stack frame; the other tables are constants.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,7 @@ class _Waits(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _path_pattern(ends: str) -> re.Pattern[str]:
+    """Compile patterns, separated by blanks, of which one must match the last parts of a path."""
     return re.compile(rf"(?:^|.*/)(?:{'|'.join(ends.split())})$")
 
 
@@ -88,5 +92,5 @@ def kinds_of_frame(path: str, function: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def is_idle_frame(path: str, function: str) -> bool:
-    """Return whether a thread whose first frame outside library internals is this one is idle."""
+    """Return whether this frame, as the first outside of library internals, shows an idle thread."""
     return any(names.match(function) and ends.match(path) for ends, names in _IDLE_FRAMES)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from diagnostics.hang.collect import snapshot as collect
 from diagnostics.hang.diagnosis import Patience, diagnose
-from diagnostics.hang.parsers import bundle, files
+from diagnostics.hang.parsers import bundle, dump_files
 from diagnostics.hang.verdict import HANG
 from evaluation.hang import bench_repros
 
@@ -305,7 +305,7 @@ def main() -> int:
                 if options.saved_snapshots:
                     names = json.loads(snapshot_path.with_suffix(".names").read_text())
                     snapshot, culprits = (
-                        files.read_files([str(snapshot_path)]),
+                        dump_files.read_files([str(snapshot_path)]),
                         {key: set(pids) for key, pids in names.items()},
                     )
                 elif isinstance(case, Case):

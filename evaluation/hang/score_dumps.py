@@ -17,7 +17,7 @@ from typing import Any
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import with_issue
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.verdict import HANG, UNKNOWN
 
 UNREAD = "unread"

@@ -592,7 +592,7 @@ def stacks(numbers, folder):
     """Diagnose a damaged snapshot, flight recorder pickle, or text of py-spy, faulthandler or gdb."""
     from diagnostics.hang.diagnosis import diagnose
     from diagnostics.hang.parsers import ParseError
-    from diagnostics.hang.parsers.files import read_files
+    from diagnostics.hang.parsers.dump_files import read_files
 
     snapshots = Path(__file__).parents[2] / "tests" / "diagnostics" / "hang" / "snapshots"
     kind = numbers.randrange(4)

@@ -1,4 +1,8 @@
-"""Find the processes of a job, and the role of each."""
+"""Find the processes of a job, and the role and rank of each.
+
+`select_processes` chooses from the process table by id, by pattern, or by role, with descendants and the other ranks of
+the job. Roles come from process titles; ranks from the environment variable RANK, of engine workers from the title.
+"""
 
 from __future__ import annotations
 
@@ -117,6 +121,7 @@ def role_of(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> tuple[st
 
 
 def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
+    """Return whether a process with RANK may be that rank: a Python program that is no launcher."""
     # A rank may be started by a program that is named like a server's.
     labelled = role_of_title(entry.title)[0] in ("process", "server")
     rank = entry.environment.get("RANK")
@@ -127,30 +132,31 @@ def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> boo
 
 
 def select_processes(
-    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, ours: int
+    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, own_pid: int
 ) -> set[int]:
     """Return the requested processes, their descendants, and the other ranks of the same job.
 
-    Without pids and a pattern, processes of the caller or root that look like part of a job count as requested.
+    Without pids and a pattern, processes of the caller or root that look like part of a job count as requested. A few
+    environment variables of all processes are read into their entries.
 
     Args:
         processes: All visible processes.
         pids: Processes that were named.
         pattern: Pattern for command lines.
-        ours: Our own process id; neither this process nor an ancestor matches a pattern.
+        own_pid: Our own process id; neither this process nor an ancestor matches a pattern.
     """
     for entry in processes.values():
         entry.environment = proc.environment(entry.pid)
-    excluded = ancestors(processes, ours)
+    excluded = ancestors(processes, own_pid)
     candidates = {pid: entry for pid, entry in processes.items() if pid not in excluded}
     tops = set(pids)
     if pattern:
         matcher = re.compile(pattern)
         tops |= {pid for pid, entry in candidates.items() if matcher.search(entry.title)}
     if not (pids or pattern):
-        ours_or_roots = [entry for entry in candidates.values() if entry.uid in {os.geteuid(), 0}]
-        tops |= {e.pid for e in ours_or_roots if role_of(processes, e)[0] in _JOB_ROLES}
-    chosen = descendants(processes, tops) - {ours}
+        own_or_roots = [entry for entry in candidates.values() if entry.uid in {os.geteuid(), 0}]
+        tops |= {e.pid for e in own_or_roots if role_of(processes, e)[0] in _JOB_ROLES}
+    chosen = descendants(processes, tops) - {own_pid}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
     # A process of another user could join any job by its environment.
     owners = {processes[pid].uid for pid in chosen}
@@ -159,7 +165,7 @@ def select_processes(
         for pid, entry in candidates.items()
         if entry.uid in owners and job_address(entry.environment) in jobs
     }
-    return descendants(processes, chosen | mates) - {ours}
+    return descendants(processes, chosen | mates) - {own_pid}
 
 
 def job_address(environment: dict[str, str]) -> str:

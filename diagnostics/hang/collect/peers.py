@@ -1,4 +1,8 @@
-"""Find the processes at the other ends of a job's sockets, pipes and file locks."""
+"""Find the processes at the other ends of a job's sockets and pipes, and those that hold its file locks.
+
+`Host` reads the descriptors and sockets of the whole host. `connected_processes` follows TCP connections of the chosen
+processes, `blocking_processes` the pipes, unix sockets and locks that observed processes wait for.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,10 @@ def _other_ends(host: Host, item: Descriptor) -> list[int]:
 
 
 def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
-    """Return processes that an observed one may wait for: at the other end of a pipe or unix socket, or with a lock."""
+    """Return processes that an observed one may wait for: at the other end of a pipe or unix socket, or with a lock.
+
+    Processes of other users are left out, except root's.
+    """
     owners = host.owners()
     inodes, files = set(), set()
     for process in observed:
@@ -103,6 +110,7 @@ def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
 
 
 def _proc_locks() -> list[Lock]:
+    """Return the file locks in /proc/locks, held or waited for."""
     locks = []
     for line in safe_io.read_kernel_file("/proc/locks").splitlines():
         parts = line.split()

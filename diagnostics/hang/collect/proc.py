@@ -1,4 +1,8 @@
-"""Read processes from /proc: state, threads, times, descriptors, system calls, environment and shared memory."""
+"""Read processes from /proc: state, threads, times, descriptors, system calls, environment and shared memory.
+
+Values that cannot be read are empty or None. `with_timeout` bounds calls that a dead file system blocks.
+`clock_offset_ms` moves this thread to another processor for a moment, to read that processor's clock.
+"""
 
 from __future__ import annotations
 
@@ -181,6 +185,7 @@ def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
 
 
 def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
+    """Return a descriptor by the link in /proc/PID/fd, with its mode and inode."""
     match = _LINK.match(link)
     if match and match[1] == "socket":
         return Descriptor(fd, "socket", int(match[2]))
@@ -256,6 +261,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 def _opened_path(pid: int, address: int) -> str:
+    """Return the path at an address in a process's memory; a named pipe is marked as one."""
     name = read_memory(pid, address, 512) or read_memory(pid, address, 4096 - address % 4096)
     path = name.partition(b"\0")[0].decode("utf-8", errors="replace")
     real = f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"

@@ -1,4 +1,8 @@
-"""Take a snapshot of running processes: select them, sample them for some seconds, and add processes they wait for."""
+"""Take a snapshot of running processes: select them, sample them for some seconds, and add processes they wait for.
+
+`take_snapshot` returns it; `snapshot_as_json` is what other hosts run. Stacks are sampled with py-spy, counters are
+read before and after. What could not be read is in the snapshot's `blind` and `missing`.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,7 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
 def _select(host: peers.Host, selection: Selection) -> set[int]:
     """Return the selected processes and those that they are connected to."""
     processes = host.processes
-    pids = discovery.select_processes(processes, selection.pids, selection.pattern, ours=os.getpid())
+    pids = discovery.select_processes(processes, selection.pids, selection.pattern, own_pid=os.getpid())
     if unknown := [pid for pid in selection.pids if pid not in processes]:
         raise NoProcessError(
             f"--pid {unknown[0]}: no such process here (it ended, or is in another container)"
@@ -170,6 +174,7 @@ class _Observer:
                 observations[pid].samples.append(result)
 
     def _process(self, pid: int, observation: _Observation | None) -> Process:
+        """Build a process of the snapshot; without an observation it has no stacks."""
         entry = self.host.processes[pid]
         fields = proc.stat_fields(pid)
         role, rank = discovery.role_of(self.host.processes, entry)

@@ -1,6 +1,8 @@
-"""Read Python stacks with py-spy, in limited time and without stopping the process, and explain failures.
+"""Read Python stacks by running py-spy, in limited time and without stopping the process, and explain failures.
 
-The source lines of frames are read too, because C functions that block have no frame.
+`dump_stacks` returns the threads of each process, or a reason. The source lines of innermost frames are read too
+(`SourceReader`), because C functions that block have no frame. `unreadable_processes` says which processes may not be
+inspected, why, and what permits it.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ def dump_stacks(program: str, pids: Sequence[int]) -> dict[int, tuple[Thread, ..
 
 
 def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
+    """Run py-spy on a process, three times at most; return its threads, or the reason of the last failure."""
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     variables = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
@@ -140,6 +143,7 @@ def _with_kernel_tids(pid: int, threads: tuple[Thread, ...]) -> tuple[Thread, ..
 
 
 def _kernel_tid(pid: int, thread: Thread, tasks: dict[int, int]) -> int:
+    """Return a thread's id in /proc; the printed one if it cannot be found."""
     if thread.name == "MainThread":
         return pid
     if thread.tid in tasks:

@@ -1,4 +1,4 @@
-"""Save and load a snapshot as a JSON file (bundle), without personal data or names of machines."""
+"""Save a snapshot as a JSON file (bundle) without personal data or names of machines, and load one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
 
 def redacted(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document without personal data; addresses are numbered, so that connections still match."""
+    """Return the document without secrets and personal data; titles are cut.
+
+    Addresses of other machines are numbered, so that both ends of connections still match.
+    """
     addresses: dict[str, str] = {}  # of other machines
 
     def clean(key: str, value: Any) -> Any:
@@ -51,7 +54,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(document: Any, name: str) -> Snapshot:
-    """Read a bundle.
+    """Convert a bundle's JSON document to a snapshot; long texts are cut. `name` is the file's, for errors.
 
     Raises:
         ParseError: The document is no bundle, or a broken one.

@@ -1,4 +1,8 @@
-"""Parse the dumps of PyTorch's flight recorder: JSON, and pickles of the NCCL and gloo backends."""
+"""Parse the dumps of PyTorch's flight recorder: JSON, and pickles of the NCCL and gloo backends.
+
+`load_pickle` reads plain data only and runs no code of a pickle. `to_snapshot` returns one rank, by its last collective
+and the counters of its first process group. `rank_process` builds a rank also for the other parsers.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ def is_pickle(data: bytes) -> bool:
 
 
 def load_pickle(data: bytes, name: str) -> dict[str, Any]:
-    """Load a flight recorder's pickle. Nothing that it names is imported or run.
+    """Load a flight recorder's pickle as plain data; nothing that it names is imported or run.
 
     Raises:
         ParseError: The data is not a flight recorder's pickle.
@@ -105,7 +109,7 @@ def rank_process(
 
 
 def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
-    """Return one rank's flight recorder as a snapshot.
+    """Return one rank's flight recorder as a snapshot; the rank is in the document or at the end of the file's name.
 
     Raises:
         ParseError: The rank is unknown.

@@ -1,4 +1,4 @@
-"""Parse reports about NCCL's ranks: messages of PyTorch's watchdog, and the JSON of NCCL's RAS.
+"""Parse reports about NCCL's ranks: log messages of PyTorch's watchdog, and the JSON of NCCL's RAS (ncclras).
 
 The watchdog reports each rank whose collective timed out: these ranks are victims. Another rank counts as blocking only
 if the watchdog reports that it started fewer collectives of the same process group.
@@ -127,7 +127,7 @@ def is_ras_document(document: Any) -> bool:
 
 
 def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
-    """Return a RAS document as a snapshot: the ranks of the largest communicator, uneven ones first.
+    """Return a RAS document as a snapshot: the ranks of one communicator, an uneven one or else the largest.
 
     Raises:
         ParseError: The document has no ranks.

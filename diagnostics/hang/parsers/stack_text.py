@@ -1,7 +1,7 @@
-"""Parse stacks in text form: py-spy, `ray stack`, faulthandler, pystack, gdb, tracebacks.
+"""Parse stacks in text form, also among other lines: py-spy, `ray stack`, faulthandler, pystack, gdb, tracebacks.
 
-A traceback is used only if it ended in a KeyboardInterrupt: then it shows where the thread was blocked. After any other
-error the thread is no longer in these frames.
+`StackReader` returns the processes. A traceback is used only if it ended in a KeyboardInterrupt: then it shows where
+the thread was blocked. After any other error the thread is no longer in these frames.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from diagnostics.hang.collect.stacks import blocking_call_in, last_part
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 
-# The heading before the lines of one rank, from `files.clean_lines`.
+# The heading before the lines of one rank, from `dump_files.clean_lines`.
 _RANK = re.compile(r"rank (\d{1,6})$")
 # py-spy.
 _PROCESS = re.compile(r"\s{0,20}Process (\d{1,9}): ?(.*)$")

@@ -1,4 +1,7 @@
-"""Build snapshot processes in typical wait states, and run real processes for the hang tests."""
+"""Build snapshot processes and ranks that wait, diagnose them, and run real programs for the hang tests.
+
+`NO_PERMISSION` is the reason to skip tests that inspect another process, found when this module is imported.
+"""
 
 import contextlib
 import os
@@ -39,7 +42,7 @@ def verdict_of(*processes, seconds=65.0, **values):
 
 @contextlib.contextmanager
 def running(*command):
-    """Start a program, wait for its first line, and kill its session when the block ends."""
+    """Start a program, wait for its first line of output, yield it, and kill its session when the block ends."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -52,7 +55,7 @@ def running(*command):
         process.communicate()
 
 
-def explain_blindness() -> str:
+def explain_missing_permission() -> str:
     """Return why this process cannot inspect another, or "".
 
     Reading memory is tested from a sibling process, because Yama's scope 1 permits only parents.
@@ -66,4 +69,4 @@ def explain_blindness() -> str:
     return "processes may not read each other here: kernel.yama.ptrace_scope" if done.returncode else ""
 
 
-BLIND = explain_blindness()
+NO_PERMISSION = explain_missing_permission()

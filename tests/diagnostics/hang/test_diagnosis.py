@@ -1,4 +1,8 @@
-"""The hang diagnosis names the blocking process and cause, in stored snapshots of real jobs and in synthetic ones."""
+"""The hang diagnosis names the blocking process and cause, in stored snapshots of real jobs and in synthetic ones.
+
+Healthy jobs and too little evidence are no hang. Large snapshots are diagnosed in limited time. Known issues, fixes and
+the tables of waits are tested too, and that a snapshot survives its JSON form.
+"""
 
 import dataclasses
 import json
@@ -13,7 +17,7 @@ from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
 from diagnostics.hang.parsers import ParseError, bundle
-from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, StackFrame, Thread
 from evaluation.hang import bench, bench_repros
 from tests.diagnostics.hang.processes import C10D, PYTHON, in_all_gather, rank, sleeping, verdict_of

@@ -1,4 +1,7 @@
-"""Stack dumps of py-spy, gdb, NCCL and others are parsed; hostile pickles and other text are refused."""
+"""Dumps of py-spy, gdb, faulthandler, NCCL and PyTorch's flight recorder are parsed; bundles are redacted.
+
+Hostile pickles and other files are refused. Hostile dumps take linear time, and limits are reported.
+"""
 
 import contextlib
 import io
@@ -11,8 +14,8 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.hang import collectives
 from diagnostics.hang.diagnosis import diagnose
-from diagnostics.hang.parsers import ParseError, bundle, files, flight_recorder
-from diagnostics.hang.parsers.files import parse_dump, read_files
+from diagnostics.hang.parsers import ParseError, bundle, dump_files, flight_recorder
+from diagnostics.hang.parsers.dump_files import parse_dump, read_files
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.output import sanitize
 from tests.case_files import read_cases
@@ -161,7 +164,7 @@ def test_pickle_with_a_callable_is_refused_and_not_executed(tmp_path):
     assert not mark.exists()
 
 
-def test_pickles_of_every_protocol_are_read():
+def test_pickles_of_protocols_2_to_5_are_read():
     frames = [{"filename": "a.py", "name": "train", "line": n} for n in (1, 300, 70_000, -5, 1 << 62)]
     entry = {"frames": frames, "again": frames, "of": (), "four": (1, 2.5, None, True), "text": "ä" * 300}
     document = {"entries": [entry, entry], "": [[]]}
@@ -296,8 +299,8 @@ def waiting_ranks(count):
 
 def test_processes_and_threads_beyond_the_limits_are_not_checked(monkeypatch, tmp_path):
     """Hostile dumps have thousands of processes and threads, and the report says what was not read."""
-    monkeypatch.setattr(files, "MAX_PROCESSES", 3)
-    monkeypatch.setattr(files, "MAX_THREADS", 2)
+    monkeypatch.setattr(dump_files, "MAX_PROCESSES", 3)
+    monkeypatch.setattr(dump_files, "MAX_THREADS", 2)
     main = 'Thread 4 (idle): "MainThread"\n    wait (threading.py:1)\n'
     threads = "".join(f"Thread {n} (idle)\n    wait (threading.py:1)\n" for n in (1, 2, 3)) + main
     snapshot = parse_text(tmp_path, f"Process 9: python a.py\n{threads}" + waiting_ranks(4))

@@ -1,4 +1,7 @@
-"""`hang` diagnoses processes of other Python releases, namespaces and users, and processes that change meanwhile."""
+"""`hang` inspects real processes of other Python releases, namespaces and users, and processes that change meanwhile.
+
+It also ends a py-spy that does not answer. Tests are skipped without the programs or rights that they need.
+"""
 
 import os
 import shutil
@@ -12,7 +15,7 @@ from diagnostics.hang.collect import discovery, stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.known_issues import with_issue
-from tests.diagnostics.hang.processes import BLIND, running
+from tests.diagnostics.hang.processes import NO_PERMISSION, running
 from tests.processes import run_text
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,7 +51,7 @@ if sys.argv[1] != "end":
     print("moved", flush=True)
     sys.stdin.readline()
 """
-pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
+pytestmark = pytest.mark.skipif(bool(NO_PERMISSION), reason=NO_PERMISSION)
 
 
 def observe(pid, **options):
@@ -116,7 +119,7 @@ def test_process_of_another_user_does_not_join_a_job_by_its_environment(monkeypa
         for pid, uid in ((501, 1000), (502, 1000), (503, 1001))
     )
     processes = {entry.pid: entry for entry in (rank, other_rank, foreign)}
-    assert discovery.select_processes(processes, [501], "", ours=1) == {501, 502}
+    assert discovery.select_processes(processes, [501], "", own_pid=1) == {501, 502}
 
 
 @pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])

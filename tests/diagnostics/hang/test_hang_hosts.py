@@ -1,6 +1,7 @@
 """`hang --hosts` joins the snapshots of several hosts at TCP connections.
 
-If a host gives no valid answer, the verdict on an otherwise healthy job is unknown.
+If a host gives no valid answer, the verdict on an otherwise healthy job is unknown. The collector that is sent to hosts
+imports the standard library only. Two network namespaces simulate hosts for the whole command.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.command import join_answers
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
 from tests.diagnostics.hang.processes import sleeping
 from tests.processes import run_python

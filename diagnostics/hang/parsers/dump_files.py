@@ -1,6 +1,8 @@
-"""Read dump files of the supported formats into one snapshot.
+"""Read dump files, or standard input, into one snapshot: bundles, stacks in text form, flight recorders, NCCL reports.
 
-The format is recognised by the content. An unreadable file is skipped and reported, unless no file can be read.
+`parse_dump` recognises the format by the content. `read_files` reads all files as one job; an unreadable file is
+skipped and reported, unless no file can be read. Processes and threads beyond limits are dropped and counted as
+missing.
 """
 
 from __future__ import annotations
@@ -110,6 +112,7 @@ def _parse_document(document: Any, name: str) -> Snapshot:
 
 
 def _parse_text(text: str, name: str) -> Snapshot:
+    """Parse stacks or messages of NCCL's watchdog; of both, the one that shows more."""
     lines = clean_lines(text)
     ranks = nccl.parse_watchdog(lines)
     if ranks is not None and nccl.ranks_differ(ranks):
@@ -143,7 +146,7 @@ def clean_lines(text: str) -> list[str]:
 
 
 def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
-    """Set roles by process titles and frames, because a dump has no other evidence."""
+    """Return a snapshot of the processes, with roles by titles and frames, because a dump has no other evidence."""
     labelled = []
     for process in processes:
         role, rank = role_of_title(process.title)

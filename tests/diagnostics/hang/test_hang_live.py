@@ -1,4 +1,7 @@
-"""`hang` diagnoses real processes, saves bundles, finds ranks, watches a command, and names a missing permission."""
+"""`hang` diagnoses real processes of this machine, saves bundles, and names a missing permission or wrong usage.
+
+Further tests cover source lines, ranks in the process table, and `--watch`: stalls, exit codes and signals.
+"""
 
 import importlib.util
 import json
@@ -22,13 +25,13 @@ from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.watch import StallClock
 from evaluation.hang import bench
-from tests.diagnostics.hang.processes import BLIND, running
+from tests.diagnostics.hang.processes import NO_PERMISSION, running
 from tests.processes import wait_until
 
 CASES = {case.name: case for case in bench.cases()}
 HOST = str(bench.HERE / "host.py")
 JOBS = ("pipe_of_dead_child", "filelock_library", "servers_crossed", "asyncio_lost", "healthy_slow_handler")
-pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
+pytestmark = pytest.mark.skipif(bool(NO_PERMISSION), reason=NO_PERMISSION)
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Kinds of waits that a set of unseen jobs showed: each gets its blocking process and cause, or is no hang."""
+"""More kinds of waits, from an evaluation on new jobs: each gets its blocking process and cause, or is no hang.
+
+The processes are synthetic. A lock file of another job and the role of a helper are tested too.
+"""
 
 import dataclasses
 
