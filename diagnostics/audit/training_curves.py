@@ -1,9 +1,9 @@
 """Check training curves: rewards, gradients, KL, entropy, lengths and other metrics that a run logged.
 
-`check_metrics` runs all checks, `check_learning` decides whether the metrics show that the run learns. `audit RUN`,
-`audit --watch` and the callback use them. Most checks look for an episode: consecutive steps in which a symptom holds.
-A fault has the numbers, the first and last step, and the likely causes in order (`curve_causes.toml`). Where it is
-known, a cause names the option to change in the run's framework.
+`check_metrics` runs all checks; `check_learning` says whether the metrics suffice to decide that the run learns. `audit
+RUN`, `audit --watch` and the callback use them. Most checks look for an episode: consecutive steps in which a symptom
+holds. A fault has the numbers, the first and last step, and the likely causes in order (`curve_causes.toml`). Where it
+is known, a cause names the option to change in the run's framework.
 """
 
 from __future__ import annotations

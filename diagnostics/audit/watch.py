@@ -1,4 +1,4 @@
-"""Implement `audit --watch FILE…`: look at metrics files every 2 s, and check all of them when one has changed.
+"""Implement `audit --watch FILE…`: look for changed metrics files every 2 s, and check all files when one has changed.
 
 `Watch` reports findings of the first scan at once, because it covers the files' whole history, and later findings when
 two scans agree. It ends at Ctrl-C, or when no file has changed for `--idle` seconds, and returns the audit.

@@ -264,6 +264,7 @@ def _location(state: BlockedState) -> str:
 
 
 def _edge(index: JobIndex, source: Process, target: Process, why: str) -> Edge:
+    """Return the edge from a rank in a collective to another process, with the frames of both as evidence."""
     state, partner = index.states[source.key], index.states[target.key]
     frame = partner.call.frame or partner.call.caller
     visible_frame = frame_text(frame) if frame else partner.call.detail or partner.kind

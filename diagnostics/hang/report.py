@@ -55,6 +55,7 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _process_document(state: BlockedState) -> dict[str, Any]:
+    """Return a process with its blocking call, place and stack."""
     process, thread = state.process, state.thread
     frame = state.call.caller or state.call.frame
     text = state.call.wait.text

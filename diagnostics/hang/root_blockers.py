@@ -1,7 +1,8 @@
 """Find the root blocker of a process in the wait graph (`RootSearch`), and the cause of its wait.
 
 A root blocker is a cycle, a process that waits for no observed process, a target that was not observed, or ranks in
-another collective than the rest. Its level says how strong the evidence is; limits bound the search.
+another collective than the rest. Its level orders root blockers, from `gone` (dead or stopped) to `quiet` (idle).
+Limits bound the search.
 """
 
 from __future__ import annotations

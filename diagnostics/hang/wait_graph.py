@@ -53,6 +53,10 @@ class _Waiter:
         self.syscall_file = f"/proc/{self.process.pid}/task/{thread.tid}/syscall"
 
     def edges(self) -> list[Edge]:
+        """Return edges by the first of these that gives any: descriptors, `ended_by`, dead processes, unknown peers.
+
+        An idle process has edges only for requests that it may have forwarded, or while clients wait to be accepted.
+        """
         if self.kind == "idle" and self.index.has_backlog(self.process):
             return self.descriptor_edges()  # serves one client at a time
         if self.kind in IDLE:
@@ -109,6 +113,7 @@ class _Waiter:
         return edges
 
     def socket_edges(self, item: Descriptor, socket: Socket, call: str) -> list[Edge]:
+        """Return edges to the peers of a socket; without any, to dead children or to the remote address."""
         remote = socket.remote or "its peer"
         ends = f"fd/{item.fd} is a {socket.kind} socket {socket.local} to {remote} ({socket.state})"
         connects = self.kind == "connect"
@@ -126,6 +131,7 @@ class _Waiter:
         return [Edge(self.process.key, f"tcp {socket.remote}", self.kind, label, text, (call, ends))]
 
     def pipe_edges(self, item: Descriptor, call: str) -> list[Edge]:
+        """Return edges to the processes at the other end of a pipe, and to dead children that had it."""
         writes = self.thread.syscall in ("write", "writev")
         peers = {
             owner.key: owner
@@ -191,6 +197,7 @@ class _Waiter:
     # Edges to the processes that can end a wait of each kind (`ended_by` in waits.toml).
 
     def child_edges(self) -> list[Edge]:
+        """Return edges to the children; for a data loader, to its workers."""
         children, needs = self.children, "all"
         if self.kind == "data_loader":  # it is not known which worker has the next batch
             children, needs = [child for child in children if self.is_loader(child)] or children, "any"

@@ -1,7 +1,7 @@
 """Check a server's samples: sampling parameters (P5), log-probs of the sampled ids (P6, P8), ids of the tokenizer.
 
-`check_sampling` compares the reported log-probs with a reference model's under estimated parameters, and reports each
-parameter that differs from the trainer's, a logit bias on one id, or log-probs that no parameters explain.
+`check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
+each parameter that differs from the trainer's, a logit bias on one id, or log-probs that no parameters explain.
 """
 
 from __future__ import annotations

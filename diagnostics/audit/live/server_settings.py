@@ -113,47 +113,50 @@ def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Res
     """
     if tokenizer is None:
         return [skipped("ids", "tokenizer_unread", "{problem}", decisive=True, problem=problem)]
-    theirs = server.tokenize(TEXTS[0])
-    if theirs is None:
+    served = server.tokenize(TEXTS[0])
+    if served is None:
         return [skipped("ids", "endpoint_lacks", "the server's /tokenize, which vllm serve has")]
-    return [_check_text(list(tokenizer(TEXTS[0])["input_ids"]), theirs), _check_chat(server, tokenizer)]
+    return [_check_text(list(tokenizer(TEXTS[0])["input_ids"]), served), _check_chat(server, tokenizer)]
 
 
-def _check_text(ours: list[int], theirs: list[int]) -> Result:
-    if theirs == ours:
-        return clean("ids", count=len(ours), decisive=True)
-    count = next((count for count in range(1, 4) if theirs[count:] == ours), 0)
+def _check_text(expected: list[int], served: list[int]) -> Result:
+    """Compare the ids of a text; ids that the server puts before it are special tokens."""
+    if served == expected:
+        return clean("ids", count=len(expected), decisive=True)
+    count = next((count for count in range(1, 4) if served[count:] == expected), 0)
     if count:
-        values = {"count": count, "ids": ", ".join(map(str, theirs[:count]))}
+        values = {"count": count, "ids": ", ".join(map(str, served[:count]))}
         message = "the server's tokenizer adds {count} special token(s) before a text, the trainer's does not: {ids}"
-        return fault("ids/special", message, "", values, count=len(ours), decisive=True)
+        return fault("ids/special", message, "", values, count=len(expected), decisive=True)
     message = "the server's tokenizer makes other ids than the checkpoint's, from position {place} on"
-    return fault("ids/text", message, "", _difference(ours, theirs), count=len(ours), decisive=True)
+    return fault("ids/text", message, "", _difference(expected, served), count=len(expected), decisive=True)
 
 
 def _check_chat(server: Server, tokenizer: Any) -> Result:
+    """Compare the ids of a conversation, which the chat templates of server and checkpoint make."""
     if not getattr(tokenizer, "chat_template", None):
         return skipped("ids/template", "no_template", "a chat template in the checkpoint's folder")
     messages = [dict(message) for message in CHAT]
-    theirs = server.tokenize(messages)
-    if theirs is None:
+    served = server.tokenize(messages)
+    if served is None:
         return skipped("ids/template", "endpoint_lacks", "/tokenize with messages")
     try:
-        ours = checkpoint_validation.chat_ids(tokenizer, messages)
+        expected = checkpoint_validation.chat_ids(tokenizer, messages)
     except AuditError as error:
         return skipped("ids/template", "tokenizer_unread", "{problem}", decisive=True, problem=str(error))
-    if theirs == ours:
-        return clean("ids/template", count=len(ours))
-    values = _difference(ours, theirs)
+    if served == expected:
+        return clean("ids/template", count=len(expected))
+    values = _difference(expected, served)
     start = max(0, values["place"] - 2)
-    texts = [tokenizer.decode(ids[start : start + 8]) for ids in (ours, theirs)]
+    texts = [tokenizer.decode(ids[start : start + 8]) for ids in (expected, served)]
     text = "the checkpoint's: {ours!r}; the server's: {theirs!r}"
     fact = note("template_differs", text, ours=texts[0], theirs=texts[1])
     message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"
-    return fault("ids/template", message, "", values, evidence=(fact,), count=len(ours))
+    return fault("ids/template", message, "", values, evidence=(fact,), count=len(expected))
 
 
-def _difference(ours: list[int], theirs: list[int]) -> dict[str, int]:
-    pairs = enumerate(zip(ours, theirs, strict=False))
-    place = next((place for place, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-    return {"place": place, "ours": len(ours), "theirs": len(theirs)}
+def _difference(expected: list[int], served: list[int]) -> dict[str, int]:
+    """Return the first position that differs, and both lengths."""
+    pairs = enumerate(zip(expected, served, strict=False))
+    place = next((place for place, (a, b) in pairs if a != b), min(len(expected), len(served)))
+    return {"place": place, "ours": len(expected), "theirs": len(served)}

@@ -25,7 +25,7 @@ _Answer = TypeVar("_Answer")
 _WRONG_TYPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-def _explain_odd_answers(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
+def _explain_malformed_answers(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
     """Turn the errors that an answer of another structure causes into an AuditError that names the server."""
 
     @functools.wraps(method)
@@ -65,7 +65,7 @@ class Server:
         """Return an error that names the server."""
         return AuditError(f"{self.client.address}: {problem}")
 
-    @_explain_odd_answers
+    @_explain_malformed_answers
     def settings(self) -> dict[str, Any]:
         """Return settings from /v1/models, /version and /server_info; missing ones are left out."""
         settings: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class Server:
             settings["release"] = _short_text(version["version"])
         return settings
 
-    @_explain_odd_answers
+    @_explain_malformed_answers
     def score(self, ids: Sequence[int]) -> list[float]:
         """Return the log-prob of each id but the first, by `prompt_logprobs`; one token is sampled and dropped.
 
@@ -94,7 +94,7 @@ class Server:
             raise self.error("its answer has no prompt_logprobs: it cannot score given ids")
         return [_prompt_logprob(entry, token) for entry, token in zip(entries[1:], ids[1:], strict=True)]
 
-    @_explain_odd_answers
+    @_explain_malformed_answers
     def sample(
         self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
@@ -118,7 +118,7 @@ class Server:
         ids = _token_ids(choice.get("token_ids") or reported)
         return Completion(prompt, ids, tuple(map(float, values)), reported)
 
-    @_explain_odd_answers
+    @_explain_malformed_answers
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
         """Return the likeliest next ids with their log-probs; cached keys are used unless `salt` bypasses them."""
         body = {
@@ -129,7 +129,7 @@ class Server:
         top = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
         return {_token_id(name): float(value) for name, value in top[0].items()}
 
-    @_explain_odd_answers
+    @_explain_malformed_answers
     def cache_hits(self) -> float | None:
         """Return the number of prefix cache hits so far, in tokens; None if unknown."""
         text = self.client.try_call("/metrics")
@@ -137,7 +137,7 @@ class Server:
         hits = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(_CACHE_HITS)]
         return sum(hits) if hits else None
 
-    @_explain_odd_answers
+    @_explain_malformed_answers
     def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
         """Tokenize a text or a chat with the endpoint /tokenize; None if the server lacks it."""
         chat = {"messages": text, "add_generation_prompt": True}
