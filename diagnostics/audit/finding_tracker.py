@@ -108,8 +108,8 @@ class FindingTracker:
     def scan(self, step: int, series: Sequence[MetricSeries], needed: int = SCANS_THAT_AGREE) -> list[Change]:
         """Check the metrics; return the faults that are reported or withdrawn now.
 
-        A fault whose symptom no longer holds in the last row counts as not found. `needed` is the number of scans in a
-        row that must find a fault before it is reported.
+        A fault whose episode has ended counts as not found. `needed` is the number of scans in a row that must find a
+        fault before it is reported.
         """
         self.scans, self._series = self.scans + 1, series
         faults = (result for result in check_metrics(series) if result.is_fault)

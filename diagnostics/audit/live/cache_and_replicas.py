@@ -1,8 +1,9 @@
 """Check the prefix cache (P2) and the replicas (P14): equal ids must get equal log-probs, except for rounding.
 
-P2 sends each prompt twice: without and with a fresh cache salt, which bypasses cached keys. A suspicious prompt is sent
-twice more. `probe_cache` must run before all other probes with these ids, which would fill the cache with keys of the
-current weights; `check_cache` judges later, when the rounding error is known. P14 scores the same ids six times.
+P2 sends each prompt twice: without and with a fresh cache salt, which bypasses cached keys. If answers differ, the
+worst prompt is sent twice more. `probe_cache` must run before all other probes with these ids, which would fill the
+cache with keys of the current weights. `check_cache` judges later, when the rounding error is known. P14 scores the
+same ids six times.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Audit the files that a run wrote: recorded samples, metrics and checkpoints."""
+"""Audit the files that a run wrote: samples, metrics and checkpoints. `run_audit.audit_run` runs all checks."""

@@ -49,7 +49,7 @@ def detect_format(entry: dict[str, Any]) -> str:
 def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
     """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if there is no sample.
 
-    Files are read in the order of the numbers in their names, the last 200 of them, until the budget is spent.
+    The last 200 files, or steps of rollouts, are read in the order of their numbers, until the budget is spent.
     """
     if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
         budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
