@@ -262,7 +262,7 @@ def text_of(value: object) -> str:
     r"""Return a prompt or completion as text of at most 64 KiB; the contents of messages are joined by newlines.
 
     >>> text_of([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])
-    '2+2\\n4'
+    '2+2\n4'
     """
     if isinstance(value, str):
         return value[:MAX_TEXT]
