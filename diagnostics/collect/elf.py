@@ -53,7 +53,7 @@ class Extension:
 
 
 def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -> tuple[Extension, ...]:
-    """Read the headers of compiled modules in package folders, of at most 500.
+    """Read the headers of compiled modules in package folders, at most 500 of them.
 
     Args:
         folders: The package folders.

@@ -1,6 +1,6 @@
 """Build the JSON document that a node of a multi-node job returns: facts, NCCL releases, and models in the hub cache.
 
-`diagnostics.collect.remote` sends this module to the node and runs `collect_node` there. Standard library only.
+`remote` and `ray_nodes` send this module to the node and run `collect_node` there. Standard library only.
 """
 
 from __future__ import annotations

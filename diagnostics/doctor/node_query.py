@@ -1,4 +1,4 @@
-"""Collect the facts of the nodes of a job over ssh or Ray, number the nodes by rank, and decode their answers.
+"""Collect the facts of a job's nodes over ssh or Ray, number hosts by rank and Ray's nodes, and decode the answers.
 
 An answer is untrusted: one with another schema becomes the node's `problem`, and packages whose name or version is
 invalid are dropped.

@@ -115,7 +115,7 @@ def checked_packages(environment: Environment) -> list[Package]:
 def unmet_requirements(environment: Environment, package: Package) -> list[Requirement]:
     """Return the unmet requirements of a package, those for missing packages last.
 
-    Requirements of extras and a trainer's requirement for vLLM are left out.
+    Requirements of extras, missing packages in OPTIONAL and a trainer's requirement for vLLM are left out.
     """
     unmet = [
         requirement

@@ -1,6 +1,7 @@
 """Find the environment of the interpreter that the user names, and other environments that contain a trainer or vLLM.
 
-The search covers the active environment and the working folder with two folders above it. No interpreter is run.
+The search covers the active environment and the working folder with two folders above it. `check_trainer_installed`
+suggests what it found if the examined environment contains none. No interpreter is run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Check compiled packages: missing shared libraries, an old glibc or libstdc++, and builds that do not fit together.
+"""Check that compiled packages fit the system, the Python release and each other.
 
-The last are packages for another Python, libraries of several CUDA releases, and distributions that write to the same
-folder.
+The checks report missing shared libraries, an old glibc or libstdc++, packages that exclude this Python, libraries of
+several CUDA releases, and distributions that write to the same folder. No library is loaded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Check the NVIDIA driver, its GPUs and CUDA_VISIBLE_DEVICES, and compare the driver with PyTorch's CUDA release.
 
-The facts come from `nvidia-smi`. `cuda_of` finds the CUDA release that the installed PyTorch was built for.
+The facts come from `nvidia-smi`, /proc and /dev. `cuda_of` finds the CUDA release that the installed PyTorch was built
+for.
 """
 
 from __future__ import annotations

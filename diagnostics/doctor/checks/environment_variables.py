@@ -106,7 +106,7 @@ def switches(case: CheckInput) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def allocator(case: CheckInput) -> Iterator[Finding]:
+def expandable_segments(case: CheckInput) -> Iterator[Finding]:
     """Report expandable segments with a vLLM whose sleep mode refuses them (CFG112)."""
     vllm = case.environment.vllm
     effects = {
@@ -142,7 +142,7 @@ def unread_by_vllm(case: CheckInput) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def launcher(case: CheckInput) -> Iterator[Finding]:
+def launcher_variables(case: CheckInput) -> Iterator[Finding]:
     """Report torchrun's variables (RANK, WORLD_SIZE, …) in a process that no launcher started (ENV916)."""
     names = tuple(name for name in _LAUNCHER if name in case.variables)
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)

@@ -1,6 +1,6 @@
 """Report the known issues of the catalog that affect the installed releases, alone or in combination.
 
-Issues that a setting causes, and those with only reported claims for all later releases, are left out.
+Issues that only a setting causes, and issues whose claims are only reported and have no upper bound, are left out.
 """
 
 from __future__ import annotations

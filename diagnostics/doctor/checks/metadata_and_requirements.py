@@ -113,7 +113,7 @@ def _python_of_packages(environment: Environment) -> str:
 
 
 @check("declared requirements")
-def declared(case: CheckInput) -> Iterator[Finding]:
+def declared_requirements(case: CheckInput) -> Iterator[Finding]:
     """Report unmet requirements of the checked packages (CMP904), and a vLLM that a trainer excludes (CMP903)."""
     environment = case.environment
     if not environment.needed:

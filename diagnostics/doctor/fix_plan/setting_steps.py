@@ -1,6 +1,7 @@
-"""Build the steps that change settings: environment variables, machine limits and files, and trainer options.
+"""Build the plan's steps besides the one that changes packages: variables, machine, repairs, and trainer options.
 
-`finding_step` carries out the fix of a finding of doctor's own. `setting_steps` applies mitigations of known issues.
+`finding_step` carries out the fix of a finding of doctor's own. `setting_steps` applies mitigations of known issues;
+the packages that they require are in `mitigation_constraints`, and `package_steps` installs them.
 """
 
 from __future__ import annotations

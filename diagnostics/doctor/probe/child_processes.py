@@ -1,8 +1,8 @@
 """Run the probe programs in child processes of the examined environment's Python, and clean up afterwards.
 
 A child has its own session, an empty standard input, a time limit, and a scratch folder for caches and for its answer,
-a JSON file. It has no access to the Hugging Face hub. Its environment has a variable with a unique value. Processes
-that outlive the child are found by this value in /proc and killed, also after an interrupt.
+a JSON file. Variables switch off the Hugging Face hub and usage reports. Its environment has a variable with a unique
+value. Processes that outlive the child are found by this value in /proc and killed, also after an interrupt.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ChildProcesses:
         return Path(tempfile.mkdtemp(dir=self._folder))
 
     def run_program(self, what: str, program: str, *arguments: str, limit_s: float) -> ChildResult:
-        """Run a program to its end or its limit, without access to the Hugging Face hub.
+        """Run a program to its end or its limit, with the Hugging Face hub switched off.
 
         Args:
             what: Name of the probe in messages.

@@ -44,7 +44,7 @@ MODULES = (
 
 @dataclass
 class Probe:
-    """The examined environment, its machine, and the way to run a probe program in it.
+    """Runs probe programs in the examined environment, and turns their results into check results.
 
     Attributes:
         children: Runs programs in child processes.
