@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from diagnostics.catalog.loader import (
     FOLDER,
-    CatalogueError,
+    CatalogError,
     find,
     find_check,
     is_check,
@@ -18,6 +18,6 @@ from diagnostics.catalog.loader import (
 )
 
 __all__ = [
-    "FOLDER", "CatalogueError", "find", "find_check", "is_check", "issues_with_config", "load", "load_checks",
+    "FOLDER", "CatalogError", "find", "find_check", "is_check", "issues_with_config", "load", "load_checks",
     "load_file",
 ]  # fmt: skip

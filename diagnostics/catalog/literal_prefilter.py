@@ -15,7 +15,7 @@ from typing import Any
 
 import re2
 
-from diagnostics.catalog.loader import CatalogueError
+from diagnostics.catalog.loader import CatalogError
 
 SHORTEST = 6
 """Least number of characters of a text that a log is searched for."""
@@ -74,11 +74,11 @@ def required_literals(code: str, pattern: str) -> tuple[str, ...]:
     """Return `literals` of a pattern; `code` is for the error message.
 
     Raises:
-        CatalogueError: There are no texts, or one is shorter than SHORTEST.
+        CatalogError: There are no texts, or one is shorter than SHORTEST.
     """
     texts = literals(pattern)
     if not texts or min(map(len, texts)) < SHORTEST:
-        raise CatalogueError(
+        raise CatalogError(
             f"{code}: signature: {pattern!r}: expected a text of {SHORTEST} or more characters in every match"
         )
     return texts

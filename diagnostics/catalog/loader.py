@@ -32,7 +32,7 @@ _CODE = [
 _Entry = TypeVar("_Entry", model.Issue, model.CheckCode)
 
 
-class CatalogueError(UserError, ValueError):
+class CatalogError(UserError, ValueError):
     """Raised for an entry that cannot be used or a code that is unknown; the message is for the user."""
 
 
@@ -49,7 +49,7 @@ def load() -> dict[str, model.Issue]:
     """Return all known issues by code.
 
     Raises:
-        CatalogueError: The first entry that cannot be used.
+        CatalogError: The first entry that cannot be used.
     """
     return dict(_shipped().issues)
 
@@ -73,14 +73,14 @@ def find(code: str) -> model.Issue:
     """Return the known issue with a code, in any letter case.
 
     Raises:
-        CatalogueError: The code is unknown; the message names similar ones.
+        CatalogError: The code is unknown; the message names similar ones.
     """
     issues = _shipped().issues
     if code.upper() in issues:
         return issues[code.upper()]
     families = ", ".join(dict.fromkeys(name.rstrip("0123456789") for name in issues))
     hint = close_matches(code.upper(), issues) or f" (families: {families}; `catalog` lists all)"
-    raise CatalogueError(f"unknown code {code!r}{hint}")
+    raise CatalogError(f"unknown code {code!r}{hint}")
 
 
 def find_check(code: str) -> model.CheckCode:
@@ -112,11 +112,11 @@ def _load(path: Path, parse: Callable[[TomlSource, dict[str, Any]], _Entry]) -> 
         text = path.read_text(encoding="utf-8")
         return parse(TomlSource(path, text), tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as error:
-        raise CatalogueError(f"{path}: cannot be read: {error}") from None
+        raise CatalogError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise CatalogueError(f"{path}: is not TOML: {error}") from None
+        raise CatalogError(f"{path}: is not TOML: {error}") from None
     except TomlError as error:
-        raise CatalogueError(str(error)) from None
+        raise CatalogError(str(error)) from None
 
 
 @cache

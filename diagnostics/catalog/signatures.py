@@ -13,7 +13,7 @@ from pathlib import Path
 import re2
 
 from diagnostics.catalog.literal_prefilter import compile_set, required_literals
-from diagnostics.catalog.loader import FOLDER, CatalogueError
+from diagnostics.catalog.loader import FOLDER, CatalogError
 from diagnostics.catalog.model import Issue, Signature
 from diagnostics.toml_source import TomlSource
 
@@ -39,7 +39,7 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
     """Check that an entry's patterns are valid RE2 with a literal text, and that its samples match as declared.
 
     Raises:
-        CatalogueError: A pattern or a sample is wrong; the message has its file and line and what was expected.
+        CatalogError: A pattern or a sample is wrong; the message has its file and line and what was expected.
     """
     if issue.signature is None:
         return
@@ -50,14 +50,14 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
             try:
                 re2.compile(pattern)
             except re2.error as error:
-                raise CatalogueError(
+                raise CatalogError(
                     f"{place}: signature.{key}: {pattern!r}: not RE2: {_message(error)}"
                 ) from None
             required_literals(place, pattern)
     for place, kind, about, text in _samples(issue, source):
         if matches(issue.signature, text) != (kind == "positive"):
             expected = "be matched" if kind == "positive" else "not be matched"
-            raise CatalogueError(
+            raise CatalogError(
                 f"{place}: signature.{kind}: {about!r}: expected the sample to {expected} by {issue.code}"
             )
 

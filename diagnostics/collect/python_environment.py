@@ -306,7 +306,7 @@ def _check_files(
 
 def _find_module(name: str, modules: module_lookup.ModuleFinder) -> str:
     names = (
-        module.partition(".")[0].partition(":")[0]
+        frameworks.top_level_package(module)
         for item in frameworks.FRAMEWORKS.values()
         if name in item.packages
         for module in item.modules

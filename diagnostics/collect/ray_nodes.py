@@ -118,7 +118,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = LIMI
 
 
 def _check_address(address: str) -> None:
-    """Test the connection first, because Ray itself retries for a minute."""
+    """Raise RemoteError if nothing listens at the address, because Ray itself retries for a minute."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return

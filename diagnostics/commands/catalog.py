@@ -1,7 +1,7 @@
 """Run the command `catalog`: list the codes of known issues and of checks, as text or JSON.
 
 With `--check` it also looks for errors in the known issues' entries: patterns, samples, codes that they refer to, and
-`[[config]]` tables that conflict with a lint rule. Errors raise CatalogueError, so the exit code is 2.
+`[[config]]` tables that conflict with a lint rule. Errors raise CatalogError, so the exit code is 2.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
     """List the codes of known issues and of checks, or check the entries."""
     issues, checks = catalog.load(), catalog.load_checks()
     if check and (problems := find_problems(issues)):
-        raise catalog.CatalogueError("\n".join(problems))
+        raise catalog.CatalogError("\n".join(problems))
     if format == "json":
         print(json_output.dump(documents.catalog_document(issues.values(), checks.values())))
         return FINE
@@ -54,7 +54,7 @@ def find_problems(issues: Mapping[str, Issue]) -> list[str]:
     """Return the errors that involve several entries or a lint rule, such as a sample that two entries match.
 
     Raises:
-        CatalogueError: The first entry whose own patterns do not match its samples as declared.
+        CatalogError: The first entry whose own patterns do not match its samples as declared.
     """
     for issue in issues.values():
         signatures.check(issue)

@@ -1,6 +1,6 @@
 """Run the command `explain`: print the entry and fix of codes, or of the codes found for a log line or a description.
 
-The output is text or JSON. An unknown code, and a text that no code fits, raise CatalogueError (exit code 2).
+The output is text or JSON. An unknown code, and a text that no code fits, raise CatalogError (exit code 2).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def explain(code: str) -> Explained:
     """Return the document of a code, and the recommended fix; None for a check code.
 
     Raises:
-        CatalogueError: There is no such code.
+        CatalogError: There is no such code.
     """
     if catalog.is_check(code):
         return documents.check_document(catalog.find_check(code)), None
@@ -68,7 +68,7 @@ def find_codes(text: str) -> tuple[list[str], str]:
     """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words).
 
     Raises:
-        CatalogueError: No code fits the text, or the text is a code that does not exist.
+        CatalogError: No code fits the text, or the text is a code that does not exist.
     """
     # Imported here, because an explanation of a code does not need `triage`.
     from diagnostics.commands import code_search
@@ -79,7 +79,7 @@ def find_codes(text: str) -> tuple[list[str], str]:
     if not similar and re.fullmatch(r"\w*\d\w*", text):
         catalog.find(text)  # its error names similar codes
     if not similar:
-        raise catalog.CatalogueError(
+        raise catalog.CatalogError(
             f"no known issue matches {text[:80]!r}; `catalog` lists all codes, `triage LOG` reads a whole log, "
             "`audit RUN` checks a run's metrics"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from diagnostics.catalog import CatalogueError
+from diagnostics.catalog import CatalogError
 from diagnostics.commands.explain import find_codes
 
 PHRASES = Path(__file__).with_name("phrases.tsv")
@@ -19,7 +19,7 @@ def search_codes(phrase: str) -> list[str]:
     """Return the first three codes that `explain PHRASE` lists."""
     try:
         return find_codes(phrase)[0][:3]
-    except CatalogueError:
+    except CatalogError:
         return []
 
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics import catalog, toml_source
-from diagnostics.catalog import CatalogueError, signatures
+from diagnostics.catalog import CatalogError, signatures
 from diagnostics.catalog.loader import FOLDER, load_check_file
 from diagnostics.catalog.model import Bound, ConfigRule
 from diagnostics.commands.catalog import find_problems
@@ -78,7 +78,7 @@ def entry(tmp_path):
 def test_invalid_entry_is_refused_with_file_and_line(entry, old, new, line, message):
     """The error is one line with the file, the line of the key, the value and the expectation."""
     path = entry(old, new)
-    with pytest.raises(CatalogueError) as refused:
+    with pytest.raises(CatalogError) as refused:
         catalog.load_file(path)
     text = str(refused.value)
     assert message in text
@@ -105,7 +105,7 @@ def test_edit_is_an_installation_or_advice(entry):
         '{ advise = "x" }',
         '{ advice = "x", note = "y" }',
     ):
-        with pytest.raises(CatalogueError, match=r"mitigations\.\w+\.edits"):
+        with pytest.raises(CatalogError, match=r"mitigations\.\w+\.edits"):
             catalog.load_file(entry(old, f"vllm = {wrong}"))
 
 
@@ -125,7 +125,7 @@ def test_edits_of_one_framework_have_release_ranges_and_tested_triggers(entry):
         '{ set = "a", ran = ["never"] }',
         '{ set = "a", versions = "new" }',
     ):
-        with pytest.raises(CatalogueError, match=r"mitigations\.one_owner\.edits"):
+        with pytest.raises(CatalogError, match=r"mitigations\.one_owner\.edits"):
             catalog.load_file(entry(old, f"vllm = {wrong}"))
 
 
@@ -151,7 +151,7 @@ def test_check_codes_are_strict_entries_apart_from_issues(tmp_path):
         ("check.v1", "issue.v1", "expected 'grpo-doctor.check.v1'"),
     ):
         (tmp_path / "CMP901.toml").write_text(good.replace(old, new, 1))
-        with pytest.raises(CatalogueError, match=message):
+        with pytest.raises(CatalogError, match=message):
             load_check_file(tmp_path / "CMP901.toml")
 
 
@@ -168,7 +168,7 @@ def test_invalid_signature_is_refused_with_file_and_line(entry, new, wrong, mess
     """The error names the line of the pattern, or the first line of the sample."""
     path = entry("any = ['assert len", new)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), start=1) if text.startswith(wrong))
-    with pytest.raises(CatalogueError, match=message) as refused:
+    with pytest.raises(CatalogError, match=message) as refused:
         signatures.check(catalog.load_file(path), path.parent)
     assert str(refused.value).startswith(f"{path}:{line}: signature")
 
@@ -191,5 +191,5 @@ def test_entry_without_a_negative_sample_is_refused(entry):
     )
     text = path.read_text().replace("[[signature.negative]]", "[[signature.positive]]")
     path.write_text(text)
-    with pytest.raises(CatalogueError, match="at least one"):
+    with pytest.raises(CatalogError, match="at least one"):
         catalog.load_file(path)

@@ -108,8 +108,7 @@ def _explain(ended: ChildResult, code: str, environment: Environment, reason: st
     cause = cause or (guess if certain else None)
     if cause is not None:
         detail, places = f"{text} {cause.detail}", (evidence, *cause.evidence)
-        cause = replace(cause, severity=Severity.ERROR, detail=detail, evidence=places)
-        return replace(cause, certainty="established", known_by="executed")
+        return replace(cause, severity=Severity.ERROR, detail=detail, evidence=places, **_CONFIRMED)
     output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
     advice = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     fix = Fix.of(advice, Explain(code))
