@@ -244,7 +244,7 @@ def sentence_of(action: Action) -> str:
 
 
 def edit_text(action: Action) -> str:
-    """Return an action for use within a line: its sentence or its command, with its framework's name."""
+    """Return an action for use within a line: its sentence or command, with the framework's name if it has one."""
     if isinstance(action, Install):
         return _with_framework(action)
     return sentence_of(action) or command_of(action)

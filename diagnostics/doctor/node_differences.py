@@ -20,7 +20,8 @@ from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
 
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
 ABSENT = "none"
-COMPARED = (*ENGINE_PACKAGES, "torch", "ray", *TRAINER_PACKAGES, "transformers", "deepspeed", "flash-attn")
+# Packages whose differences have the kind `framework`; other packages have the kind `package`.
+STACK = (*ENGINE_PACKAGES, "torch", "ray", *TRAINER_PACKAGES, "transformers", "deepspeed", "flash-attn")
 # Kind and name of a value.
 Key = tuple[str, str]
 # The nodes with each value of a key.
@@ -59,7 +60,7 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
     assert node.facts
     environment, machine = node.facts.environment, node.facts.machine
     for name, package in environment.packages.items():
-        kind = "nccl" if name.startswith("nvidia-nccl") else "framework" if name in COMPARED else "package"
+        kind = "nccl" if name.startswith("nvidia-nccl") else "framework" if name in STACK else "package"
         yield (kind, name), package.version
     for name, value in environment.variables.items():
         if name not in _TABLES["node_variables"]:

@@ -21,7 +21,7 @@ from diagnostics.fixes import join_some
 from diagnostics.multi_node_options import NodeOptions, query_nodes
 from diagnostics.output import progress
 
-MAX_NODES = 8
+MAX_NAMES = 8
 _METADATA_FOLDER = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.DOTALL)
 
 
@@ -67,13 +67,13 @@ class Node:
 
 
 def node_names(members: list[Node], total: int = 0) -> str:
-    """Return the names of nodes as a text, at most MAX_NODES of them.
+    """Return the names of nodes as a text, at most MAX_NAMES of them.
 
     With `total`, the number of nodes that answered, all names are returned, or "All … nodes" for all that answered.
     """
     if len(members) == total:
         return "The node that answered" if total == 1 else f"All {total} nodes that answered"
-    return join_some([node.label for node in members], total or MAX_NODES)
+    return join_some([node.label for node in members], total or MAX_NAMES)
 
 
 def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
