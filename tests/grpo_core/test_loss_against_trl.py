@@ -10,7 +10,7 @@ from tests.cells import cell_python, run_with
 
 pytestmark = pytest.mark.vllm
 
-PROGRAMS = Path(__file__).parent / "cell_programs"
+PROGRAMS = Path(__file__).parent / "peer_programs"
 
 
 def newest_trl_python() -> Path:
@@ -31,29 +31,27 @@ def trl_017_python() -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("python", "release", "program", "cases", "types"),
+    ("python", "release", "cases", "types"),
     [
         (
             newest_trl_python,
             "1.16.0",
-            "trl_loss.py",
             1260,
             {"grpo", "bnpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo"},
         ),
-        (trl_017_python, "0.17.0", "trl_017_loss.py", 144, {"grpo", "bnpo", "dr_grpo"}),
+        (trl_017_python, "0.17.0", 144, {"grpo", "bnpo", "dr_grpo"}),
     ],
 )
-def test_loss_gradient_advantages_and_defaults_match_trl(python, release, program, cases, types):
-    """Each loss type with every option that TRL has for it, and TRL's defaults."""
-    done = run_with(python(), str(PROGRAMS / program))
+def test_loss_gradient_advantages_and_defaults_match_trl(python, release, cases, types):
+    """Each loss type with the options that TRL has for it, and TRL's defaults."""
+    done = run_with(python(), str(PROGRAMS / "trl_loss.py"), path=[str(PROGRAMS)])
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert (report["trl"], report["cases"]) == (release, cases)
     assert set(report["worst"]["float64"]) == set(report["worst"]["float32"]) == types
     assert max(report["worst"]["float64"].values()) < 1e-12, report["worst"]
     assert max(report["worst"]["float32"].values()) < 1e-6, report["worst"]
-    notes = report.get("beside", {})
-    assert len(notes) == (1 if release == "1.16.0" else 0)
-    assert max(notes.values(), default=0.0) < 1e-12, notes
+    assert len(report["sapo_temperatures"]) == (1 if release == "1.16.0" else 0)
+    assert max(report["sapo_temperatures"].values(), default=0.0) < 1e-12, report["sapo_temperatures"]
     assert max(report["advantages"].values()) < 1e-12, report["advantages"]
     assert report["defaults"] == []

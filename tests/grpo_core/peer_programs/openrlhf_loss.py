@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import torch
-from common import (
+from peer_comparison import (
     LENGTHS,
     PARTS,
     SEEDS,

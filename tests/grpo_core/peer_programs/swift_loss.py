@@ -10,11 +10,12 @@ import itertools
 from types import SimpleNamespace
 
 import torch
-from common import (
+from peer_comparison import (
     LENGTHS,
     LONGEST,
     PARTS,
     SEEDS,
+    Accelerator,
     LargestDifferences,
     compare_dialects,
     our_advantages,
@@ -34,15 +35,6 @@ LOSSES = {
     "cispo": {"aggregation": "token", "surrogate": "cispo", "clip_low": 1.0, "clip_high": 1.0},
     "sapo": {"aggregation": "sequence", "surrogate": "sapo"},
 }
-
-
-class Accelerator:
-    """Stand-in for Accelerate's class with one process, which returns all values unchanged."""
-
-    num_processes = 1
-
-    def gather_for_metrics(self, values):
-        return values
 
 
 def swift_loss(data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None):

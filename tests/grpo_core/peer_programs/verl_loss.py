@@ -11,7 +11,7 @@ import itertools
 
 import numpy as np
 import torch
-from common import (
+from peer_comparison import (
     LENGTHS,
     LONGEST,
     PARTS,

@@ -1,7 +1,7 @@
-"""Provide random inputs, our loss and advantages, and the comparison of results for the peer programs.
+"""Provide random inputs, grpo_core's loss and advantages, and the comparison of results for the peer programs.
 
-Each peer program compares grpo_core with another trainer (a peer). It runs in the environment of `peers.txt`, in
-float64, and prints JSON: for each case the largest relative difference of the loss and of its gradient.
+Each peer program compares grpo_core with another trainer (a peer) in an environment that has it, and prints JSON: for
+each case the largest relative difference of the loss and of its gradient. It computes in float64, TRL's in float32 too.
 """
 
 from __future__ import annotations
@@ -25,21 +25,39 @@ SEEDS = range(3)
 PARTS = (slice(0, 2), slice(2, 6))
 
 
-def random_step(seed):
-    """Return a mask, four random tensors of log-probs, and random advantages of one step."""
+def random_step(seed, lengths=LENGTHS, spread=0.7):
+    """Return a mask, four random tensors of log-probs, and random advantages and entropies of one step.
+
+    `spread` is the deviation of the log-ratio current / proximal; 0.7 is wide enough for the dual clip, which needs
+    ratios above 3.
+    """
     generator = torch.Generator().manual_seed(seed)
-    shape = (len(LENGTHS), max(LENGTHS))
+    shape = (len(lengths), max(lengths))
     noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
     current = noise(0.5) - 1.5
-    return SimpleNamespace(
-        mask=torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None],
-        current=current,
-        # Wide enough for the dual clip, which needs ratios above 3.
-        proximal=current + noise(0.7),
-        reference=current + noise(0.4),
-        behaviour=current + noise(0.3),
-        advantages=torch.randn(shape[0], generator=generator, dtype=torch.float64),
-    )
+    streams = {
+        "current": current,
+        "proximal": current + noise(spread),
+        "reference": current + noise(0.4),
+        "behaviour": current + noise(0.3),
+        "entropy": noise(0.3).abs() + 0.5,
+        "advantages": torch.randn(shape[0], generator=generator, dtype=torch.float64),
+    }
+    streams = {name: values.to(torch.get_default_dtype()) for name, values in streams.items()}
+    mask = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
+    return SimpleNamespace(mask=mask, **streams)
+
+
+class Accelerator:
+    """Stand-in for Accelerate's class with one process, which returns all values unchanged."""
+
+    num_processes, sync_gradients, device = 1, True, torch.device("cpu")
+
+    def gather(self, values, *_, **__):
+        """Return the values."""
+        return values
+
+    gather_for_metrics = pad_across_processes = reduce = gather
 
 
 def per_token_advantages(data):
