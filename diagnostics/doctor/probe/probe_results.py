@@ -33,7 +33,7 @@ from diagnostics.triage.sources import LogSource
 # Largest differences of log-probs by rounding: on a GPU 16-bit against 32-bit floats, on a CPU another order of sums.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
 # Levels of a finding that the child's failure confirms.
-_CONFIRMED = {"certainty": "established", "known_by": "executed"}
+_CONFIRMED: dict[str, Any] = {"certainty": "established", "known_by": "executed"}
 _TAIL_LINES = 6
 _MAX_MESSAGE = 1000
 # Lines of the import machinery, of our own program, or lists of modules.
