@@ -1,4 +1,8 @@
-"""Remove findings from a report: by their codes, or because an earlier report already had them."""
+"""Remove findings from a report: by their codes, or because an earlier report (the baseline) already had them.
+
+A check that loses all its findings has the outcome `ignored`. `parse_codes` compares codes of the command line with the
+catalog. `fingerprint` identifies a finding in baselines and in SARIF.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,8 @@ def parse_codes(text: str) -> list[str]:
     ['SCH002', 'ENV']
 
     Raises:
-        ValueError: No code in the catalog begins with one of them; the message names similar ones.
+        ValueError: The text has no code, or no code in the catalog begins with one of them; the message names similar
+            ones.
     """
     known = {path.stem for path in CATALOG.glob("*/*.toml")}
     codes = [word.strip().upper() for word in text.split(",") if word.strip()]
@@ -58,11 +63,11 @@ def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> R
     return _filter(report, is_selected, "left out by --select or --ignore")
 
 
-def without_known(report: Report, baseline: Path) -> Report:
-    """Drop the findings that an earlier report (the baseline) already had.
+def without_baseline_findings(report: Report, baseline: Path) -> Report:
+    """Drop the findings that the baseline already had.
 
     Raises:
-        UserError: The baseline is no report of the same command.
+        UserError: The baseline cannot be read, or is no JSON report of the same command.
     """
     known = _baseline_fingerprints(baseline, report.tool)
     return _filter(

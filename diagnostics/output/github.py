@@ -1,4 +1,7 @@
-"""Render a report as GitHub workflow commands, which GitHub shows as annotations of a pull request."""
+"""Render a report as GitHub workflow commands, which GitHub shows as annotations of a pull request.
+
+Texts are redacted and escaped. A command names the first file that the finding's evidence names.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _COMMANDS = {
 
 
 def render(report: Report) -> str:
-    """Return one line for each finding, crashed check, missing input that decides a check, and open verdict."""
+    """Return one line for each finding, crashed check, missing input that decides a check, and unresolved failure."""
     lines = [_annotation(finding) for finding in report.findings]
     lines += [
         _command("error", "check crashed", f"{check.check}: {check.reason}")
@@ -42,10 +45,10 @@ def _annotation(finding: Finding) -> str:
 
 def _command(name: str, title: str, text: str, **where: str) -> str:
     properties = {"title": redact(title), **where}
-    escaped = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    escaped = {key: _escape(text).replace(":", "%3A").replace(",", "%2C") for key, text in properties.items()}
     listed = ",".join(f"{key}={value}" for key, value in escaped.items() if value)
-    return f"::{name} {listed}::{_data(redact(text))}"
+    return f"::{name} {listed}::{_escape(redact(text))}"
 
 
-def _data(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,6 +1,7 @@
-"""Render HTML pages from Jinja templates with autoescape: no scripts, no external resources.
+"""Render HTML pages (audit, matrix) from Jinja templates that escape values.
 
-Templates are in `diagnostics/output/templates/*.html.j2` and extend `page.html.j2`.
+Templates are in `diagnostics/output/templates/*.html.j2`. They extend `page.html.j2`, which includes `look.css` and
+forbids scripts and external resources.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Print known issues and check codes on a terminal: the explanation of a code, or the codes that match a text.
 
-The functions that return texts of a claim and of edits are also used for Markdown.
+Entries are JSON documents of `explain`. `claim_text` and `edits_of` are also used for Markdown.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Render a report as JUnit XML: one test case for each check, and one for a verdict that stays open.
+"""Render a report as JUnit XML: one test case for each check, and one for a failure that stays unresolved.
 
-A finding at or above `--fail-on` fails its case. A crashed check, or a check without some input, is an error.
+A finding at or above `--fail-on` fails its case; other findings are its output. A crashed check is an error, and so is
+one that lacks an input that decides. Checks without findings that are skipped, filtered out or lack another input are
+skipped. Texts are redacted, and characters that XML cannot contain are replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render(report: Report, fail_on: Severity) -> str:
-    """Return one JUnit document."""
+    """Return one JUnit document; `fail_on` is the lowest severity that fails a case."""
     cases = [_case(report, check, fail_on) for check in report.checks]
     if report.unresolved:
         # No known cause was found, so this test did not pass.

@@ -1,7 +1,8 @@
-"""Render reports and catalog entries as Markdown: Jinja templates escape values, so that none becomes markup.
+"""Render reports, catalog entries and other documents as Markdown: Jinja templates redact and escape values.
 
-Templates are in `diagnostics/output/templates/*.md.j2`. In a template `{{ value }}` is escaped, `{{ text | prose }}`
-keeps code between backticks, and `{{ text | code_block }}` is a fenced block.
+Templates are in `diagnostics/output/templates/*.md.j2`. In a template `{{ value }}` is redacted and escaped, so that it
+becomes no markup, mention or link. `{{ text | prose }}`, for our own texts, keeps code between backticks, and
+`{{ text | code_block }}` is a fenced block.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def issue_page(document: Mapping[str, Any]) -> str:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Return a Markdown template filled with values; a value is escaped unless it is Markup."""
+    """Return a Markdown template filled with values; a value is redacted and escaped unless it is Markup."""
     text = _environment().get_template(name).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
@@ -87,7 +88,7 @@ def escape(text: str) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Escape prose from our own files, in which text between backticks stays code."""
+    """Escape a text from our own files without redaction; what is between backticks stays code."""
     # Every second piece is code.
     pieces = re.split(r"(`[^`\n]+`)", one_line(text))
     pieces[::2] = [re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", piece) for piece in pieces[::2]]

@@ -1,6 +1,7 @@
 """Show a spinner with the current step on a terminal while a command is working.
 
-The spinner is on standard error, and disappears before other output. GRPO_DOCTOR_QUIET turns it off.
+The spinner is on standard error, appears after DELAY_S, and disappears before other output. GRPO_DOCTOR_QUIET or
+TERM=dumb turns it off.
 """
 
 from __future__ import annotations

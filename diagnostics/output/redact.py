@@ -1,11 +1,12 @@
 """Replace secrets, and data that identifies a person or a machine, by placeholders.
 
-Secrets are recognised by their shape and by their key's name. `mask` is for the user's own screen,
-`redact` for shared output. Mask a text before truncating it (`mask_and_cut`), because half of a secret is not
-recognised.
+Rules recognise secrets by their shape and by their key's name; identities are users, hosts, addresses and mail
+addresses, and this user's home folder. `mask` is for the user's own screen, `redact` for shared output, `redact_path`
+for a path alone. Mask a text before truncating it (`mask_and_cut`), because half of a secret is not recognised.
 
 No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
-Standard library only, and Python 3.10, because it runs on remote hosts.
+The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library and
+`diagnostics.frameworks`.
 """
 
 from __future__ import annotations

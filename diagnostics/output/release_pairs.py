@@ -1,6 +1,6 @@
 """Summarise the published results for pairs of vLLM and TRL releases, and print or export them for `versions`.
 
-The README's table is made from the same data.
+The command recommends the best pair that ran. The README's table has the same pairs and columns.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Define the options shared by commands that report findings; filter a report and write it in the chosen format.
 
+A report is masked for the terminal, and redacted for the other formats.
 How a command uses this module:
 
     @click.command(cls=Command, examples=..., exit_codes=...)
@@ -96,7 +97,11 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def filter_report(report: Report, options: ReportOptions) -> Report:
     """Keep the findings that --select, --ignore and --baseline let through."""
     report = finding_filters.select(report, options.select, options.ignore)
-    return report if options.baseline is None else finding_filters.without_known(report, options.baseline)
+    return (
+        report
+        if options.baseline is None
+        else finding_filters.without_baseline_findings(report, options.baseline)
+    )
 
 
 def write_report(report: Report, options: ReportOptions) -> int:

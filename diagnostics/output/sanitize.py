@@ -1,7 +1,8 @@
 r"""Escape control characters and CI workflow commands in printed text; make the streams and consoles that do it.
 
 Control characters are shown as `\uXXXX` rather than removed, because removing one sequence can create another. JSON
-reads the escape as the character again, so a document stays valid.
+reads the escape as the character again, so a document stays valid. Consoles let their own colours and cursor movements
+pass, and `write_ci_commands` lets CI commands pass. After the reader has closed a pipe, output is dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ before_write: Callable[[], None] | None = None
 
 
 def escape(text: str) -> str:
-    r"""Return a text with control characters and CI commands escaped.
+    r"""Return a text with control characters and `##` commands escaped; SanitizedStream escapes `::` commands.
 
     >>> escape("\x1b\x1b[m]52;c;aGk=\x07")
     '\\u001b\\u001b[m]52;c;aGk=\\u0007'
@@ -191,7 +192,7 @@ def console(stream: TextIO | None = None, *, redraws: bool = False, **options: A
 
 
 def write_ci_commands(text: str) -> None:
-    """Write CI workflow commands, which a runner executes, to standard output; the caller must escape their content."""
+    """Write `::` commands, which a CI runner executes, to standard output; the caller must escape their content."""
     if before_write is not None:
         before_write()
     unwrap(sys.stdout).write(escape(text) + "\n")

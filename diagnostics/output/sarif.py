@@ -1,4 +1,8 @@
-"""Render a report as SARIF 2.1.0, for code scanning and editors."""
+"""Render a report as SARIF 2.1.0, for code scanning and editors.
+
+Findings are results with a rule, level, locations and fingerprint. What was not checked is a notification of the
+invocation. Texts and locations are redacted.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,7 @@ def _location(file: str, line: int) -> dict[str, Any]:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    """Return whether no check crashed, and what was not checked."""
+    """Return whether no check crashed, and what was not checked or stays unresolved as notifications."""
     notifications = [
         {
             "level": "error" if check.outcome == "crashed" else "warning" if check.incomplete else "note",

@@ -1,7 +1,7 @@
 """Print a report on a terminal: summary, examined subject, findings with evidence and fix, and checks.
 
-By default a finding takes a few lines; `--verbose` prints everything. Commands with their own layout use the smaller
-functions of this module, such as `print_text` and `print_finding`.
+By default a finding takes a few lines; `--verbose` prints everything. A report with its own layout (`report.extra`)
+prints itself. Such commands use the smaller functions of this module, such as `print_text` and `print_finding`.
 """
 
 from __future__ import annotations

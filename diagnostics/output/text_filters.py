@@ -1,7 +1,7 @@
-"""Mask secrets, escape control characters and redact identities in all texts of a report or document.
+"""Mask secrets, escape control characters and redact identities in the texts of a report or document.
 
 `report_output` uses these functions before it renders a report. `audit`, `doctor`, `hang` and `triage` also use them
-for documents and messages that are no report.
+for documents and messages that are no report. `change_texts` applies any function to the texts of nested data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOCATIONS = frozenset({("Evidence", "place")})
 
 
 def mask_for_screen(value: T) -> T:
-    """Mask secrets and escape control characters in all texts, for the user's own screen."""
+    """Mask secrets and escape control characters in the texts of nested data, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
     return change_texts(
         value, lambda text: sanitize.escape_line(masked(text)), lambda text: sanitize.escape(masked(text))

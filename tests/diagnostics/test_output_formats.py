@@ -1,4 +1,7 @@
-"""Reports are rendered as SARIF, JUnit, GitHub annotations, Markdown and JSON lines, and a baseline hides findings."""
+"""Reports are rendered as SARIF, JUnit, GitHub annotations, Markdown, JSON and text, and a baseline hides findings.
+
+What was not checked is in each of these formats.
+"""
 
 import json
 import os
@@ -14,17 +17,15 @@ from diagnostics import UserError
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Explain, Fix
 from diagnostics.output import github, json_output, junit, markdown, sarif, terminal
-from diagnostics.output.finding_filters import fingerprint, without_known
+from diagnostics.output.finding_filters import fingerprint, without_baseline_findings
 
 
 def finding(
     code="CFG101", severity=Severity.ERROR, text="num_generations = 7", place="run.sh:12", detail="It is 7."
 ):
     """Return a finding with one piece of evidence and a fix."""
-    remedy = Fix.of("Make it 8.\nOr 4.", Explain("CFG101"))
-    return Finding(
-        code, "Groups", severity, "established", "static", detail, (Evidence(text, place),), remedy
-    )
+    evidence, remedy = (Evidence(text, place),), Fix.of("Make it 8.\nOr 4.", Explain("CFG101"))
+    return Finding(code, "Groups", severity, "established", "static", detail, evidence, remedy)
 
 
 def report(*findings, outcome="findings", reason="", subject=None):
@@ -48,38 +49,32 @@ FINDINGS = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(FINDINGS, max_size=4))
-def test_every_format_can_be_parsed_again(reported_findings):
-    """Every format can be parsed for any text in a finding, and an annotation is one line."""
-    full = report(*reported_findings)
-    assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == len(reported_findings)
+def test_formats_can_be_parsed_again(reported_findings):
+    """SARIF, JUnit and JSON lines can be parsed for any text in a finding, and an annotation is one line."""
+    full, number = report(*reported_findings), len(reported_findings)
+    assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == number
     assert ET.fromstring(junit.render(full, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
-    assert len([json.loads(line) for line in json_output.render_lines(full).split("\n")]) == 3 + len(
-        reported_findings
-    )
-    assert len([line for line in github.render(full).split("\n") if line]) == len(reported_findings)
-    assert markdown.render(full).count("\n#### ") == len(reported_findings)
+    assert len([json.loads(line) for line in json_output.render_lines(full).split("\n")]) == 3 + number
+    assert len([line for line in github.render(full).split("\n") if line]) == number
+    assert markdown.render(full).count("\n#### ") == number
 
 
 def test_sarif_has_level_rule_location_and_failed_invocation():
     """SARIF has level, rule and location of each finding; a crashed check is no successful execution."""
-    full = report(
-        finding(), finding("NUM002", Severity.INFO, place="defaults"), outcome="crashed", reason="bug"
-    )
-    run = json.loads(sarif.render(full))["runs"][0]
+    findings = finding(), finding("NUM002", Severity.INFO, place="defaults")
+    run = json.loads(sarif.render(report(*findings, outcome="crashed", reason="bug")))["runs"][0]
     first, second = run["results"]
     assert (first["ruleId"], first["level"], second["level"]) == ("CFG101", "error", "note")
     assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["id"] == "CFG101"
-    physical = first["locations"][0]["physicalLocation"]
-    assert physical == {
-        "artifactLocation": {"uri": "run.sh", "uriBaseId": "%SRCROOT%"},
-        "region": {"startLine": 12},
-    }
+    artifact = {"uri": "run.sh", "uriBaseId": "%SRCROOT%"}
+    location = {"artifactLocation": artifact, "region": {"startLine": 12}}
+    assert first["locations"][0]["physicalLocation"] == location
     assert "locations" not in second
     assert run["invocations"][0]["executionSuccessful"] is False
 
 
 SARIF, JUNIT = (os.environ.get(f"GRPO_DOCTOR_{name}_SCHEMA", "") for name in ("SARIF", "JUNIT"))
-TRIAGED = st.sampled_from(
+SUBJECTS = st.sampled_from(
     [{}, {"verdict": "unknown", "anchors": [{"text": "KeyError: <&>", "place": "a:1"}]}]
 )
 OUTCOMES = st.sampled_from(["ok", "findings", "ignored", "skipped", "crashed"])
@@ -87,7 +82,7 @@ OUTCOMES = st.sampled_from(["ok", "findings", "ignored", "skipped", "crashed"])
 
 @pytest.mark.skipif(not SARIF, reason="GRPO_DOCTOR_SARIF_SCHEMA: a SARIF 2.1.0 schema; nox brings one")
 @settings(max_examples=60, deadline=None)
-@given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
+@given(st.lists(FINDINGS, max_size=3), SUBJECTS, OUTCOMES)
 def test_sarif_is_valid_against_its_schema(reported_findings, subject, outcome):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(Path(SARIF).read_text(encoding="utf-8"))
@@ -99,7 +94,7 @@ def test_sarif_is_valid_against_its_schema(reported_findings, subject, outcome):
 
 @pytest.mark.skipif(not JUNIT, reason="GRPO_DOCTOR_JUNIT_SCHEMA: Jenkins' junit.xsd; nox brings one")
 @settings(max_examples=60, deadline=None)
-@given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
+@given(st.lists(FINDINGS, max_size=3), SUBJECTS, OUTCOMES)
 def test_junit_is_valid_against_jenkins_schema(reported_findings, subject, outcome):
     etree = pytest.importorskip("lxml.etree")
     schema = etree.XMLSchema(etree.parse(JUNIT))
@@ -131,7 +126,7 @@ def test_github_annotation_is_escaped():
     [line] = github.render(report(finding(detail="50%\n::error::x", place="a,b:c.sh:3"))).split("\n")
     head, _, message = line.removeprefix("::error ").partition("::")
     assert head == "title=CFG101 Groups,file=a%2Cb%3Ac.sh,line=3"
-    assert message.startswith("50% ::error::x%0Anum_generations".replace("%", "%25", 1))
+    assert message.startswith("50%25 ::error::x%0Anum_generations")
 
 
 def test_baseline_hides_known_findings_even_if_they_moved(tmp_path):
@@ -140,9 +135,9 @@ def test_baseline_hides_known_findings_even_if_they_moved(tmp_path):
     path = tmp_path / "baseline.json"
     path.write_text(json_output.render(report(old)))
     moved = finding(place="run.sh:99")
-    assert without_known(report(moved), path).exit_code(Severity.ERROR) == 0
-    assert without_known(report(moved), path).checks[0].outcome == "ignored"
-    assert without_known(report(moved, new), path).findings == [new]
+    assert without_baseline_findings(report(moved), path).exit_code(Severity.ERROR) == 0
+    assert without_baseline_findings(report(moved), path).checks[0].outcome == "ignored"
+    assert without_baseline_findings(report(moved, new), path).findings == [new]
     assert fingerprint(old.to_json()) == fingerprint(moved.to_json()) != fingerprint(new.to_json())
 
 
@@ -151,17 +146,19 @@ def test_invalid_baseline_is_refused(tmp_path, text):
     path = tmp_path / "baseline.json"
     path.write_text(text)
     with pytest.raises(UserError, match="expected a report, as --format json writes it"):
-        without_known(report(finding()), path)
+        without_baseline_findings(report(finding()), path)
 
 
 @pytest.mark.parametrize("decides", [True, False])
 @pytest.mark.parametrize("reported_findings", [(), (finding(severity=Severity.WARNING),)])
-def test_unchecked_values_are_in_every_format_and_never_pass(reported_findings, decides, capsys):
-    """Every format shows an unchecked value; if it decides the exit code, no format reports success."""
+def test_unchecked_values_are_in_each_format_and_are_no_success(reported_findings, decides, capsys):
+    """JUnit shows a value that does not decide only without findings, and GitHub does not show it.
+
+    If it decides the exit code, no format reports success.
+    """
     unread = NotChecked("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
-    full = Report(
-        "lint", {"files": [], "packages": {}}, (CheckResult.of("groups", reported_findings, [unread]),)
-    )
+    check = CheckResult.of("groups", reported_findings, [unread])
+    full = Report("lint", {"files": [], "packages": {}}, (check,))
     assert full.exit_code(Severity.ERROR) == (3 if decides else 0)
     assert full.incomplete_summary == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
     terminal.render(full, sys.stdout)
