@@ -3,6 +3,7 @@
 import contextlib
 import resource
 import signal
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +38,15 @@ def cpu_and_memory_limits(*, seconds: float, mebibytes: int) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, previous)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
     assert grown <= mebibytes << 20, f"{grown >> 20} MiB more memory"
+
+
+@contextlib.contextmanager
+def allocation_limit(most_bytes: float) -> Iterator[None]:
+    """Fail if the objects that Python allocates in the body take more bytes at one time."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most_bytes, f"{peak} bytes"

@@ -1,4 +1,4 @@
-"""Build an API index of two small packages with three and two releases, from wheels of a fake package index."""
+"""Provide a fake package index, and fixtures that put a small API index built from it in place of the shipped one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.wheels import make_wheel
 
 SOURCES = read_cases(__file__, "packages.yaml")
 ENGINE, TRAINER, TRAINER_2 = SOURCES["engine"], SOURCES["trainer"], SOURCES["trainer_2"]
-# 0.2 is without `device`, 0.3 without the module `ports`.
+# Release 0.2 lacks the argument `device`, and 0.3 lacks the module `ports`, too.
 ENGINE_2 = ENGINE | {"vllm/llm.py": ENGINE["vllm/llm.py"].replace(", device=None", "")}
 ENGINE_3 = {name: text for name, text in ENGINE_2.items() if name != "vllm/ports.py"} | {
     "vllm/extra.py": "def helper(a, b=1): ...\n"
@@ -62,17 +62,21 @@ def make_sdist(package, version, files, requires):
 
 
 class FakeIndex:
-    """A package index that serves wheels, whole or by HTTP range requests."""
+    """A package index in memory that serves wheels or sdists, whole or by HTTP range requests.
 
-    def __init__(self, releases, *, sdists=False, **sizes):
+    Attributes:
+        archives: The content of each archive by its file name; tests may add some.
+        requests: The last part of each requested URL.
+    """
+
+    def __init__(self, releases, *, sdists=False):
         make, ending = (make_sdist, ".tar.gz") if sdists else (make_wheel, "-py3-none-any.whl")
-        self.wheels = {
+        self.archives = {
             f"{package}-{version}{ending}": make(package, version, *content)
             for package, versions in releases.items()
             for version, content in versions.items()
         }
         self.requests = []
-        self.sizes = sizes
 
     def client(self):
         """Return an HTTP client whose requests end here."""
@@ -82,71 +86,71 @@ class FakeIndex:
         """Return the response to one request: a page of the index, a file, or a range of a file."""
         name = request.url.path.rstrip("/").rpartition("/")[2]
         self.requests.append(name)
-        if name not in self.wheels:
-            return httpx.Response(
-                200, json={"files": [self.entry(item) for item in self.wheels if item.startswith(f"{name}-")]}
-            )
-        data = self.wheels[name]
-        match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
-        return (
-            httpx.Response(206, content=data[int(match[1]) : int(match[2]) + 1])
-            if match
-            else httpx.Response(200, content=data)
-        )
+        if name not in self.archives:
+            listed = [self.entry(item) for item in self.archives if item.startswith(f"{name}-")]
+            return httpx.Response(200, json={"files": listed})
+        data = self.archives[name]
+        if match := re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", "")):
+            return httpx.Response(206, content=data[int(match[1]) : int(match[2]) + 1])
+        return httpx.Response(200, content=data)
 
     def entry(self, name):
         """Return the entry of a file in the index's page."""
-        size = self.sizes.get("size") or len(self.wheels[name])
-        return {
-            "filename": name,
-            "url": f"https://files.test/{name}",
-            "size": size,
-            "upload-time": "2025-01-01T00:00:00Z",
-        }
+        location = {"filename": name, "url": f"https://files.test/{name}"}
+        return location | {"size": len(self.archives[name]), "upload-time": "2025-01-01T00:00:00Z"}
 
 
 def clear_cache():
-    """Clear everything that is cached from an index."""
+    """Clear what `store` and `query` cached from an index."""
     for function in _CACHED:
         function.cache_clear()
 
 
-@pytest.fixture(scope="session")
-def index_folder(tmp_path_factory):
-    """Build the API index of both packages; return its folder."""
-    folder = tmp_path_factory.mktemp("api")
-    with FakeIndex(RELEASES).client() as client:
-        for name, package in PACKAGES.items():
+def build_index(folder, packages, releases):
+    """Build the API index of these packages in a folder, from wheels of these releases; return the folder."""
+    with FakeIndex(releases).client() as client:
+        for name, package in packages.items():
             cache = build.Cache(name, folder / "cache")
             list(build.fetch(client, package, cache))
             build.pack(package, cache, folder)
     return folder
 
 
+@pytest.fixture(scope="session")
+def index_folder(tmp_path_factory):
+    """Build the API index of PACKAGES; return its folder."""
+    return build_index(tmp_path_factory.mktemp("api"), PACKAGES, RELEASES)
+
+
 @pytest.fixture
 def index(index_folder, monkeypatch):
-    """Replace the shipped index by the small one, and disable uv."""
+    """Put the API index of PACKAGES in place of the shipped one, and let no command run uv."""
     monkeypatch.setattr(store, "FOLDER", index_folder)
-    monkeypatch.setattr(
-        version_answers, "resolve", lambda _releases: version_answers.Resolution(None, "offline")
-    )
+    offline = version_answers.Resolution(None, "offline")
+    monkeypatch.setattr(version_answers, "resolve", lambda _releases: offline)
     clear_cache()
     yield store
     clear_cache()
 
 
 @pytest.fixture
-def make_index(tmp_path, monkeypatch):
-    """A function that puts an index of vLLM in place of the shipped one: each argument has the files of a release."""
+def install_index(tmp_path, monkeypatch):
+    """Return a function that builds the API index of some packages and puts it in place of the shipped one."""
 
-    def make(*releases):
-        contents = {f"0.{number}": (files, []) for number, files in enumerate(releases, 1)}
-        cache = build.Cache("vllm", tmp_path / "cache")
-        with FakeIndex({"vllm": contents}).client() as client:
-            list(build.fetch(client, PACKAGES["vllm"], cache))
-        build.pack(PACKAGES["vllm"], cache, tmp_path)
-        monkeypatch.setattr(store, "FOLDER", tmp_path)
+    def install(packages, releases):
+        monkeypatch.setattr(store, "FOLDER", build_index(tmp_path, packages, releases))
         clear_cache()
 
-    yield make
+    yield install
     clear_cache()
+
+
+@pytest.fixture
+def make_index(install_index):
+    """Return a function that installs an index of vLLM; each argument has the files of a release: 0.1, 0.2, …."""
+
+    def make(*releases, package=PACKAGES["vllm"]):
+        contents = {f"0.{number}": (files, []) for number, files in enumerate(releases, 1)}
+        install_index({"vllm": package}, {"vllm": contents})
+
+    return make

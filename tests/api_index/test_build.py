@@ -1,0 +1,223 @@
+"""The API index is built from wheels and sdists of a package index; hostile archives and listings are refused.
+
+Most tests use a fake package index. `python -m diagnostics.api_index` reports what it did, or the problem in one line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import zipfile
+
+import httpx
+import pytest
+
+from diagnostics import UserError
+from diagnostics.api_index import __main__ as api_index_command
+from diagnostics.api_index import build, store
+from diagnostics.cli import run_command
+from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex
+from tests.limits import allocation_limit
+
+
+def fetch_vllm(index, folder):
+    """Fetch vLLM's releases from a fake index into a cache in a folder; return the printed lines and the cache."""
+    cache = build.Cache("vllm", folder)
+    with index.client() as client:
+        return list(build.fetch(client, PACKAGES["vllm"], cache)), cache
+
+
+def one_release(files, requires=(), *, sdists=False):
+    """Return a fake index with one release of vLLM."""
+    return FakeIndex({"vllm": {"0.2": (files, requires)}}, sdists=sdists)
+
+
+def test_second_build_fetches_nothing(tmp_path):
+    """Each release fetches only its new files, and a second build only the index page."""
+    index = FakeIndex(RELEASES)
+    new = [line.rpartition(": ")[2] for line in fetch_vllm(index, tmp_path)[0]]
+    assert new == ["5 files, 5 of them new", "5 files, 1 of them new", "5 files, 1 of them new"]
+    index.requests.clear()
+    assert fetch_vllm(index, tmp_path)[0] == []
+    assert index.requests == ["vllm"]
+
+
+def test_large_wheel_is_read_by_range_requests(tmp_path, monkeypatch):
+    index = FakeIndex(RELEASES)
+    monkeypatch.setattr(build.archives, "_SMALL", max(map(len, index.archives.values())) - 1)
+    lines, cache = fetch_vllm(index, tmp_path)
+    assert len(lines) == 3
+    assert cache.releases().keys() == {"0.1", "0.2", "0.3"}
+
+
+def test_an_sdist_is_read_like_a_wheel(tmp_path):
+    """A package without wheels, like DeepSpeed, is read from its sdist."""
+    index = one_release(ENGINE, ["torch==2.1", "[audio]", "x"], sdists=True)
+    (line,), cache = fetch_vllm(index, tmp_path)
+    record = cache.releases()["0.2"]
+    assert line == "vllm 0.2: 5 files, 5 of them new"
+    assert record["requires"] == ["torch==2.1", 'x; extra == "audio"']
+    assert "class LLM" in cache.source(record["files"]["vllm/llm.py"])
+
+
+@pytest.mark.parametrize("sdists", [False, True])
+def test_release_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch, sdists):
+    """A hundred kilobytes can unpack to gigabytes."""
+    monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 1000)
+    files = {"vllm/a.py": "x = 1\n" * 100, "vllm/b.py": "y = 1\n" * 100}
+    (line,), cache = fetch_vllm(one_release(files, sdists=sdists), tmp_path)
+    assert "not read: ValueError" in line
+    assert "unpack to more than 1000 bytes" in line
+    assert cache.releases() == {}
+
+
+def test_sdist_that_unpacks_to_a_thousand_times_its_size_takes_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 4_000_000)
+    index = one_release({f"vllm/m{number}.py": "#" * 2_000_000 for number in range(40)}, sdists=True)
+    assert len(*index.archives.values()) < 100_000
+    with allocation_limit(15_000_000):
+        (line,), _ = fetch_vllm(index, tmp_path)
+    assert "unpack to more than 4000000 bytes" in line
+
+
+@pytest.mark.parametrize("sdists", [False, True])
+def test_file_that_is_too_large_is_named(tmp_path, monkeypatch, sdists):
+    monkeypatch.setattr(build.archives, "_LARGEST_MEMBER", 1000)
+    files = {"vllm/a.py": "x = 1\n", "vllm/big.py": "y = 1\n" * 1000}
+    (line,), _ = fetch_vllm(one_release(files, sdists=sdists), tmp_path)
+    assert line == "vllm 0.2: 1 files, 1 of them new; too large to read: vllm/big.py"
+
+
+def test_metadata_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
+    """The release counts as one without requirements."""
+    monkeypatch.setattr(build.archives, "_LARGEST_MEMBER", 1000)
+    requirements = [f"package{number}>=1" for number in range(100)]
+    _, cache = fetch_vllm(one_release({"vllm/a.py": "x = 1\n"}, requirements), tmp_path)
+    assert cache.releases()["0.2"]["requires"] == []
+
+
+def hostile_sdist(kind, size, padding=b""):
+    """Return an sdist with one header of a kind that claims a size, followed by padding."""
+    member = tarfile.TarInfo("a/vllm/a.py")
+    member.type = kind
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (b"\xff" if size < 0 else b"\x80") + size.to_bytes(11, "big", signed=True)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return gzip.compress(bytes(header) + padding)
+
+
+def hostile_wheel(method):
+    """Return a wheel with a member of 100 MB that declares 1000 bytes."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr("vllm/a.py", bytes(100_000_000))
+    data = bytearray(stream.getvalue())
+    struct.pack_into("<I", data, data.rindex(b"PK\1\2") + 24, 1000)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reason"),
+    [
+        ("vllm-1.tar.gz", lambda: hostile_sdist(b"0", -1024), "one of -1024 bytes"),
+        ("vllm-1.tar.gz", lambda: hostile_sdist(b"x", 1 << 40), "claims 1099511627776 bytes"),
+        ("vllm-1.tar.gz", lambda: hostile_sdist(b"0", 1 << 40), "one of 1099511627776 bytes"),
+        ("vllm-1.tar.gz", lambda: gzip.compress(b"x" * 3000), "ReadError"),
+        ("vllm-1-py3-none-any.whl", lambda: hostile_wheel(zipfile.ZIP_DEFLATED), "BadZipFile: Bad CRC-32"),
+        ("vllm-1-py3-none-any.whl", lambda: hostile_wheel(zipfile.ZIP_BZIP2), "wheels do not use"),
+        ("vllm-1-py3-none-any.whl", lambda: b"no zip", "BadZipFile"),
+    ],
+)
+def test_hostile_archive_is_not_read(tmp_path, name, make, reason):
+    """A small archive takes neither endless time nor gigabytes of memory, and ends in one line."""
+    index = FakeIndex({})
+    index.archives[name] = make()
+    with allocation_limit(10_000_000):
+        (line,), cache = fetch_vllm(index, tmp_path)
+    assert reason in line
+    assert cache.releases() == {}
+
+
+def list_releases(page):
+    """Return vLLM's releases by an index whose page has these bytes."""
+    client = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=page)))
+    return build.archives.list_releases(client, "vllm", environ={})
+
+
+@pytest.mark.parametrize(
+    "page",
+    [b"[1]", b"{", b'{"files": [1]}', b'{"files": [{"filename": 1}]}', b'{"files": [{"filename": "x", "url": []}]}',
+     b'{"files": [{"filename": "vllm-1.tar.gz", "url": "u", "size": "x"}]}'],
+)  # fmt: skip
+def test_broken_listing_is_a_user_error(page):
+    with pytest.raises(UserError, match="the index cannot be read for vllm"):
+        list_releases(page)
+
+
+def test_hash_that_is_a_path_is_dropped():
+    """The matrix caches a wheel in a folder that has the name of the wheel's hash."""
+    entry = b'{"filename": "vllm-1.tar.gz", "url": "u", "hashes": {"sha256": "../../evil"}}'
+    (release,) = list_releases(b'{"files": [%s]}' % entry)
+    assert release.sha256 == ""
+
+
+def test_unreadable_package_does_not_end_the_build(tmp_path, monkeypatch):
+    """The next package is built; for the unreadable one no file is written, and a line has the reason."""
+    for name, value in {"CACHE": tmp_path / "cache", "PACKAGES": PACKAGES}.items():
+        monkeypatch.setattr(build, name, value)
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    monkeypatch.setattr(build.archives, "connect", FakeIndex(RELEASES).client)
+    listed = build.archives._listed_files
+
+    def answer(client, package, environ):
+        if package == "vllm":
+            raise UserError("the index cannot be read for vllm: ReadTimeout")
+        return listed(client, package, environ)
+
+    monkeypatch.setattr(build.archives, "_listed_files", answer)
+    lines = list(build.build(["vllm", "trl"]))
+    assert lines[0] == "vllm: not built: UserError: the index cannot be read for vllm: ReadTimeout"
+    assert lines[-1].startswith("trl.zip: ")
+    assert not (tmp_path / "vllm.zip").exists()
+
+
+def run(*arguments):
+    """Run `python -m diagnostics.api_index` in this process; return its exit code."""
+    return run_command(api_index_command.command, list(arguments), "api_index")
+
+
+def test_changes_lists_what_the_releases_of_a_period_removed(capsys):
+    """`changes` compares new releases with the other packages' releases of that time, and reads only the index."""
+    assert run("changes", "vllm", "--since", "2025-09-20", "--until", "2025-10-06") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("vllm 0.11.0 removed vllm.") for line in lines)
+    assert "which trl 0.23.1 takes (trl/scripts/vllm_serve.py:539)" in lines[1]
+
+
+def test_command_escapes_what_a_package_contains(monkeypatch, capsys):
+    """Control characters and CI commands of a package are shown, not executed."""
+    lines = ["vllm removed \x1b]0;x\x07", "::error::x"]
+    monkeypatch.setattr(api_index_command, "changes", lambda *_: iter(lines))
+    assert run("changes", "vllm", "--since", "2025-01-01") == 0
+    assert capsys.readouterr().out == "vllm removed \\u001b]0;x\\u0007\n\\u003a:error::x\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["changes"], ["build", "nothere"], ["build", "vllm", "--since", "2025-01-01"]]
+)
+def test_wrong_usage_exits_with_2_and_an_error(arguments, capsys):
+    assert run(*arguments) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+def test_unreadable_index_is_one_line(monkeypatch, tmp_path, capsys):
+    """A fault that the user can fix ends in one line, not in a traceback."""
+    monkeypatch.setattr(build, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    assert run("build", "peft") == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("peft: not built: UserError: the index cannot be read for peft: ConnectError")

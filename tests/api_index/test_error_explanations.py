@@ -1,0 +1,270 @@
+"""`explain_missing` explains an error about a missing name by the API index, and triage reports the explanation.
+
+An explanation names the releases that have the name, the calling package, and the release to take. Some tests use an
+index of small packages, the others the index in the wheel ("the shipped index").
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from diagnostics.api_index.explain import explain_missing
+from diagnostics.triage import command as triage
+from tests.case_files import read_cases
+
+ERRORS = read_cases(__file__, "explained_errors.yaml")
+
+
+CLASH = "ValueError: 'aimv2' is already used by a Transformers config, pick another name."
+
+
+def test_error_of_a_model_type_that_transformers_has_is_explained():
+    """The explanation names the callers in the shipped index; a type that no indexed package registers has none."""
+    explanation = explain_missing(CLASH, {"vllm": "0.9.2", "transformers": "4.55.0"})
+    assert explanation.changes == ("transformers<=4.53.3", "vllm>=0.10.0")
+    assert explanation.sentences == (
+        "transformers has the model type 'aimv2' itself from 4.54.0 to 5.24.0. The installed transformers 4.55.0 is too"
+        " new. vllm 0.9.0 to 0.9.2 registers it (vllm/transformers_utils/configs/ovis.py:76)."
+    )
+    assert explain_missing(CLASH.replace("aimv2", "mine")) is None
+
+
+@pytest.mark.parametrize("case", ERRORS["small_index"], ids=lambda case: case["message"])
+def test_import_error_is_explained(index, case):
+    """The explanation has the caller, whether the installed release is too new or too old, and the release to take."""
+    installed = {"vllm": case["installed"]} if case["installed"] else {}
+    explanation = explain_missing(case["message"], installed)
+    assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
+    assert explanation.callers[0].package == "trl"
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("LoraConfig.__init__() got an unexpected keyword argument 'eva_config", ("peft>=0.14.0",)),
+        ("'GRPOConfig' object has no attribute 'num_iterations", ("trl>=0.16.0",)),
+        ("LoraConfig.__init__() got an unexpected keyword argument 'eva_conf", None),
+    ],
+)
+def test_name_that_is_cut_at_the_end_of_the_line_counts_if_a_release_has_it(message, changes):
+    """A part of a name, which no release has, is not reported as missing."""
+    explanation = explain_missing(message)
+    assert (explanation and explanation.changes) == changes
+
+
+def test_class_that_another_package_replaces_does_not_decide():
+    """unsloth-zoo has vLLM's class, too: without a stated vLLM release, no release and no command is concluded."""
+    message = "LRUCacheWorkerLoRAManager.create_lora_manager() takes 2 positional arguments but 3 were given"
+    explanation = explain_missing(message)
+    assert explanation.changes == ()
+    assert "unsloth-zoo has one of that name, too: not decided which" in explanation.headline
+    assert explain_missing(message, {"vllm": "0.11.0"}).changes == ("vllm>=0.14.0", "vllm<=0.3.0")
+
+
+def test_release_without_the_module_cannot_raise_an_error_about_a_name_in_it():
+    """transformers before 4.49 has no module of Qwen2.5-VL, so a name that is missing in it was removed later."""
+    module = "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"
+    error = f"ImportError: cannot import name 'Qwen2_5_VLFlashAttention2' from '{module}'"
+    explanation = explain_missing(error)
+    assert (explanation.direction, explanation.changes) == ("too new", ("transformers>=4.49.0,<=4.52.4",))
+
+
+def test_subclass_of_the_same_name_leaves_the_release_decided():
+    """ms-swift's GRPOTrainer extends TRL's, so that TRL's is still the one that an error without a path names."""
+    error = "GRPOTrainer._get_train_sampler() takes 1 positional argument but 2 were given"
+    explanation = explain_missing(error)
+    assert (explanation.namesake, explanation.changes) == ("", ("trl>=0.18.0",))
+
+
+def test_missing_argument_is_compared_with_the_number_required_per_release():
+    """The call has one argument less than the release in use requires, and as many as older releases require."""
+    method = "GenerationMixin._get_initial_cache_position()"
+    explanation = explain_missing(f"{method} missing 1 required positional argument: 'model_kwargs'")
+    assert (explanation.direction, explanation.changes) == ("too new", ("transformers>=4.41.0,<=4.51.3",))
+    assert "with only 2 required arguments from 4.41.0 to 4.51.3" in explanation.headline
+
+
+def test_missing_argument_that_every_release_requires_is_passed(make_index):
+    """The call lacks the argument, so the advice is not to remove it."""
+    files = {"vllm/cache.py": "class Cache:\n    def grow(self, by): ...\n"}
+    make_index(files, files)
+    error = "TypeError: Cache.grow() missing 1 required positional argument: 'by'"
+    explanation = explain_missing(error, {}, "vllm")
+    assert (explanation.changes, explanation.call_repair) == ((), "Pass it in the call")
+
+
+@pytest.mark.parametrize(
+    ("file", "folder"),
+    [
+        ("/tmp/ray/working_dir_files/pkg/datasets/__init__.py", "/tmp/ray/working_dir_files/pkg/datasets"),
+        ("C:\\work\\datasets\\__init__.py", "C:/work/datasets"),
+        ("/usr/lib/python3/dist-packages/datasets/__init__.py", ""),
+        ("/opt/env/site-packages/datasets/__init__.py", ""),
+        (".../datasets/__init__.py", ""),
+    ],
+)
+def test_folder_that_shadows_a_package_is_named(file, folder):
+    """A file outside of the folders of installed packages is another copy: no release is concluded from it."""
+    explanation = explain_missing(f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})")
+    assert explanation.local_folder == folder
+    assert explanation.headline.startswith(f"Python imports {folder}, which") is bool(folder)
+    assert bool(explanation.changes) is not bool(folder)
+
+
+CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text in ("", ", size=1"))
+
+
+@pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["headline"])
+def test_class_is_found_by_its_name(make_index, case):
+    """A class that an error names without its module is found, although no other package uses the missing member."""
+    make_index(*case["releases"])
+    assert explain_missing(case["message"]).headline == case["headline"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ({"vllm/cache.py": CACHE_2}, {"vllm/cache.py": CACHE_2}),
+        ({"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE_2, "vllm/v1.py": CACHE}),
+        ({"vllm/cache.py": CACHE}, {"vllm/cache.py": "from torch import Base\nclass Cache(Base): ...\n"}),
+    ],
+    ids=["all releases have it", "two classes of that name", "base class of another package"],
+)
+def test_ambiguous_class_is_not_explained(make_index, first, last):
+    """A guess would send the user to the wrong package."""
+    make_index(first, first, last)
+    assert explain_missing("TypeError: Cache.__init__() got an unexpected keyword argument 'size'") is None
+
+
+CALLED = "TypeError: Cache.__init__() got an unexpected keyword argument 'by'"
+
+
+def test_call_inside_the_package_itself_is_a_defect(make_index):
+    """If no release has an argument, it is explained for a caller in the same package, and not for any other."""
+    make_index({"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE_2})
+    assert explain_missing(CALLED, {}, "trl") is None
+    assert "The call is in vllm itself" in explain_missing(CALLED, {}, "vllm").headline
+
+
+def test_argument_that_no_release_has_is_explained_for_an_exported_class(make_index):
+    """A class at the package's top level is the one that users call, so its missing argument is no guess."""
+    files = {"vllm/__init__.py": "from vllm.cache import Cache\n", "vllm/cache.py": CACHE}
+    make_index(files, files, files)
+    assert explain_missing(CALLED).headline == "No vllm from 0.1 to 0.3 has vllm.cache.Cache(by=)."
+
+
+def test_name_of_a_module_that_decides_at_run_time_is_not_claimed(make_index):
+    """A module's `__getattr__` may define any name, so the index does not say that a release has it."""
+    make_index(*[{"vllm/lazy.py": "def __getattr__(name):\n    return load(name)\n"}] * 3)
+    assert explain_missing("ImportError: cannot import name 'Cache' from 'vllm.lazy'") is None
+
+
+@pytest.mark.parametrize("case", ERRORS["shipped_index"], ids=lambda case: case["message"])
+def test_error_is_explained_by_the_shipped_index(case):
+    """The side and the changes that satisfy both packages, also for an unknown release and a wrapped message."""
+    explanation = explain_missing(case["message"], case["installed"], case["caller"])
+    assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            "DPOTrainer.__init__() got an unexpected keyword argument 'beta'",
+            "Pass it in DPOConfig, which has it",
+        ),
+        ("vllm: error: unrecognized arguments: -language-model-only", "Write it with two dashes."),
+    ],
+)
+def test_argument_at_another_place_is_named(message, advice):
+    """The headline says where or how the argument is accepted."""
+    assert advice in explain_missing(message, {"vllm": "0.23.0"}).headline
+
+
+def test_package_outside_the_index_is_named_with_its_caller():
+    """For a package that is not indexed, the explanation names both packages and claims no releases."""
+    explanation = explain_missing("ImportError: cannot import name 'x' from 'megatron.core'", {}, "mbridge")
+    assert explanation.headline == "mbridge imports megatron.core.x, which the megatron in use does not have."
+    assert not explanation.changes
+
+
+def test_import_of_a_folder_without_an_init_is_no_matter_of_releases(index):
+    """Python prints no path of the module, because the folder it found is no package."""
+    explanation = explain_missing("ImportError: cannot import name 'LLM' from 'vllm' (unknown location)")
+    headline = "vllm.LLM is not found: Python imports a folder vllm that has no __init__.py."
+    assert (explanation.headline, explanation.changes) == (headline, ())
+
+
+def test_name_under_a_condition_does_not_decide_the_release(make_index):
+    """A release without the optional package lacks the name, too."""
+    files = {"vllm/__init__.py": "if find_spec('x'):\n    from vllm.extra import helper\n"}
+    make_index(*[files | {"vllm/extra.py": "def helper(): ...\n"}] * 2)
+    explanation = explain_missing("ImportError: cannot import name 'helper' from 'vllm'")
+    assert explanation.changes == ()
+    assert "It is defined under a condition" in explanation.headline
+    assert explanation.import_check == "vllm.extra"
+
+
+def test_newer_caller_is_recommended(index):
+    """If the next release of the caller does not use the missing name, it is recommended too."""
+    message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"
+    explanation = explain_missing(message, {"vllm": "0.2", "trl": "1.0"})
+    assert explanation.changes == ("vllm<=0.1", "trl>=1.1")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ValueError: x",
+        "ImportError: cannot import name 'a' from 'other.b'",
+        "ModuleNotFoundError: No module named 'ray._private.ray_logging.filters'",
+        "x" * 10**6,
+    ],
+)
+def test_message_without_a_known_name_is_not_explained(index, message):
+    assert explain_missing(message) is None
+
+
+@pytest.fixture
+def triage_findings(tmp_path):
+    """Return a function that runs `triage` on a log with these lines and returns the findings of its JSON report."""
+
+    def triage_findings(*lines):
+        (tmp_path / "run.log").write_text("\n".join(lines) + "\n")
+        arguments = [str(tmp_path / "run.log"), "--format", "json"]
+        result = CliRunner().invoke(triage.command, arguments, standalone_mode=False)
+        return json.loads(result.output)["findings"]
+
+    return triage_findings
+
+
+def test_triage_explains_a_missing_name(index, triage_findings):
+    """The explanation has the release that the log states, and the change."""
+    results = triage_findings(
+        "vllm==0.3",
+        "Traceback (most recent call last):",
+        '  File "/site-packages/trl/trainer.py", line 3, in <module>',
+        "    from vllm.ports import get_open_port",
+        "ModuleNotFoundError: No module named 'vllm.ports'",
+    )
+    (finding,) = [item for item in results if item["code"] == "CMP906"]
+    explanation = "vllm has vllm.ports from 0.1 to 0.2. The installed vllm 0.3 is too new."
+    assert finding["detail"].startswith(explanation)
+    assert "vllm<=0.2" in json.dumps(finding["remedy"])
+
+
+def test_release_of_any_indexed_package_is_read_from_the_log(triage_findings):
+    error = "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors'"
+    finding = triage_findings(error, "- huggingface_hub version: 0.23.5")[0]
+    assert finding["certainty"] == "established"
+    assert "The installed huggingface-hub 0.23.5 is too old." in finding["detail"]
+
+
+def test_index_explanation_precedes_the_general_option_issue(triage_findings):
+    error = "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'top_p'"
+    finding = triage_findings(error)[0]
+    assert finding["code"] == "CMP906"
+    assert "trl>=0.16.0" in json.dumps(finding["remedy"])
