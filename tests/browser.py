@@ -1,4 +1,4 @@
-"""Open pages in headless Chromium and check console messages, axe's accessibility findings and Tab navigation."""
+"""Open pages in headless Chromium; check requests, console messages, accessibility (by axe) and Tab navigation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from contextlib import contextmanager
 import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needed = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: install chromium")
-# Elements that Tab should reach, and whether their focus is visible.
+needs_chromium = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: install chromium")
+# Number the elements that Tab should reach; return the beginning of each.
 _STOPS = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
   .filter((one) => one.tabIndex >= 0 && !one.disabled && !one.closest("[inert]") && one.checkVisibility(
     {contentVisibilityAuto: true, visibilityProperty: true}) && one.getClientRects().length)
   .map((one, place) => { one.dataset.stop = place; return one.outerHTML.slice(0, 90); })"""
-# A theme may scroll smoothly: only the final position counts.
-_HERE = """() => {
+# Return the number and beginning of the focused element, and whether its focus is visible. A theme may scroll smoothly:
+# only the final position counts.
+_FOCUSED = """() => {
   for (const moving of document.getAnimations()) moving.finish();
   document.activeElement.scrollIntoView({behavior: "instant", block: "nearest"});
   const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
@@ -32,17 +33,16 @@ def start_browser():
     """Start a headless Chromium and yield it; skip the test without Playwright."""
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
-        sandbox = (
-            ["--no-sandbox"] if os.geteuid() == 0 else []
-        )  # Chromium refuses to run as root with a sandbox
-        chromium = driver.chromium.launch(executable_path=BROWSER, args=sandbox)
+        # Chromium refuses to run as root with a sandbox.
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = driver.chromium.launch(executable_path=BROWSER, args=options)
         yield chromium
         chromium.close()
 
 
 @contextmanager
 def open_page(browser, address, width=1100, scheme="light", **settings):
-    """Open a page at this width; fail if it logs to the console or requests anything but files."""
+    """Open a page at this width and yield it; fail if it logs to the console, or requests more than files."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", **settings
     )
@@ -61,28 +61,26 @@ def open_page(browser, address, width=1100, scheme="light", **settings):
 def serious_accessibility_findings(page):
     """Return axe's serious and critical findings on a page."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    violations = axe.run(page, options={"resultTypes": ["violations"], "preload": False}).response[
-        "violations"
-    ]
+    result = axe.run(page, options={"resultTypes": ["violations"], "preload": False})
     return [
         (violation["id"], node["html"][:120], node["failureSummary"][:200])
-        for violation in violations
+        for violation in result.response["violations"]
         if violation["impact"] in {"serious", "critical"}
         for node in violation["nodes"]
     ]
 
 
 def unreached_by_tab(page):
-    """Walk a page with Tab; return the elements that were not reached, or whose focus was not visible.
+    """Walk a page with Tab; return the elements that were not reached, and those whose focus was not visible.
 
-    The walk ends when the focus leaves the page or returns to the first stop: it may not be trapped.
+    The walk ends when the focus leaves the page or returns to the first stop. If it does neither, the test fails.
     """
     stops = page.evaluate(_STOPS)
-    before = page.evaluate(_HERE)  # set if the focus is already inside an opened panel
+    before = page.evaluate(_FOCUSED)  # set if the focus is already inside an opened panel
     reached, unseen = [before[0]] if before else [], []
     for _ in range(len(stops) + 3):
         page.keyboard.press("Tab")
-        focused = page.evaluate(_HERE)
+        focused = page.evaluate(_FOCUSED)
         if focused is None or (reached and focused[0] == reached[0]):
             break
         reached.append(focused[0])

@@ -1,4 +1,4 @@
-"""Read the cases of parametrized tests from a YAML file next to the test."""
+"""Read the cases of a test from a YAML file next to it, and parametrize the test with them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""Run programs in the Python environment of a matrix cell, from tests that have no vLLM themselves."""
+"""Run programs in the Python environment of a matrix cell, from tests that have no vLLM themselves.
+
+A test whose cell is not built is skipped. The programs run in a temporary folder with copies of the project's packages.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def cell_python(cell: str) -> Path:
-    """Return the cell's interpreter, or skip with the command that builds one."""
+    """Return the interpreter of a cell in GRPO_DOCTOR_CELLS, or skip with the command that builds the cell."""
     folder = os.environ.get("GRPO_DOCTOR_CELLS")
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():
@@ -38,7 +41,9 @@ def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subproces
 def run_with(
     python: Path, *arguments: str, timeout_s: float = 500, path: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Run any Python with copies of grpo_core, repro, evaluation/repro and the catalog's entries on its path.
+    """Run a Python with copies of grpo_core, repro, evaluation/repro and the catalog's entries on its path.
+
+    Other variables for Python and vLLM are removed; vLLM's V0 engine and offline mode are set.
 
     Args:
         python: Interpreter to run.

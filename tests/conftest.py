@@ -1,4 +1,7 @@
-"""Configure the whole test suite: hypothesis profile, signals, test order, worker groups and terminal variables."""
+"""Configure the whole test suite: hypothesis profile, signals, test order, worker groups and environment variables.
+
+The fixtures `commands` and `trainer` run programs in forked processes.
+"""
 
 import os
 import signal
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.fork_server import Template
+from tests.fork_server import ForkServer
 
 # The examples are the same each time: otherwise a rare failure would stop an unrelated change.
 settings.register_profile(
@@ -18,9 +21,9 @@ settings.load_profile("deterministic")
 
 
 def pytest_configure(config):
-    """Disable progress messages, sort the arguments by folder, and restore SIGINT, which background jobs ignore.
+    """Disable progress messages, keep bytecode, sort the arguments by folder, and restore SIGINT.
 
-    pytest 9.1 loses a folder's fixtures if its tests are named in two places.
+    pytest 9.1 loses a folder's fixtures if its tests are named in two places. Background jobs ignore SIGINT.
     """
     # Progress messages of slow commands depend on the machine, so tests disable them.
     os.environ["GRPO_DOCTOR_QUIET"] = "1"
@@ -72,12 +75,12 @@ def neutral_terminal():
 @pytest.fixture(scope="session")
 def commands():
     """Yield a runner of `python -m` with diagnostics, repro or the matrix; it forks a process that imported them."""
-    with closing(Template("commands")) as template:
-        yield template
+    with closing(ForkServer("commands")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def trainer():
     """Yield a runner of `python -m grpo_core`; it forks a process that has imported PyTorch and warmed it up."""
-    with closing(Template("trainer")) as template:
-        yield template
+    with closing(ForkServer("trainer")) as server:
+        yield server

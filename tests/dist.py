@@ -1,7 +1,8 @@
-"""Build sdist and wheel twice, check that both builds are identical, and write them to `dist/`.
+"""Build sdist and wheel twice, check that both builds are identical, write them to `dist/`, and print their digests.
 
 usage: python tests/dist.py [--release TAG]
-For a release, the tag must be the version, and the changelog must have a dated section for it. The digests are printed.
+For a release, the tag must be the version, and the changelog must have a dated section for it. If there is a problem,
+`dist/` is not changed.
 """
 
 from __future__ import annotations
@@ -52,11 +53,8 @@ def release_problems(tag: str) -> list[str]:
     """Return the reasons why a tag cannot be released."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     problems = [] if tag == f"v{version}" else [f"the tag {tag} is not v{version}, which pyproject.toml has"]
-    head = re.search(
-        rf"^## {re.escape(version)} \((.+)\)$",
-        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    head = re.search(rf"^## {re.escape(version)} \((.+)\)$", changelog, re.MULTILINE)
     if head is None or not re.fullmatch(r"\d{4}-\d\d-\d\d", head[1]):
         problems.append(f"CHANGELOG.md: expected `## {version} (YYYY-MM-DD)`")
     return problems

@@ -1,7 +1,8 @@
-"""Regenerate the tables in the documentation that are made from the code; test_documents.py checks them.
+"""Regenerate the tables in the documentation that are made from code, catalog and published results.
 
 usage: python -m tests.documents
-A table stands between `<!-- NAME: made by python -m tests.documents -->` and `<!-- end of NAME -->`.
+A table stands between `<!-- NAME: made by python -m tests.documents -->` and `<!-- end of NAME -->`; NAME is a key of
+PARTS. The changed documents are rewritten and printed. test_documents.py checks that they are up to date.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ MARKED = re.compile(
 
 
 def code_tables() -> str:
-    """Return the tables of all codes: known issues, then checks."""
-    repros = set(REPROS)
+    """Return the tables of all codes: known issues, also with logs of them in the tests, then checks."""
     logs = {name for path in (ROOT / "tests/diagnostics/logs").iterdir() for name in path.name.split("+")}
     linted = _linted()
     rows = [
@@ -45,7 +45,7 @@ def code_tables() -> str:
             _yes(issue.code in linted),
             _yes(issue.signature is not None),
             _yes(issue.code in logs),
-            _yes(issue.code in repros),
+            _yes(issue.code in REPROS),
         )
         for issue in catalog.load().values()
     ]
@@ -94,13 +94,13 @@ def layer_table() -> str:
     for layer in LAYERS:
         if layer in repros[1:]:
             continue
-        name = layer.name if layer not in repros else f"repro:CODE ({len(repros)} of them)"
-        repro_question = "Does this known issue happen, and which mitigations help?"
-        question = layer.question if layer not in repros else repro_question
+        name, question = layer.name, layer.question
+        if layer in repros:
+            name = f"repro:CODE ({len(repros)} of them)"
+            question = "Does this known issue happen, and which mitigations help?"
         file = layer.code[0].rpartition(".")[2]
-        rows.append(
-            (f"`{name}`", question, layer.evidence.value, ", ".join(layer.needs) or "-", f"`{file}.py`")
-        )
+        needs = ", ".join(layer.needs) or "-"
+        rows.append((f"`{name}`", question, layer.evidence.value, needs, f"`{file}.py`"))
     return table(("layer", "question", "evidence", "after", "in `diagnostics/matrix/layers/`"), rows)
 
 
@@ -108,9 +108,8 @@ def import_contracts() -> str:
     """Return the table of the import contracts that `lint-imports` checks."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
-    return table(
-        ("contract", "what it holds"), [(f"`{contract['id']}`", contract["name"]) for contract in contracts]
-    )
+    rows = [(f"`{contract['id']}`", contract["name"]) for contract in contracts]
+    return table(("contract", "what it holds"), rows)
 
 
 PARTS = {

@@ -1,4 +1,8 @@
-"""Run `python -m` programs by forking a process that has imported them: a start costs milliseconds, not seconds."""
+"""Run `python -m` programs by forking a process that has imported their modules, so that a start costs milliseconds.
+
+`ForkServer` is the client in the tests. The process that is forked runs this module as `__main__`; it gets requests
+and file descriptors through a socket.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-class Template:
-    """The process that is forked; it starts when first needed.
+class ForkServer:
+    """A process that is forked for each program; it starts when first needed.
 
     Args:
-        preload: What it imports: `commands` (diagnostics, repro) or `trainer` (grpo_core with PyTorch).
+        preload: The modules that it imports: `commands` (diagnostics, repro) or `trainer` (grpo_core with PyTorch).
     """
 
     def __init__(self, preload: str) -> None:
         self._preload = preload
-        self._requests, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests, self._process_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen | None = None
 
     def start_server(self, arguments, threads: int, variables=None) -> Child:
-        """Fork a server; replaces `grpo_core.rollout.server.process.start_child`."""
+        """Fork a rollout server with pipes as stdin and stdout.
+
+        It replaces `grpo_core.rollout.server.process.start_child`.
+        """
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **(variables or {})}
         (child_in, stdin), (stdout, child_out) = os.pipe(), os.pipe()
         child = self._fork(arguments, ROOT, environment, (child_in, child_out, 2))
@@ -55,11 +62,10 @@ class Template:
     def _fork(self, arguments, cwd, environment, descriptors) -> Child:
         """Fork a process with this stdin, stdout and stderr."""
         if self._process is None:
-            command = [sys.executable, "-m", "tests.fork_server", self._preload, str(self._theirs.fileno())]
-            environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-            descriptor = self._theirs.fileno()
+            descriptor, environ = self._process_end.fileno(), {**os.environ, "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", "tests.fork_server", self._preload, str(descriptor)]
             self._process = subprocess.Popen(command, cwd=ROOT, env=environ, pass_fds=[descriptor])
-            self._theirs.close()
+            self._process_end.close()
         status, child_status = os.pipe()
         request = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}
         socket.send_fds(self._requests, [json.dumps(request).encode()], [*descriptors, child_status])
@@ -67,9 +73,9 @@ class Template:
         return Child(status)
 
     def close(self) -> None:
-        """Stop the template process; servers end with their stdin."""
+        """End the process and wait for it; rollout servers end with their stdin."""
         self._requests.close()
-        self._theirs.close()
+        self._process_end.close()
         if self._process is not None:
             self._process.wait()
 

@@ -1,6 +1,6 @@
-"""Import all modules of the trainer and its server, in the process that tests fork to run a trainer or a server.
+"""Import the modules of the trainer and its server, in the process that tests fork to run a trainer or a server.
 
-Some libraries import more at their first use, so an engine samples once.
+Some libraries import more at their first use, so a tiny model samples once, and the server's app is created.
 """
 
 import tempfile

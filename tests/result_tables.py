@@ -1,4 +1,8 @@
-"""Make the tables of the README and docs/matrix.md from published matrix results; tests.documents inserts them."""
+"""Make generated parts of the documentation, which tests.documents inserts.
+
+They are tables of the published matrix results, advice of the catalog that a run refuted, and the source of the
+colocate loop.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +57,8 @@ def cell_tables() -> str:
     """Return three tables of all published cells: the pair, training and serving, and known issues."""
     cells = published().values()
     first = (
-        "resolve",
-        "contract",
-        "install",
-        "import",
-        "scheduler",
-        "engine",
-        "logprobs",
-        "peer:alone",
-        "peer:vllm",
-    )
+        "resolve", "contract", "install", "import", "scheduler", "engine", "logprobs", "peer:alone", "peer:vllm",
+    )  # fmt: skip
     second = ("train:colocate", "train:async", "train:server", "conformance", "serve:vllm", "serve:trl")
     third = sorted({name for cell in cells for name in cell["layers"] if name.startswith("repro:")})
     return (
@@ -90,9 +86,8 @@ def _layers(cells: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
 def _verdict(layer: Mapping[str, Any] | None) -> str:
     if layer is None:
         return ""
-    return " ".join(
-        [MARKS[layer["evidence"]], WORDS.get(layer["verdict"], layer["verdict"]), *layer["codes"]]
-    )
+    verdict = WORDS.get(layer["verdict"], layer["verdict"])
+    return " ".join([MARKS[layer["evidence"]], verdict, *layer["codes"]])
 
 
 def refuted_advice() -> str:
@@ -101,13 +96,8 @@ def refuted_advice() -> str:
     for code, name in REFUTED:
         issue = issues[code]
         (mitigation,) = [mitigation for mitigation in issue.mitigations if mitigation.name == name]
-        rows.append(
-            (
-                f"{code} {issue.title}",
-                mitigation.about,
-                mitigation.note or f"does not help against {', '.join(mitigation.fails)}",
-            )
-        )
+        observation = mitigation.note or f"does not help against {', '.join(mitigation.fails)}"
+        rows.append((f"{code} {issue.title}", mitigation.about, observation))
     return table(("for", "advised", "what the run showed"), rows)
 
 

@@ -1,7 +1,8 @@
 """Select the tests that depend on a file, by imports and by the module and file names in their strings.
 
 usage: python -m tests.select_tests FILE...
-The noxfile calls it before anything is installed, so it parses the sources and imports only the standard library.
+`needs_torch` returns whether tests need the trainer's environment. The noxfile calls both before anything is installed,
+so this module parses the sources and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
+PACKAGES = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
 # Tests that import one of these need the trainer's environment of hundreds of megabytes.
 TRAINER_PACKAGES = frozenset(
     {"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"}
 )
-_OURS = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
-_NAMED = re.compile(rf"^{_OURS}$")
-_IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
-_STARTED = re.compile(rf"-m {_OURS}")
+_MODULE = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
+_NAMED = re.compile(rf"^{_MODULE}$")
+_IMPORTED = re.compile(rf"\b(?:import|from) {_MODULE}")
+_STARTED = re.compile(rf"-m {_MODULE}")
 
 
 def select_tests(paths: Sequence[Path], *, direct_only: bool = False) -> list[Path]:
@@ -43,9 +44,8 @@ def select_tests(paths: Sequence[Path], *, direct_only: bool = False) -> list[Pa
         owners = {owner for file in files for owner in _owners(file)}
         depth = 1 if direct_only or path.suffix != ".py" else None
         for test in all_tests():
-            if test in files or (
-                closure(test, depth) & owners and not (direct_only and _is_distant(test, path))
-            ):
+            depends = closure(test, depth) & owners and not (direct_only and _is_distant(test, path))
+            if test in files or depends:
                 selected.add(test)
     return sorted(selected)
 
@@ -83,13 +83,13 @@ def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
     reached: set[Path] = set()
     pending = [(path, 0) for path in (file, *_conftests(file))]
     while pending:
-        path, far = pending.pop(0)
+        path, steps = pending.pop(0)
         if path in reached:
             continue
         reached.add(path)
-        if depth is not None and far >= depth and path.name != "__init__.py":
+        if depth is not None and steps >= depth and path.name != "__init__.py":
             continue
-        pending += [(target, far + 1) for name in _references(path)[0] for target in _modules(name)]
+        pending += [(target, steps + 1) for name in _references(path)[0] for target in _modules(name)]
     return frozenset(reached)
 
 
@@ -110,11 +110,9 @@ def _owners(file: Path) -> set[Path]:
         owners |= _sources_with_string(file.name)
     if _top(file) == "tests":
         return owners.union(*(_sources_with_string(folder) for folder in file.relative_to(ROOT).parts[2:-1]))
-    return (
-        owners
-        if any(_top(owner) != "tests" for owner in owners)
-        else owners | _sources_with_string(file.parent.name)
-    )
+    if any(_top(owner) != "tests" for owner in owners):
+        return owners
+    return owners | _sources_with_string(file.parent.name)
 
 
 def _sources_with_string(name: str) -> set[Path]:
@@ -124,7 +122,7 @@ def _sources_with_string(name: str) -> set[Path]:
 
 @functools.cache
 def _sources() -> tuple[Path, ...]:
-    return tuple(path for top in OURS for path in sorted((ROOT / top).rglob("*.py")))
+    return tuple(path for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py")))
 
 
 def _conftests(file: Path) -> Iterator[Path]:
@@ -139,7 +137,7 @@ def _conftests(file: Path) -> Iterator[Path]:
 def _modules(name: str) -> tuple[Path, ...]:
     """Return the files that run when a module of the project is imported: its own and those of its packages."""
     parts = name.split(".")
-    if parts[0] not in OURS:
+    if parts[0] not in PACKAGES:
         return ()
     places = [ROOT.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
     files = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
@@ -180,9 +178,9 @@ def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
     """Yield the modules that follow `-m` in a list of command-line arguments."""
     words = node.args if isinstance(node, ast.Call) else node.elts
     literals = [word.value if isinstance(word, ast.Constant) else None for word in words]
-    yield from (
-        name for option, name in itertools.pairwise(literals) if option == "-m" and isinstance(name, str)
-    )
+    for option, name in itertools.pairwise(literals):
+        if option == "-m" and isinstance(name, str):
+            yield name
 
 
 def _test_folder(path: Path) -> str:
@@ -197,7 +195,7 @@ def _test_folder(path: Path) -> str:
 def _subject(file: Path) -> str:
     """Return the package that a file belongs to; empty for a test of several packages."""
     part = _test_folder(file)
-    return "diagnostics" if part == "matrix" else part if part in OURS else ""
+    return "diagnostics" if part == "matrix" else part if part in PACKAGES else ""
 
 
 def _top(file: Path) -> str:

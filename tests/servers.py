@@ -1,4 +1,7 @@
-"""Start real vLLM and TRL servers, and measure sampling and weight updates of an engine that uses one."""
+"""Start rollout servers of vLLM, TRL and grpo_core, and measure sampling and weight updates of an engine.
+
+The commands run in the Python of a cell, on the CPU in float32, so that log-probs can be compared to the trainer's.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ VLLM_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 VLLM_ARGUMENTS = [
-    "--dtype=float32",  # so that log-probs can be compared to the trainer's
+    "--dtype=float32",
     "--enforce-eager",
     f"--max-model-len={MAX_MODEL_LEN}",
     "--logprobs-mode=processed_logprobs",  # of the distribution that is sampled from
@@ -48,7 +51,7 @@ VLLM_ARGUMENTS = [
 
 
 # Ready messages of uvicorn and of our own server.
-_UP = ("Application startup complete", PROTOCOL)
+_READY = ("Application startup complete", PROTOCOL)
 
 
 class NotStartedError(AssertionError):
@@ -132,7 +135,7 @@ def _wait_until_ready(
     port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
     deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
-        if any(word in log.read_text(errors="replace") for word in _UP):
+        if any(message in log.read_text(errors="replace") for message in _READY):
             with contextlib.suppress(ConnectionRefusedError):
                 return socket.create_connection(("127.0.0.1", port), timeout=500).close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -162,10 +165,10 @@ def add_noise(model, seed: int):
 
 def largest_difference(model, requests: Sequence[Request], completions: Sequence[Completion]) -> float:
     """Return the largest |trainer log-prob - engine log-prob| over all sampled tokens."""
-    worst = 0.0
+    largest = 0.0
     for request, completion in zip(requests, completions, strict=True):
         with torch.no_grad():
-            ours = completion_logprobs(
+            expected = completion_logprobs(
                 model,
                 torch.tensor([[*request.prompt_ids, *completion.ids]]),
                 torch.tensor([len(request.prompt_ids)]),
@@ -173,8 +176,8 @@ def largest_difference(model, requests: Sequence[Request], completions: Sequence
                 temperature=PARAMS.temperature,
                 chunk=64,
             )[0][0]
-        worst = max(worst, float((ours - torch.tensor(completion.logprobs)).abs().max()))
-    return worst
+        largest = max(largest, float((expected - torch.tensor(completion.logprobs)).abs().max()))
+    return largest
 
 
 def measure_engine(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
@@ -203,11 +206,7 @@ def measure_engine(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
         moved = largest_difference(model, REQUESTS, before)
         engine.update_weights(model.named_parameters(), version)
         completions = engine.generate(REQUESTS, PARAMS)
-        checks["updates"].append(
-            {
-                "version": sorted({v for completion in completions for v in completion.versions}),
-                "moved": moved,
-                "difference": largest_difference(model, REQUESTS, completions),
-            }
-        )
+        versions = sorted({version for completion in completions for version in completion.versions})
+        difference = largest_difference(model, REQUESTS, completions)
+        checks["updates"].append({"version": versions, "moved": moved, "difference": difference})
     return checks

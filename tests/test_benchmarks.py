@@ -1,4 +1,4 @@
-"""Every benchmark runs to its end at a tiny size and prints figures."""
+"""Each program in `benchmarks/` runs to its end at a tiny size and prints figures; the GPU benchmark also runs TRL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPECTED_OUTPUT = {"gpu": "step, ours", "step": "ours"}
 
 
 def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run a benchmark as a process, as a user does."""
+    """Run a benchmark at its tiny size as a process, with more arguments."""
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0")) if name == "step" else ""
     arguments = [argument.format(cell=cell) for argument in SMALL[name]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,7 @@
-"""The documentation agrees with the code in its generated tables, console output, options, links and screenshots."""
+"""The documentation agrees with the code in its generated tables, console output, options, links and screenshots.
+
+Output that no test runs has a date, results have a date and a command, and pages, checks and layers are listed.
+"""
 
 from __future__ import annotations
 
@@ -43,45 +46,33 @@ def test_relative_links_have_targets(name):
     assert [target for target in targets if target and not (path.parent / target).exists()] == []
 
 
-TRANSCRIPTS = [
-    transcript for path in documents.documents() for transcript in transcripts.transcripts_of(path)
-]
+TRANSCRIPTS = [item for path in documents.documents() for item in transcripts.transcripts_of(path)]
 
 
-@pytest.mark.parametrize(
-    "transcript",
-    [
-        pytest.param(
-            transcript,
-            id=f"{transcript.document}: {transcript.command}",
-            marks=[
-                mark
-                for mark, so in ((pytest.mark.vllm, transcript.cell), (pytest.mark.slow, transcript.trains))
-                if so
-            ],
-        )
-        for transcript in TRANSCRIPTS
-    ],
-)
+def transcript_case(transcript):
+    """Return a transcript as a named test case; one that needs a cell or trains has a mark."""
+    marks = [pytest.mark.vllm] * bool(transcript.cell) + [pytest.mark.slow] * transcript.trains
+    return pytest.param(transcript, id=f"{transcript.document}: {transcript.command}", marks=marks)
+
+
+@pytest.mark.parametrize("transcript", [*map(transcript_case, TRANSCRIPTS)])
 def test_console_block_is_what_the_command_prints(transcript, tmp_path, request):
     """The output of each documented command matches its block; `python -m tests.update_transcripts` rewrites it."""
     if transcript.trains:
         pytest.importorskip("torch", reason="the trainer needs torch")
     cells = cell_python(transcript.cell).parents[2] if transcript.cell else None
-    template = request.getfixturevalue("trainer" if transcript.trains else "commands")
-    assert transcripts.differences(transcript.expected, transcript.run(tmp_path, cells, template)) == []
+    server = request.getfixturevalue("trainer" if transcript.trains else "commands")
+    assert transcripts.differences(transcript.expected, transcript.run(tmp_path, cells, server)) == []
 
 
 def test_every_console_block_is_run():
     for name in DOCUMENTS:
-        text = (ROOT / name).read_text()
-        assert text.count("```console\n") == sum(transcript.document == name for transcript in TRANSCRIPTS), (
-            name
-        )
+        blocks = (ROOT / name).read_text().count("```console\n")
+        assert blocks == sum(transcript.document == name for transcript in TRANSCRIPTS), name
     assert "docs/tour.md" in {transcript.document for transcript in TRANSCRIPTS}
 
 
-OUR_COMMAND = re.compile(r"python3? -m (diagnostics(?:\.matrix)?|grpo_core|repro) ([a-z]+) ([^\n`#|]*)")
+COMMAND = re.compile(r"python3? -m (diagnostics(?:\.matrix)?|grpo_core|repro) ([a-z]+) ([^\n`#|]*)")
 HISTORY = {"CHANGELOG.md", "DECISIONS.md"}
 
 
@@ -89,11 +80,10 @@ def documented_options():
     """Return, for each command, the options that documents use with it and the document."""
     options = defaultdict(set)
     for name in (name for name in DOCUMENTS if name not in HISTORY):
-        for program, command, rest in OUR_COMMAND.findall((ROOT / name).read_text().replace("\\\n", " ")):
+        for program, command, rest in COMMAND.findall((ROOT / name).read_text().replace("\\\n", " ")):
             own_part = re.split(r"(?:^|\s)--\s", rest)[0]
-            options[f"{program} {command}"] |= {
-                (word, name) for word in re.findall(r"(?<!\S)--[a-z][\w.-]*", own_part)
-            }
+            words = re.findall(r"(?<!\S)--[a-z][\w.-]*", own_part)
+            options[f"{program} {command}"] |= {(word, name) for word in words}
     return options
 
 

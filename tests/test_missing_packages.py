@@ -1,4 +1,7 @@
-"""A command whose package is missing prints how to install it, and other commands work without the package."""
+"""A command whose package is missing prints how to install it, and other commands work without the package.
+
+The commands run with some imports blocked, as if these packages were not installed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tests.case_files import each_case, read_cases
 from tests.documents import ROOT
 from tests.processes import run_python
 
-# Program that runs a module with some imports blocked, as if these packages were not installed.
+# Program that runs a module with some imports blocked.
 WITHOUT = """\
 import runpy, sys
 sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
@@ -21,8 +24,6 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
 HANG = ROOT / "tests" / "diagnostics" / "hang" / "snapshots" / "HNG001-gather_skipped-0.json"
-
-
 CASES = read_cases(__file__, "missing_packages.yaml")
 
 
@@ -59,8 +60,6 @@ def test_missing_module_of_another_package_is_named():
     """If an error of transformers has no module name, the name is taken from its cause."""
     error = ModuleNotFoundError("Could not import module 'LlamaConfig'.")
     error.__cause__ = ModuleNotFoundError("No module named 'safetensors'", name="safetensors")
-    assert (
-        describe_missing_module(error)
-        == "safetensors is not installed here: pip install 'grpo-doctor[train]'"
-    )
+    hint = "safetensors is not installed here: pip install 'grpo-doctor[train]'"
+    assert describe_missing_module(error) == hint
     assert describe_missing_module(ModuleNotFoundError("of nothing")) == ""

@@ -1,4 +1,7 @@
-"""The sources of the documentation site have a page for every code and command, and working links."""
+"""`docs/make_site.py` writes pages for each code, command and trainer setting, with links that work.
+
+It escapes texts of the catalog, and refuses an output folder that it did not make.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +45,11 @@ def test_every_command_and_setting_has_a_reference(site_sources):
 
 
 def test_links_have_targets(site_sources):
-    broken = [
-        (path.name, match[2] or match[4])
-        for path in site_sources.rglob("*.md")
-        for match in SITE["LINK"].finditer(
-            re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
-        )
-        if "://" not in (match[2] or match[4]) and not (path.parent / (match[2] or match[4])).exists()
-    ]
-    assert broken == []
+    for path in site_sources.rglob("*.md"):
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+        targets = [match[2] or match[4] for match in SITE["LINK"].finditer(text)]
+        broken = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+        assert broken == [], path.name
 
 
 def test_code_page_lists_mitigations_that_do_not_help(site_sources):

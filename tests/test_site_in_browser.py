@@ -1,4 +1,7 @@
-"""The documentation site, which `nox -s docs` builds, works in a real browser without a server."""
+"""The documentation site, which `nox -s docs` builds, works in headless Chromium without a server.
+
+Its pages are accessible on phones and desktops; navigation and search work by keyboard.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import browser as real
+from tests import browser as chromium
 
 SITE = os.environ.get("GRPO_DOCTOR_SITE", "")
 pytestmark = [
-    real.needed,
+    chromium.needs_chromium,
     pytest.mark.skipif(not SITE, reason="GRPO_DOCTOR_SITE names no built site: nox -s docs"),
 ]
 # One page of each kind.
@@ -29,15 +32,15 @@ def address(page):
 @pytest.fixture(scope="module")
 def browser():
     """Start one browser for all tests."""
-    with real.start_browser() as chromium:
-        yield chromium
+    with chromium.start_browser() as started:
+        yield started
 
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1300, "light")])
 def test_pages_are_accessible_and_do_not_scroll_sideways(browser, page, width, scheme):
-    with real.open_page(browser, address(page), width, scheme) as opened:
-        assert real.serious_accessibility_findings(opened) == []
+    with chromium.open_page(browser, address(page), width, scheme) as opened:
+        assert chromium.serious_accessibility_findings(opened) == []
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -45,12 +48,12 @@ def test_pages_are_accessible_and_do_not_scroll_sideways(browser, page, width, s
 @pytest.mark.parametrize("width", [360, 1300])
 def test_tab_reaches_every_element_with_visible_focus(browser, page, width):
     """Tab reaches every visible element, also in the side tree and in scrolling boxes, and its focus is visible."""
-    with real.open_page(browser, address(page), width) as opened:
-        assert real.unreached_by_tab(opened) == ([], [])
+    with chromium.open_page(browser, address(page), width) as opened:
+        assert chromium.unreached_by_tab(opened) == ([], [])
 
 
 def test_collapsed_navigation_opens_by_keyboard(browser):
-    with real.open_page(browser, address("docs/matrix"), 360) as opened:
+    with chromium.open_page(browser, address("docs/matrix"), 360) as opened:
         tree = opened.locator(".sidebar-tree a").first
         assert not tree.is_visible()
         opened.keyboard.press("Tab")
@@ -64,7 +67,7 @@ def test_collapsed_navigation_opens_by_keyboard(browser):
 
 def test_search_works_without_a_server(browser):
     """The search finds a code with the keyboard alone, from the field on the first page to the result."""
-    with real.open_page(browser, address("README"), 1300) as opened:
+    with chromium.open_page(browser, address("README"), 1300) as opened:
         opened.locator("input[name=q]").first.focus()
         opened.keyboard.type("prefill_seq_groups")
         opened.keyboard.press("Enter")

@@ -1,12 +1,16 @@
-"""The container runs without root, container and CI install hashed packages, and SECURITY.md names existing files."""
+"""The container runs without root, from a base image with a digest; container and CI install hashed packages.
+
+Locked tools are pinned, suppressed security rules have a reason, and SECURITY.md names existing files.
+"""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_text
 
 ROOT = Path(__file__).parents[1]
 CONTAINER = (ROOT / "Containerfile").read_text()
@@ -25,9 +29,8 @@ def test_container_runs_without_root():
     assert words.count("USER") == 1
     (user,) = [rest for word, rest in instructions() if word == "USER"]
     assert user not in ("root", "0")
-    project = next(
-        n for n, (word, rest) in enumerate(instructions()) if word == "COPY" and rest.endswith(". .")
-    )
+    copies = [number for number, entry in enumerate(instructions()) if entry[0] == "COPY"]
+    project = next(number for number in copies if instructions()[number][1].endswith(". ."))
     assert words.index("USER") < project < words.index("CMD")
 
 
@@ -42,16 +45,11 @@ def test_container_runs_without_root():
 )
 def test_base_image_without_a_digest_is_refused(base, code):
     """The first RUN instruction refuses an image without a digest, and there is no default image."""
-    assert instructions()[:3] == [
-        ("ARG", "BASE=give-the-base-by-digest"),
-        ("FROM", "${BASE}"),
-        ("ARG", "BASE"),
-    ]
-    word, command = instructions()[3]
-    done = subprocess.run(
-        ["sh", "-c", command], env={"BASE": base, "PATH": "/usr/bin:/bin"}, capture_output=True, check=False
-    )
-    assert (word, done.returncode, b"by its digest" in done.stderr) == ("RUN", code, bool(code))
+    default, image, argument, (word, command) = instructions()[:4]
+    assert default == ("ARG", "BASE=give-the-base-by-digest")
+    assert (image, argument) == (("FROM", "${BASE}"), ("ARG", "BASE"))
+    done = run_text(["sh", "-c", command], env={"BASE": base, "PATH": "/usr/bin:/bin"})
+    assert (word, done.returncode, "by its digest" in done.stderr) == ("RUN", code, bool(code))
 
 
 def test_pip_installs_require_hashes():
@@ -67,10 +65,9 @@ def test_locked_tools_are_pinned():
     for name in ("nox.txt", "sessions.txt"):
         lines = (LOCKS / name).read_text().replace("\\\n", " ").splitlines()
         assert len(lines) > 10
-        hashed = r"( +--hash=sha256:[0-9a-f]{64})+" if name == "nox.txt" else ""
-        assert [
-            line for line in lines if not re.fullmatch(rf"[a-z0-9.-]+==[0-9a-z.]+( ; [^#]+?)?{hashed}", line)
-        ] == []
+        hashes = r"( +--hash=sha256:[0-9a-f]{64})+" if name == "nox.txt" else ""
+        pinned = re.compile(rf"[a-z0-9.-]+==[0-9a-z.]+( ; [^#]+?)?{hashes}")
+        assert [line for line in lines if not pinned.fullmatch(line)] == []
 
 
 def test_suppressed_security_rules_have_a_reason():

@@ -1,4 +1,7 @@
-"""The built wheel has all data files; each tested command works or prints what is missing, and writes no file."""
+"""Wheel and sdist contain what they should; commands of the installed wheel work, or print what is missing.
+
+The tested commands write no file. A tag that is not the version cannot be released.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
 
 
-def uv(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run uv outside the project with the index settings of pip."""
+def uv(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run uv outside the project with the index settings of pip; it must exit with this code."""
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
     done = run_text([find_uv(), *arguments], env=environ, cwd="/")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done
 
 
@@ -57,15 +60,11 @@ class Installed:
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         """Run the console script in an empty folder, without uv; return (exit code, stdout, stderr)."""
-        environ = {
-            k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
-        } | {"GRPO_DOCTOR_QUIET": "1", "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"}
-        done = run_text(
-            [self.folder / "bin" / "grpo-doctor", *arguments],
-            env=environ,
-            cwd=self.workdir,
-            stdin=subprocess.DEVNULL,
-        )
+        hidden = ("PYTHON", "GRPO_", "UV_", "PIP_")
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        environ |= {"GRPO_DOCTOR_QUIET": "1", "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"}
+        command = [self.folder / "bin" / "grpo-doctor", *arguments]
+        done = run_text(command, env=environ, cwd=self.workdir, stdin=subprocess.DEVNULL)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout, done.stderr
 
@@ -142,10 +141,9 @@ def test_commands_of_an_installed_wheel_work(installed):
     assert installed.files() == files_before
 
 
-def test_wheel_runs_with_uvx(wheel, tmp_path):
+def test_wheel_runs_with_uvx(wheel):
     """`uvx --from WHEEL grpo-doctor triage LOG` finds the code of the log."""
-    command = [str(find_uv()), "tool", "run", "--quiet", "--python", sys.executable, "--from", str(wheel)]
-    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
-    done = run_text([*command, "grpo-doctor", "triage", str(LOG)], env=environ, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "")
+    options = ["--quiet", "--python", sys.executable, "--from", wheel]
+    done = uv("tool", "run", *options, "grpo-doctor", "triage", LOG, code=1)
+    assert done.stderr == ""
     assert "SCH002" in done.stdout

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fork_server import Template
+    from tests.fork_server import ForkServer
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"^```console\n\$ (?P<command>.+)\n(?P<expected>(?:.*\n)*?)```$", re.MULTILINE)
@@ -44,10 +44,16 @@ class Transcript:
         """Return whether this is a `grpo_core train` command, which needs PyTorch and is slow."""
         return "grpo_core train" in self.command
 
-    def run(self, folder: Path, cells: Path | None = None, template: Template | None = None) -> list[str]:
-        """Run the command in a folder with a copy of examples/ and a link to the cells; return its output lines.
+    def run(self, folder: Path, cells: Path | None = None, server: ForkServer | None = None) -> list[str]:
+        """Run the command in a folder with a copy of examples/ and a link to the cells.
 
-        A template forks programs of `python -m`, which is faster than starting Python.
+        Args:
+            folder: Working directory of the command.
+            cells: Folder of the cells' environments.
+            server: Process to fork for `python -m`, which is faster than starting Python.
+
+        Returns:
+            The lines of standard output, or of standard error if standard output is empty.
         """
         shutil.copytree(ROOT / "examples", folder / "examples")
         if cells:
@@ -55,8 +61,8 @@ class Transcript:
             (folder / _CELLS.rstrip("/")).symlink_to(cells)
         words = shlex.split(self.command)
         environ = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-        if template and words[:2] == ["python", "-m"]:
-            done = template.run(words[2:], cwd=folder, env=environ)
+        if server and words[:2] == ["python", "-m"]:
+            done = server.run(words[2:], cwd=folder, env=environ)
         else:
             words = [sys.executable if word == "python" else word for word in words]
             done = subprocess.run(words, capture_output=True, cwd=folder, env=environ, check=False)
@@ -70,7 +76,7 @@ def transcripts_of(document: Path) -> Iterator[Transcript]:
         yield Transcript(str(document.relative_to(ROOT)), match["command"], expected)
 
 
-def differences(expected: tuple[str, ...], seen: list[str]) -> list[str]:
+def differences(expected: tuple[str, ...], printed: list[str]) -> list[str]:
     """Return the first difference between expected and printed lines, or an empty list.
 
     >>> differences(("a", "…", "d…"), ["a", "b", "c", "due"])
@@ -78,7 +84,7 @@ def differences(expected: tuple[str, ...], seen: list[str]) -> list[str]:
     >>> differences(("a", "c"), ["a", "b"])
     ["expected 'c', printed 'b'"]
     """
-    rest, skipping = list(seen), False
+    rest, skipping = list(printed), False
     for line in expected:
         if line == "…":
             skipping = True
@@ -92,7 +98,7 @@ def differences(expected: tuple[str, ...], seen: list[str]) -> list[str]:
     return [f"printed {rest[0]!r}, not expected"] if rest and not skipping else []
 
 
-def _line_matches(expected: str, seen: str) -> bool:
+def _line_matches(expected: str, printed: str) -> bool:
     if expected.endswith("…"):
-        return seen.startswith(expected.removesuffix("…").rstrip())
-    return expected == seen.rstrip()
+        return printed.startswith(expected.removesuffix("…").rstrip())
+    return expected == printed.rstrip()

@@ -24,7 +24,10 @@ def keep_equal_text(first: list[str], second: list[str]) -> list[str]:
 
 
 def main(names: list[str]) -> None:
-    """Rewrite the blocks whose command prints something else, except those that need a cell or train."""
+    """Rewrite the blocks whose command prints something else in the named documents, or all, and print the commands.
+
+    Commands that need a cell or train are left out.
+    """
     for path in documents():
         if names and str(path.relative_to(ROOT)) not in names:
             continue
@@ -41,11 +44,9 @@ def main(names: list[str]) -> None:
             keep = len(transcript.expected)
             if "…" in transcript.expected and len(new_lines) > keep:
                 new_lines = [*new_lines[: keep - 1], "…"]
-            text = path.read_text(encoding="utf-8")
-            old = "\n".join(("$ " + transcript.command, *transcript.expected))
-            path.write_text(
-                text.replace(old, "\n".join(("$ " + transcript.command, *new_lines)), 1), encoding="utf-8"
-            )
+            head, text = f"$ {transcript.command}", path.read_text(encoding="utf-8")
+            old, new = ("\n".join([head, *lines]) for lines in (transcript.expected, new_lines))
+            path.write_text(text.replace(old, new, 1), encoding="utf-8")
             print(f"{transcript.document}: $ {transcript.command}")
 
 

@@ -1,4 +1,4 @@
-"""Make pure wheels that real installers accept."""
+"""Make pure wheels in memory that real installers accept: sources, metadata and a RECORD with checksums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_wheel(
     requires: Iterable[str] = (),
     extras: Mapping[str, Iterable[str]] | None = None,
 ) -> bytes:
-    """Return a wheel with these source files, requirements, and requirements by extra."""
+    """Return the bytes of a wheel with these source files, requirements, and requirements by extra."""
     info = f"{package.replace('-', '_')}-{version}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}", "Requires-Python: >=3.10"]
     lines += [f"Requires-Dist: {item}" for item in requires]

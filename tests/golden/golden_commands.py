@@ -1,7 +1,8 @@
 """Run a golden command in a separate folder, summarise its output, and compare it with commands.json.
 
-A golden command is a command whose result is recorded. It runs as `python -m ...` in a folder with the files of
-`inputs/` and the fake environments below. Paths, dates and durations of the machine are replaced by placeholders.
+A golden command is a command whose result is recorded: exit code, first line of stderr, and a summary of stdout. It
+runs as `python -m ...` in a folder with the files of `inputs/` and the fake environments below. Paths, dates, durations
+and growing counts are replaced by placeholders.
 """
 
 from __future__ import annotations
@@ -104,10 +105,8 @@ def _neutral(text, folder):
         (r"\b\d+ entries\b", "<count> entries"),
         (r"\b\d+ of \d+ checks\b", "<count> checks"),
         (r'skipped="\d+"', 'skipped="<count>"'),
-        (
-            r"(openrlhf [\d.]+), torch [^,\s]+",
-            r"\1",
-        ),  # lint reads the PyTorch release of the test environment
+        # Lint reads the PyTorch release of the test environment.
+        (r"(openrlhf [\d.]+), torch [^,\s]+", r"\1"),
         (r"(step 1/2) .*", r"\1 ..."),
     ):
         text = re.sub(pattern, name, text)
@@ -129,7 +128,7 @@ def options_of(text):
 
 
 def summary(text, first=FIRST_LINES):
-    """Summarise an output: schema, keys and findings of a JSON document, otherwise the first lines."""
+    """Summarise an output: schema, keys and findings of a JSON document or of JSON lines, otherwise the first lines."""
     document = _json(text)
     if isinstance(document, (dict, list)):
         return {"json": _facts(document)}
@@ -171,31 +170,21 @@ def _findings(rows):
     return [f"{severity} {code}" for severity, code in severities if code]
 
 
-def differences(expected, seen):
-    """Return a line for each recorded fact that differs; additional keys of a document are no difference."""
+def differences(recorded, observed):
+    """Return a line for each recorded fact that differs; additional keys and options are no difference."""
     lines = [
-        f"{name}: expected {expected[name]!r}, seen {seen[name]!r}"
+        f"{name}: expected {recorded[name]!r}, observed {observed[name]!r}"
         for name in ("exit", "stderr")
-        if expected[name] != seen[name]
+        if recorded[name] != observed[name]
     ]
-    (form, before), (now_form, now) = (next(iter(item["stdout"].items())) for item in (expected, seen))
+    (form, before), (now_form, now) = (next(iter(item["stdout"].items())) for item in (recorded, observed))
     if form != now_form:
-        return [*lines, f"stdout: expected {form}: {before!r}, seen {now_form}: {now!r}"]
-    if form == "lines":
-        pairs = [] if before == now else [("lines", before, now)]
-    elif form == "options":
-        pairs = [("options", sorted(missing), now)] if (missing := set(before) - set(now)) else []
-    else:
-        pairs = [
-            (key, before[key], now.get(key))
-            for key in before
-            if not _still_true(key, before[key], now.get(key), grows="grows" in expected)
-        ]
-    return [*lines, *(f"stdout {key}: expected {old!r}, seen {new!r}" for key, old, new in pairs)]
-
-
-def _still_true(key, before, now, *, grows):
-    """Return whether a recorded fact still holds; keys, and findings with `grows`, may increase."""
-    if key in {"keys", "items"} or (key == "findings" and grows):
-        return set(before) <= set(now or ())
-    return before == now
+        return [*lines, f"stdout: expected {form}: {before!r}, observed {now_form}: {now!r}"]
+    if form in {"lines", "options"}:
+        before, now = {form: before}, {form: now}
+    growing = {"keys", "items", "options"} | ({"findings"} if "grows" in recorded else set())
+    for key, value in before.items():
+        current = now.get(key)
+        holds = set(value) <= set(current or ()) if key in growing else value == current
+        lines += [] if holds else [f"stdout {key}: expected {value!r}, observed {current!r}"]
+    return lines

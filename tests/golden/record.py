@@ -1,4 +1,4 @@
-"""Record the results of the golden commands again after an intended change.
+"""Record the results of the golden commands, all or those named, again after an intended change.
 
 usage: python -m tests.golden.record [NAME ...]
 Commit the new commands.json with the change, and describe it in CHANGELOG.md. A new entry needs only `name` and `run`.

@@ -21,10 +21,10 @@ from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.rollout.server import process as server_process
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
-from tests.fork_server import Template
+from tests.fork_server import ForkServer
 from tests.grpo_core.conftest import read_lines
 
-server_process.start_child = Template("trainer").start_server
+server_process.start_child = ForkServer("trainer").start_server
 
 WRITERS = ("checkpoint.py", "run_files.py")
 
