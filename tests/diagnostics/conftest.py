@@ -1,10 +1,9 @@
-"""Fixtures of the diagnostics tests: fake environments, compiled log signatures, and `triage` run in-process."""
+"""Fixtures of the diagnostics tests: fake environments, compiled log signatures, and commands that run in-process."""
 
 import io
 import json
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,9 +37,15 @@ def triage_lines(rules):
     return triage_lines
 
 
-@dataclass
-class CommandResult:
-    """Exit code and output of a command that ran in this process."""
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self):
+        return True
+
+
+class CommandResult(NamedTuple):
+    """Exit code, standard output and standard error of a command that ran in this process."""
 
     code: int
     out: str
@@ -53,13 +58,18 @@ class CommandResult:
 
 
 @pytest.fixture
-def run_triage(capsys, monkeypatch, rules):
+def run_command(capsys):
+    """Return a function that runs a command of grpo-doctor in this process and returns a CommandResult."""
+    return lambda *arguments: CommandResult(program.main([*map(str, arguments)]), *capsys.readouterr())
+
+
+@pytest.fixture
+def run_triage(run_command, monkeypatch, rules):
     """Return a function that runs `triage` in this process with the precompiled signatures."""
     monkeypatch.setattr("diagnostics.triage.command.Rules", lambda _issues: rules)
 
     def run(*arguments, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = program.main(["triage", *map(str, arguments)])
-        return CommandResult(code, *capsys.readouterr())
+        return run_command("triage", *arguments)
 
     return run

@@ -1,4 +1,4 @@
-"""Build fake Python environments on disk: package metadata as installers write it, and optional modules."""
+"""Build fake Python environments on disk and fake cells of the compatibility table, and load the catalog once."""
 
 import functools
 from pathlib import Path
@@ -8,12 +8,12 @@ from diagnostics import catalog
 
 @functools.cache
 def load_catalog():
-    """Load the shipped catalog once per session."""
+    """Return the known issues of the shipped catalog, which are loaded once per process."""
     return catalog.load()
 
 
 class EnvironmentBuilder:
-    """A builder of an environment prefix with lib/python3.11/site-packages.
+    """A builder of an environment of Python 3.11: pyvenv.cfg, an interpreter that fails, and package metadata.
 
     Attributes:
         prefix: The folder of the environment.
@@ -30,7 +30,11 @@ class EnvironmentBuilder:
         (prefix / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
 
     def add(self, name, version, *, requires=(), installer="pip", module=None, folder=None):
-        """Add a distribution's metadata, and its module if its source is given; return the builder."""
+        """Add a distribution's metadata, as an installer writes it, and its module if its source is given.
+
+        Returns:
+            The builder, so that calls can be chained.
+        """
         info = self.site / (folder or f"{name.replace('-', '_')}-{version}.dist-info")
         info.mkdir()
         lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]

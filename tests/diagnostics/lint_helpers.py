@@ -1,4 +1,4 @@
-"""Provide helpers of the lint tests that parse a launch script and run the rules for chosen package releases."""
+"""Read launch scripts and configs, and run lint's rules on them for chosen package releases."""
 
 from packaging.version import Version
 

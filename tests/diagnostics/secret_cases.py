@@ -54,7 +54,7 @@ def fill_shape(draw: random.Random, shape: str) -> tuple[str, list[str]]:
 
 
 def secrets() -> Iterator[Case]:
-    """Yield every secret in every context."""
+    """Yield the secrets of the tables, each in the contexts of its kind."""
     draw = random.Random(15)
     yield from _issued(draw)
     yield from _named_secrets(draw)
@@ -62,7 +62,7 @@ def secrets() -> Iterator[Case]:
 
 
 def unquoted_passwords(number: int) -> Iterator[Case]:
-    """Yield random passwords of 16 printable characters, without blanks and quotes, in every unquoted form."""
+    """Yield this many random passwords of 16 printable characters, none a blank or quote, in each unquoted form."""
     draw = random.Random(16)
     alphabet = [char for char in map(chr, range(33, 127)) if char not in "'\"`"]
     for _ in range(number):
@@ -72,7 +72,7 @@ def unquoted_passwords(number: int) -> Iterator[Case]:
 
 
 def _issued(draw: random.Random) -> Iterator[Case]:
-    """Yield tokens that are recognised by their shape."""
+    """Yield tokens that are recognised by their shape, and secrets in commands, files, headers and URLs."""
     for shape in TABLES["issued"]:
         for form in split_table(TABLES["plain"]):
             value = fill_shape(draw, shape)[0]
@@ -110,7 +110,7 @@ def _logins_and_keys(draw: random.Random) -> Iterator[Case]:
 
 
 def persons() -> Iterator[Case]:
-    """Yield names, addresses and host names in every context."""
+    """Yield the names, addresses and host names of the tables, each in the contexts of its kind."""
     forms = [
         (shape, around)
         for shape in split_table(TABLES["persons"])

@@ -1,4 +1,7 @@
-"""`affects` decides whether an issue affects a package release, and reports releases that nobody examined."""
+"""`affects` decides whether an issue affects a package release, and reports releases that nobody examined.
+
+The shipped entries state the last examined release apart from their ranges.
+"""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,7 @@
-"""The shipped catalog entries are consistent, and an invalid entry is refused with file, line, key and expectation."""
+"""The shipped catalog entries are consistent, and an invalid entry is refused with file, line, key and expectation.
+
+Most tests change one line of the entry SCH001. Edits of an entry become actions for a framework and its releases.
+"""
 
 import doctest
 import re
@@ -74,6 +77,12 @@ def entry(tmp_path):
     return write
 
 
+# A line of SCH001 with an edit for vLLM, which tests replace.
+(VLLM_EDIT,) = re.findall(
+    r"^.*call generate\(\) from one thread only.*$", (FOLDER / "SCH001.toml").read_text(), re.MULTILINE
+)
+
+
 @each_case(CASES["replacements"])
 def test_invalid_entry_is_refused_with_file_and_line(entry, old, new, line, message):
     """The error is one line with the file, the line of the key, the value and the expectation."""
@@ -90,43 +99,34 @@ def test_invalid_entry_is_refused_with_file_and_line(entry, old, new, line, mess
 
 
 def test_edit_is_an_installation_or_advice(entry):
-    """`install` takes requirements, `advice` takes text, and any other edit table is refused."""
-    text = (FOLDER / "SCH001.toml").read_text()
-    [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
-    issue = catalog.load_file(entry(old, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
+    """`install` takes requirements, `advice` takes text, and a table with other keys or values is refused."""
+    issue = catalog.load_file(entry(VLLM_EDIT, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
     first = issue.mitigations[0]
     assert [*first.actions(["vllm"])] == [Install(("numpy<2",), note="or wait", framework="vllm")]
     assert dict(first.edits)["vllm"] == "pip install 'numpy<2', or wait"
-    advised = catalog.load_file(entry(old, 'vllm = { advice = "don\'t" }')).mitigations[0]
+    advised = catalog.load_file(entry(VLLM_EDIT, 'vllm = { advice = "don\'t" }')).mitigations[0]
     assert [*advised.actions(["vllm"])] == [Advice("don't", "vllm")]
-    for wrong in (
-        '{ install = ["-U trl"] }',
-        "{ install = [] }",
-        '{ advise = "x" }',
-        '{ advice = "x", note = "y" }',
-    ):
-        with pytest.raises(CatalogError, match=r"mitigations\.\w+\.edits"):
-            catalog.load_file(entry(old, f"vllm = {wrong}"))
 
 
 def test_edits_of_one_framework_have_release_ranges_and_tested_triggers(entry):
     """Several edits of one framework need release ranges, and `ran` may name only tested triggers."""
-    text = (FOLDER / "SCH001.toml").read_text()
-    [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
     two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
-    record = catalog.load_file(entry(old, two)).mitigations[0]
-    assert [bound for edit, bound in record.known_edits() if edit.framework == "vllm"] == [
-        Bound("<1"),
-        Bound(">=1", ("two_owners",)),
-    ]
+    record = catalog.load_file(entry(VLLM_EDIT, two)).mitigations[0]
+    bounds = [bound for edit, bound in record.known_edits() if edit.framework == "vllm"]
+    assert bounds == [Bound("<1"), Bound(">=1", ("two_owners",))]
     assert record.by_framework()["vllm"] == "a (<1); b (>=1)"
-    for wrong in (
-        '[{ set = "a" }, { set = "b" }]',
-        '{ set = "a", ran = ["never"] }',
-        '{ set = "a", versions = "new" }',
-    ):
-        with pytest.raises(CatalogError, match=r"mitigations\.one_owner\.edits"):
-            catalog.load_file(entry(old, f"vllm = {wrong}"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{ install = ["-U trl"] }', "{ install = [] }", '{ advise = "x" }', '{ advice = "x", note = "y" }',
+        '[{ set = "a" }, { set = "b" }]', '{ set = "a", ran = ["never"] }', '{ set = "a", versions = "new" }',
+    ],
+)  # fmt: skip
+def test_invalid_edit_is_refused(entry, wrong):
+    with pytest.raises(CatalogError, match=r"mitigations\.one_owner\.edits"):
+        catalog.load_file(entry(VLLM_EDIT, f"vllm = {wrong}"))
 
 
 def test_config_table_is_marked_by_rule_exactly_if_a_rule_replaces_it(entry):
@@ -184,12 +184,8 @@ def test_confirmation_of_an_unknown_code_is_refused(issues, monkeypatch):
 
 
 def test_entry_without_a_negative_sample_is_refused(entry):
-    """A signature without a negative sample, which should be a near miss, is refused."""
-    path = entry(
-        '[[signature.negative]]\nabout = "the neighbouring',
-        '[[signature.positive]]\nabout = "the neighbouring',
-    )
-    text = path.read_text().replace("[[signature.negative]]", "[[signature.positive]]")
-    path.write_text(text)
+    """A signature needs a negative sample, which should be a near miss."""
+    path = entry("[[signature.negative]]", "[[signature.positive]]")
+    path.write_text(path.read_text().replace("[[signature.negative]]", "[[signature.positive]]"))
     with pytest.raises(CatalogError, match="at least one"):
         catalog.load_file(path)

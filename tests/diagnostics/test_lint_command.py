@@ -1,13 +1,10 @@
-"""`lint` exits with the right code, refuses unreadable input in one line, and does not run the linted command."""
+"""`lint` exits with 0, 1, 2 or 3, reports unreadable input in one line, and does not run the linted command."""
 
-import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from diagnostics import __main__ as command
 from tests.processes import run_python
 
 LAUNCH = "trl grpo --num_processes 4 --use_vllm true --num_generations 8 "
@@ -17,23 +14,8 @@ FINE = LAUNCH + "--per_device_train_batch_size 2\n"
 HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 
 
-@pytest.fixture
-def run(tmp_path, capsys, monkeypatch):
-    """Return a function that lints a script with this text and returns (exit code, stdout, stderr)."""
-
-    def run(text, *options):
-        path = tmp_path / "run.sh"
-        path.write_text(text)
-        arguments = ["lint", "--trl", "1.9.0", *options, str(path)]
-        monkeypatch.setattr(sys, "argv", ["diagnostics", *arguments])
-        code = command.main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
-
-
 @pytest.mark.parametrize(
-    ("text", "options", "code"),
+    ("text", "options", "expected_code"),
     [
         (FAULTY, [], 1),
         (FINE, [], 0),
@@ -45,21 +27,22 @@ def run(tmp_path, capsys, monkeypatch):
         ('X="$X$X"\nX=1\n' + 'X="$X$X"\n' * 40, [], 3),
     ],
 )
-def test_exit_code_is_1_for_a_finding_and_3_for_unchecked_input(run, text, options, code):
+def test_exit_code_is_1_for_a_finding_and_3_for_unchecked_input(
+    run_command, tmp_path, text, options, expected_code
+):
     """The exit code is 1 for a finding, and 3 without a run or if a deciding value could not be read."""
-    assert run(text, *options)[0] == code
+    (tmp_path / "run.sh").write_text(text)
+    assert run_command("lint", "--trl", "1.9.0", *options, tmp_path / "run.sh").code == expected_code
 
 
-def test_special_files_are_refused_in_one_line(tmp_path, capsys, monkeypatch):
+def test_special_files_are_refused_in_one_line(tmp_path, run_command):
     """A pipe, a link to itself, a device, and an impossible file name are refused in one line."""
     os.mkfifo(tmp_path / "pipe.sh")
     (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
     paths = [tmp_path / name for name in ("pipe.sh", "loop.sh", "x" * 300)] + [Path("/dev/zero")]
     for path in paths:
-        monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", str(path)])
-        assert command.main(["lint", str(path)]) == 2
-        out, err = capsys.readouterr()
-        assert (out, len(err.splitlines())) == ("", 1)
+        code, out, err = run_command("lint", path)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
         assert str(path) in err
 
 
@@ -73,16 +56,12 @@ def test_special_files_are_refused_in_one_line(tmp_path, capsys, monkeypatch):
         ("no suffix", b"#!/usr/bin/env python\nGRPOConfig("),
     ],
 )  # fmt: skip
-def test_unparsable_file_is_reported_in_one_line(tmp_path, capsys, monkeypatch, name, data):
-    path = tmp_path / name
-    path.write_bytes(data)
-    monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", "--format", "github", str(path)])
-    assert command.main(["lint", "--format", "json", str(path)]) == 3
-    out, err = capsys.readouterr()
-    reading = [check for check in json.loads(out)["checks"] if check["check"].startswith("reading ")]
-    assert len(reading) == 1
-    assert len(reading[0]["reason"].splitlines()) == 1
-    assert err == ""
+def test_unparsable_file_is_reported_in_one_line(tmp_path, run_command, name, data):
+    (tmp_path / name).write_bytes(data)
+    result = run_command("lint", "--format", "json", tmp_path / name)
+    assert (result.code, result.err) == (3, "")
+    (reading,) = [check for check in result.document["checks"] if check["check"].startswith("reading ")]
+    assert len(reading["reason"].splitlines()) == 1
 
 
 def test_command_line_is_linted_without_running_it_or_importing_packages(tmp_path, tmp_path_factory):

@@ -1,4 +1,4 @@
-"""Frameworks are described by TOML files alone: their commands, scripts and configs are recognised and checked."""
+"""A TOML file alone describes a framework: its commands, scripts and configs are recognised, and rules check them."""
 
 import re
 import shutil
@@ -75,10 +75,9 @@ def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):
 
 
 def test_options_without_an_index_are_not_checked():
-    """A framework whose options are in no indexed release is never reported as healthy."""
-    assert [
-        (entry.what, entry.why) for check in report(SLIME + "--colocate").checks for entry in check.not_judged
-    ] == [("options", "no release of slime is indexed with its options")]
+    """A framework whose options are in no indexed release is not reported as healthy."""
+    (entry,) = [entry for check in report(SLIME + "--colocate").checks for entry in check.not_judged]
+    assert (entry.what, entry.why) == ("options", "no release of slime is indexed with its options")
 
 
 @each_case(CASES["entry_modules"])
@@ -93,11 +92,10 @@ def test_entry_module_is_recognised_by_its_imports(source, arguments, framework,
     assert found == ([framework] if framework else [])
 
 
-def test_config_takes_what_the_configs_that_it_extends_set(tmp_path):
+def test_config_inherits_the_values_of_the_configs_that_it_extends(tmp_path):
     """Of configs that extend each other, the nearest one takes precedence."""
-    (tmp_path / "base.yaml").write_text(
-        "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, val_period: 10}\n"
-    )
+    base = "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, val_period: 10}\n"
+    (tmp_path / "base.yaml").write_text(base)
     (tmp_path / "middle.yaml").write_text("defaults: base.yaml\ngrpo: {num_prompts_per_step: 64}\n")
     (tmp_path / "top.yaml").write_text("defaults: middle.yaml\ngrpo: {num_generations_per_prompt: 8}\n")
     [plan] = plans_of(read_file(tmp_path / "top.yaml"), Versions())

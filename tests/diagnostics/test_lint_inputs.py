@@ -1,4 +1,8 @@
-"""`lint` turns scripts, configs, notebooks and folders into run plans, and follows the files that they name."""
+"""`lint` turns scripts, configs, notebooks and folders into run plans, and follows the files that they name.
+
+Links and `source` that lead out of the project are not followed. Hostile files take bounded time and memory. A run plan
+has the settings of one training or server, under the same names for each framework.
+"""
 
 import contextlib
 import io
@@ -8,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.__main__ import main
 from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint import option_index
 from diagnostics.lint.readers import hydra
@@ -20,7 +23,6 @@ from tests.diagnostics.lint_helpers import codes, findings, lint, plans
 from tests.limits import cpu_and_memory_limits
 
 CASES = read_cases(__file__, "lint_runs.yaml")
-
 INPUT_FORMS = read_cases(__file__, "lint_forms.yaml")
 
 
@@ -95,8 +97,6 @@ PROJECT_FILES = {
     "own.py": ARGPARSE_SCRIPT,
     "env.sh": "export NPROC_PER_NODE=4\n",
 }
-SWIFT = "swift rlhf --rlhf_type grpo --reward_funcs format --use_vllm true --vllm_mode colocate --num_generations 8 "
-SIZES = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1"
 
 
 @pytest.fixture
@@ -176,9 +176,7 @@ TRAINER = (
 
 def shared_gpus(*paths):
     """Return the severities of the findings that trainer and server share a GPU (CFG108)."""
-    return [
-        finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"
-    ]
+    return [item.severity for item in lint(*paths, ms_swift="4.6.0").findings if item.code == "CFG108"]
 
 
 def test_trainer_and_server_are_paired_within_a_script(tmp_path):
@@ -209,10 +207,8 @@ def test_second_training_in_a_script_has_its_own_server(tmp_path):
     phases = SERVER.format("0", "") + TRAINER.format("1,2", "127.0.0.1") + "kill %1\n"
     phases += SERVER.format("1", "") + TRAINER.format("2,3", "127.0.0.1")
     (tmp_path / "run.sh").write_text(phases)
-    assert {finding.code for finding in lint(tmp_path / "run.sh", ms_swift="4.6.0").findings} & {
-        "CFG108",
-        "CFG109",
-    } == set()
+    reported = {finding.code for finding in lint(tmp_path / "run.sh", ms_swift="4.6.0").findings}
+    assert not reported & {"CFG108", "CFG109"}
 
 
 def test_options_of_an_imported_config_class_are_known(tmp_path):
@@ -265,10 +261,8 @@ def verl_checkout(tmp_path):
 def errors_with_overrides(folder, overrides):
     """Return the errors by code, with their evidence, for overrides to a copied verl."""
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo trainer.nnodes=1 {overrides}\n")
-    reported = lint(folder / "run.sh").findings
-    return {
-        f.code: " ".join(item.text for item in f.evidence) for f in reported if f.severity is Severity.ERROR
-    }
+    errors = [item for item in lint(folder / "run.sh").findings if item.severity is Severity.ERROR]
+    return {error.code: " ".join(item.text for item in error.evidence) for error in errors}
 
 
 def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
@@ -309,10 +303,8 @@ def test_modified_copy_of_trl_turns_errors_into_warnings(tmp_path):
 def test_trainer_of_another_project_is_not_taken_for_trl(tmp_path):
     """A script whose options are mostly in no release of TRL gives no run plan."""
     run = tmp_path / "run.sh"
-    for options, number in (
-        ("--use_vllm true --num_generations 8", 1),
-        ("--local_rollout_batch 4 --actor_gpus 8 --stop_words a --episodes 9", 0),
-    ):
+    of_another = "--local_rollout_batch 4 --actor_gpus 8 --stop_words a --episodes 9"
+    for options, number in (("--use_vllm true --num_generations 8", 1), (of_another, 0)):
         run.write_text(f"python x/grpo_fast.py --per_device_train_batch_size 1 {options}\n")
         assert len(lint(run).subject["files"][0]["plans"]) == number
 
@@ -338,34 +330,30 @@ def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expec
 
 def test_values_of_a_file_alone_are_checked(tmp_path):
     """TRL's parser converts the texts of a YAML file, and Python converts none; a misspelt key is a warning."""
-    yaml, python = tmp_path / "run.yaml", tmp_path / "train.py"
-    yaml.write_text(
-        "num_generation: 8\nmax_completion_length: 9\nlearning_rate: fast\nweight_decay: 1e-6\noptim: adam\n"
-    )
-    python.write_text(
-        "from trl import GRPOConfig, GRPOTrainer\n"
-        'GRPOConfig(max_steps="200", learning_rate=1e-6, loss_type="drgpo", bf16="yes")\n'
-    )
-    found = {
-        path.name: {
-            (f.severity.word, f.evidence[0].text.split(" ")[0]) for f in lint(path, trl="0.23.1").findings
-        }
-        for path in (yaml, python)
+    texts = {
+        "run.yaml": "num_generation: 8\nmax_completion_length: 9\nlearning_rate: fast\nweight_decay: 1e-6\noptim: adam",
+        "train.py": "from trl import GRPOConfig, GRPOTrainer\n"
+        'GRPOConfig(max_steps="200", learning_rate=1e-6, loss_type="drgpo", bf16="yes")\n',
     }
+    found = {}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        reported = lint(tmp_path / name, trl="0.23.1").findings
+        found[name] = {f"{item.severity.word} {item.evidence[0].text.split(' ')[0]}" for item in reported}
     assert found == {
-        "run.yaml": {("warning", "num_generation"), ("error", "learning_rate"), ("error", "optim")},
-        "train.py": {("error", "max_steps"), ("error", "loss_type")},
+        "run.yaml": {"warning num_generation", "error learning_rate", "error optim"},
+        "train.py": {"error max_steps", "error loss_type"},
     }
 
 
-def test_unread_scripts_own_batches_are_no_warning():
+def test_batch_of_a_script_that_was_not_read_is_no_warning():
     """With an unknown release, the trainer of a script that was not found may form its groups in another way."""
     options = "--num_generations 8 --per_device_train_batch_size 1"
     assert "warning CFG101" not in codes(f"torchrun --nproc_per_node 4 mine/train.py {options}")
     assert "warning CFG101" in codes(f"accelerate launch --num_processes 4 -m trl.scripts.grpo {options}")
 
 
-def test_config_linked_from_another_folder_is_not_read(tmp_path, capsys):
+def test_config_linked_from_another_folder_is_not_read(tmp_path, run_command):
     """A value of a file outside the repository is not printed under another key."""
     (tmp_path / "app.yaml").write_text("database: {pw: correct-horse}\n")
     (tmp_path / "repo" / "conf").mkdir(parents=True)
@@ -374,18 +362,16 @@ def test_config_linked_from_another_folder_is_not_read(tmp_path, capsys):
         "python -m verl.trainer.main_ppo --config-path=conf --config-name=job algorithm.adv_estimator=grpo "
         "trainer.nnodes='${database.pw}'\n"
     )
-    main(["lint", str(tmp_path / "repo"), "--format", "json"])
-    assert "correct-horse" not in capsys.readouterr().out
+    assert "correct-horse" not in run_command("lint", tmp_path / "repo", "--format", "json").out
 
 
 VERL_RUN = "python -m verl.trainer.main_ppo --config-path=. --config-name=job algorithm.adv_estimator=grpo\n"
-NAMED_CHOICES = "".join(f"  - a{i}: 'x${{a{i + 1}}}${{a{i + 1}}}'\n" for i in range(60))
 
 
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        ("defaults:\n" + NAMED_CHOICES, 1),
+        ("defaults:\n" + "".join(f"  - a{i}: 'x${{a{i + 1}}}${{a{i + 1}}}'\n" for i in range(60)), 1),
         ("defaults:\n" + "".join(f"  - a{i}: b\n" for i in range(20_000)), 1),
         ("defaults:\n" + "  - job\n" * 200 + "".join(f"k{i}: 1\n" for i in range(8_000)), 1),
         (f"? {'a.' * 40_000}a\n: 1\n", 1),
@@ -411,31 +397,32 @@ def test_config_that_many_runs_name_is_parsed_once(tmp_path, config):
 
 
 @pytest.mark.parametrize(
-    "value",
+    "statement",
     [
         "import " + ".".join(["a"] * 100_000),
         "x = " + "GRPOConfig(**" * 85 + f"f({'1, ' * 40_000})" + ")" * 85,
     ],
     ids=["long name", "nested configs"],
 )
-def test_hostile_python_takes_bounded_time_and_memory(tmp_path, value):
+def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
     path = tmp_path / "train.py"
-    path.write_text(f"from trl import GRPOConfig\n{value}\n")
+    path.write_text(f"from trl import GRPOConfig\n{statement}\n")
     with cpu_and_memory_limits(seconds=8, mebibytes=200), contextlib.suppress(UnreadableError):
         read_file(path)
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_script_reads_no_sourced_file_outside_of_its_project(tmp_path, capsys, linked):
-    """Variables of a sourced file can become names of options in the report."""
+def test_script_reads_no_sourced_file_outside_of_its_project(tmp_path, run_command, linked):
+    """Variables of a sourced file, which can become names of options in the report, are not printed."""
     (tmp_path / "secrets.sh").write_text("PHRASE=correct-horse\n")
     repository = tmp_path / "repo"
     (repository / ".git").mkdir(parents=True)
     (repository / "env.sh").symlink_to(tmp_path / "secrets.sh")
     name = "env.sh" if linked else tmp_path / "secrets.sh"
     (repository / "run.sh").write_text(f"source {name}\ntrl grpo --num_generations 8 --x_$PHRASE 3\n")
-    assert main(["lint", str(repository / "run.sh"), "--format", "json"]) == INCOMPLETE
-    assert "correct" not in capsys.readouterr().out
+    result = run_command("lint", repository / "run.sh", "--format", "json")
+    assert result.code == INCOMPLETE
+    assert "correct" not in result.out
 
 
 def test_script_reads_sourced_files_of_its_project(tmp_path):

@@ -1,12 +1,12 @@
-"""`lint --from X==1 --to X==2` reports what an upgrade changes for a run, and prints a patch of the certain edits."""
+"""`lint --from X==1 --to X==2` reports what an upgrade changes for a run; `--diff` prints a patch of the certain edits.
 
-import json
+Lint itself writes no file.
+"""
+
 import subprocess
-import sys
 
 import pytest
 
-from diagnostics import __main__ as command
 from tests.case_files import each_case, read_cases
 
 CASES = read_cases(__file__, "migrations.yaml")
@@ -15,16 +15,15 @@ TRL, SWIFT = CASES["train.py"]["text"], CASES["swift.sh"]["text"]
 
 
 @pytest.fixture
-def migrate(tmp_path, capsys, monkeypatch):
-    """Return a function that lints a file with this text and returns exit code, stdout and stderr."""
+def migrate(tmp_path, run_command, monkeypatch):
+    """Return a function that lints a file with this text, checks that it is unchanged, and returns a CommandResult."""
 
     def migrate(name, text, *options):
         monkeypatch.chdir(tmp_path)
         (tmp_path / name).write_bytes(text.encode())
-        monkeypatch.setattr(sys, "argv", arguments := ["lint", name, *options])
-        code = command.main(arguments)
+        result = run_command("lint", name, *options)
         assert (tmp_path / name).read_bytes() == text.encode()
-        return code, *capsys.readouterr()
+        return result
 
     return migrate
 
@@ -34,14 +33,12 @@ def test_changes_for_a_run_are_reported(migrate, name):
     """Removed options, values of another type, and changed defaults of unset options are reported."""
     case = CASES[name]
     text, new = case["text"], case["to"]
-    code, output, _ = migrate(name, text, "--from", case["from"], "--to", new, "--format", "json")
-    report = json.loads(output)
-    keys = [
-        f"{item['severity']} {item['evidence'][0]['text'].split(' = ')[0]}" for item in report["findings"]
-    ]
+    result = migrate(name, text, "--from", case["from"], "--to", new, "--format", "json")
+    reported = result.document["findings"]
+    keys = [f"{item['severity']} {item['evidence'][0]['text'].split(' = ')[0]}" for item in reported]
     assert sorted(keys) == sorted(case["reported"])
-    assert (code, {item["code"] for item in report["findings"]}) == (1, {"CFG113"})
-    assert migrate(name, text, "--from", new, "--to", new)[0] == 0
+    assert (result.code, {item["code"] for item in reported}) == (1, {"CFG113"})
+    assert migrate(name, text, "--from", new, "--to", new).code == 0
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "removed" in CASES[name]])
@@ -58,7 +55,7 @@ def test_patch_has_certain_edits_only(migrate, tmp_path, name):
 @pytest.mark.parametrize("text", [TRL.replace("\n", "\r\n"), TRL.replace("use_vllm", "\tuse_vllm")])
 def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
     """A patch of a file with CRLF line ends would not apply and is not printed; a tab is kept."""
-    _, patch, _ = migrate("train.py", text, "--from", "trl==0.17", "--to", "trl==1.16", "--diff")
+    patch = migrate("train.py", text, "--from", "trl==0.17", "--to", "trl==1.16", "--diff").out
     assert bool(patch) == ("\r" not in text)
     if patch:
         subprocess.run(["git", "apply", "-p0"], input=patch, text=True, check=True, cwd=tmp_path)
@@ -66,10 +63,9 @@ def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
 
 def test_patch_prints_no_secret(migrate):
     """Lines around an edit are left out if they contain a secret."""
-    text = SWIFT.replace(
-        "swift rlhf", "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\nswift rlhf"
-    )
-    _, patch, _ = migrate("swift.sh", text, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff")
+    key = "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n"
+    text = SWIFT.replace("swift rlhf", f"{key}swift rlhf")
+    patch = migrate("swift.sh", text, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff").out
     assert "tuner_type" in patch
     assert "0123456789" not in patch
 
@@ -78,8 +74,8 @@ def test_command_line_may_abbreviate_an_option(migrate):
     """An abbreviated option is accepted on the command line, as by argparse, and reported in a file."""
     releases = ("--from", "trl==0.15.2", "--to", "trl==1.16")
     line, key = "trl grpo --vllm_max_model_len 4096\n", "use_vllm: true\nvllm_max_model_len: 4096\n"
-    assert "vllm_max_model_len" not in migrate("run.sh", line, *releases)[1]
-    assert "Use vllm_max_model_length" in migrate("run.yaml", "num_generations: 8\n" + key, *releases)[1]
+    assert "vllm_max_model_len" not in migrate("run.sh", line, *releases).out
+    assert "Use vllm_max_model_length" in migrate("run.yaml", "num_generations: 8\n" + key, *releases).out
 
 
 @each_case(INVALID["options"])
@@ -91,4 +87,4 @@ def test_invalid_releases_are_refused(migrate, options, message):
 
 def test_run_of_another_framework_is_not_checked(migrate):
     """A run of another framework is not compared, so the exit code is 3."""
-    assert migrate("swift.sh", SWIFT, "--from", "trl==0.17", "--to", "trl==1.16")[0] == 3
+    assert migrate("swift.sh", SWIFT, "--from", "trl==0.17", "--to", "trl==1.16").code == 3

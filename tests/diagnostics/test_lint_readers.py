@@ -1,4 +1,7 @@
-"""`lint`'s readers keep lines and types of YAML, JSON and Python, and survive mangled or hostile input."""
+"""`lint`'s readers keep lines and types of YAML, JSON and Python; mangled or hostile input crashes no reader or rule.
+
+A text is read in time in proportion to its size, or refused.
+"""
 
 import json
 import random
@@ -42,7 +45,7 @@ def mangle(seed, rng):
 
 
 def find_crashes(text, syntax, known):
-    """Read and check a text; return the errors of crashed rules, and refusals that are longer than a line."""
+    """Read and check a text; return the errors of crashed rules, or a refusal that is longer than a line."""
     try:
         plans = plans_of(read_text(text, "fuzz", "", syntax), known)
     except UnreadableError as error:
@@ -53,14 +56,11 @@ def find_crashes(text, syntax, known):
 def test_mangled_configs_crash_no_rule():
     """No rule crashes on 1,500 mangled inputs in all syntaxes, half of them with known package releases."""
     rng = random.Random(7)
-    known = (
-        Versions(),
-        versions(vllm="0.7.3", trl="0.17.0", ms_swift="3.4.1", verl="0.5.0", openrlhf="0.10.1"),
-    )
+    known = versions(vllm="0.7.3", trl="0.17.0", ms_swift="3.4.1", verl="0.5.0", openrlhf="0.10.1")
     for number in range(1_500):
         syntax, seed = rng.choice(SEEDS)
         text = mangle(seed, rng)
-        assert find_crashes(text, syntax, known[number % 2]) == [], (syntax, text)
+        assert find_crashes(text, syntax, known if number % 2 else Versions()) == [], (syntax, text)
 
 
 HOSTILE = {
@@ -204,8 +204,8 @@ def test_python_config_is_read_without_running_it():
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nN = 4\n"
         "args = GRPOConfig(num_generations=N * 2, top_p=f(), **{'beta': 0.0})\nargs.use_vllm = True\n"
     )
-    [expected] = read_configs(source, "train.py")
-    read = {key: (value.data, value.place.line) for key, value in expected.options.items()}
+    [settings] = read_configs(source, "train.py")
+    read = {key: (value.data, value.place.line) for key, value in settings.options.items()}
     assert read == {"num_generations": (8, 4), "top_p": (UNKNOWN, 4), "beta": (0.0, 4), "use_vllm": (True, 5)}
-    assert expected.env["CUDA_VISIBLE_DEVICES"].data == "0,1"
+    assert settings.env["CUDA_VISIBLE_DEVICES"].data == "0,1"
     assert read_configs("GRPOConfig(**kwargs)", "train.py")[0].has_unread_options

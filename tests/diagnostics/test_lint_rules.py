@@ -1,4 +1,7 @@
-"""Every lint rule reports its faulty cases and accepts its valid ones; findings quote evidence and name a fix."""
+"""Each lint rule reports its faulty cases and accepts its valid ones; findings quote evidence and name a fix.
+
+The cases are in `diagnostics/lint/rules/cases/`, the examples of declared rules in their tables.
+"""
 
 import random
 from pathlib import Path
@@ -6,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from diagnostics import catalog
-from diagnostics.__main__ import main
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
@@ -29,15 +31,11 @@ OPENRLHF = "python3 -m openrlhf.cli.train_ppo_ray "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 "
 
 
-def releases_of(case):
-    """Return the package releases of a case as keyword arguments."""
-    return {name.replace("-", "_"): release for name, release in case.get("releases", {}).items()}
-
-
 @pytest.mark.parametrize(("name", "case"), ALL_CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ALL_CASES)])
 def test_case_gives_its_declared_finding(name, case):
     """A case gives its finding, with a place, a value and a fix, and an error depends on no unknown value."""
-    all_findings = findings(case["run"], **releases_of(case))
+    releases = {package.replace("-", "_"): release for package, release in case.get("releases", {}).items()}
+    all_findings = findings(case["run"], **releases)
     reported = {f"{finding.severity.word} {finding.code}" for finding in all_findings}
     if case["finds"].startswith("no "):
         assert not any(item.endswith(case["finds"][3:]) for item in reported)
@@ -86,30 +84,22 @@ def test_declared_rules_report_their_wrong_examples_only():
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (
-            "--per_device_train_batch_size 3 --generation_batch_size 12",
-            "Make it a multiple of 24, or use num_generations 4 or 6 or 12.",
-        ),
+        ("--per_device_train_batch_size 3 --generation_batch_size 12",
+         "Make it a multiple of 24, or use num_generations 4 or 6 or 12."),
         ("--generation_batch_size 12", "a multiple of 8 and of per_device_train_batch_size x processes, or"),
         ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make it a multiple of 8."),
     ],
 )  # fmt: skip
 def test_suggested_batch_size_fits_all_constraints(script, expected):
-    [reported] = [
-        f
-        for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
-        if f.code == "CFG101" and "num_generations" in f.detail
-    ]
-    assert expected in fix_text(reported.remedy)
+    reported = findings(f"NPROC_PER_NODE=1 {SWIFT}--num_generations 8 {script}", ms_swift="4.6.0")
+    [finding] = [item for item in reported if item.code == "CFG101" and "num_generations" in item.detail]
+    assert expected in fix_text(finding.remedy)
 
 
 def test_evidence_quotes_the_text_of_the_file():
     """Evidence quotes values of the file; derived values, such as the number of devices, are not quoted."""
-    script = (
-        "CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 "
-        + SWIFT
-        + "--vllm_server_host 10.0.0.7 --vllm_max_model_len 4096"
-    )
+    options = "--vllm_server_host 10.0.0.7 --vllm_max_model_len 4096"
+    script = f"CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 {SWIFT}{options}"
     evidence = {item.text for finding in findings(script, ms_swift="3.8.0") for item in finding.evidence}
     assert {"CUDA_VISIBLE_DEVICES = 0", "vllm_server_host = 10.0.0.7"} <= evidence
     assert not {"CUDA_VISIBLE_DEVICES = 1", "vllm_server_host = server"} & evidence
@@ -138,7 +128,7 @@ def test_evidence_level_is_that_of_the_framework():
     assert (trl.known_by, swift.known_by) == ("executed", "static")
 
 
-def test_missing_values_are_errors_only_with_the_command(tmp_path, monkeypatch, capsys):
+def test_missing_values_are_errors_only_with_the_command(tmp_path, monkeypatch, run_command):
     """A missing value (`???`) is an error in a command, and a warning in a config whose command is unknown."""
     monkeypatch.chdir(tmp_path)
     config, command = tmp_path / "c.yaml", tmp_path / "run.sh"
@@ -146,8 +136,7 @@ def test_missing_values_are_errors_only_with_the_command(tmp_path, monkeypatch, 
     command.write_text("python3 -m verl.trainer.main_ppo --config-path=. --config-name=c\n")
     assert {f.severity for f in lint(config).findings if f.code == "CFG120"} == {Severity.WARNING}
     assert {f.severity for f in lint(command).findings if f.code == "CFG120"} == {Severity.ERROR}
-    main(["lint", str(command)])
-    assert "CFG120" in capsys.readouterr().out
+    assert "CFG120" in run_command("lint", command).out
 
 
 def test_catalog_conditions_use_names_of_the_run_plan():

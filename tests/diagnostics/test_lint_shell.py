@@ -1,6 +1,6 @@
 """`lint`'s shell reader gives bash's words for random scripts and launch-script idioms, and marks unknown parts.
 
-It also marks defaults, and reads the lines `#SBATCH`.
+It also marks defaults, keeps line numbers, refuses endless expansion, and reads the lines `#SBATCH`.
 """
 
 import random
@@ -24,14 +24,10 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def commands(text, file="run.sh"):
-    """Return the commands of a script."""
-    return read_script(text, file)
-
-
 def command_words(text):
     """Return the words of each command in a script, with `?` for unknown parts."""
-    return [[word.clean.replace(HOLE, "?") for word in command.words] for command in commands(text)]
+    commands = read_script(text, "run.sh")
+    return [[word.clean.replace(HOLE, "?") for word in command.words] for command in commands]
 
 
 def quote_randomly(text, rng):
@@ -104,7 +100,7 @@ def test_known_words_equal_those_of_bash():
     known = 0
     for text, answer in zip(scripts, answers, strict=True):
         expected_words = answer.split("\037")[:-1]
-        [command] = [item for item in commands(text) if item.words[0].clean == "swift"]
+        [command] = [item for item in read_script(text, "run.sh") if item.words[0].clean == "swift"]
         words = [word.clean for word in command.words[1:]]
         if any(HOLE in word for word in words):
             # An unknown word can expand to several words or none, so the words after it are not comparable.
@@ -116,17 +112,13 @@ def test_known_words_equal_those_of_bash():
 
 
 IDIOMS = {
-    "the script's folder": (
-        'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" "$D/x" "$(dirname "$0")"'
-    ),
+    "the script's folder": 'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" $D/x "$(dirname "$0")"',
     "the folder, quietly": 'D=$(cd -- "$(dirname -- "$0")" > /dev/null 2>&1 && pwd -P)\nprintf \'<%s>\' $D',
     "a positional default": 'N=${1:-8} M="${2:-a b}"\nprintf \'<%s>\' $N "$M" ${3-x}',
     "an array's length and items": "G=(0 1 5)\nprintf '<%s>' ${#G[@]} ${G[0]} \"${G[2]}\" $((2 * 3))",
     "an array joined": "G=(0 1 5)\nprintf '<%s>' \"${G[*]}\"",
     "a loop over one word": "for n in 4; do printf '<%s>' $n; done\nprintf '<%s>' $n",
-    "a function and its arguments": (
-        'f() {\n  local n=$1\n  printf \'<%s>\' "$n" "$@" ${3:-z}\n}\nf 4 a b\nf 8\n'
-    ),
+    "a function and its arguments": 'f() {\n  local n=$1\n  printf \'<%s>\' "$n" "$@" ${3:-z}\n}\nf 4 a b\nf 8\n',
     "arguments set": 'set -- a "b c"\nprintf \'<%s>\' "$@" $2',
     "a variable of one command": "N=4\nN=5 true\nprintf '<%s>' $N",
     "a subshell": "N=4\n(N=5; true)\nprintf '<%s>' $N",
@@ -141,7 +133,7 @@ def test_words_of_an_idiom_equal_those_of_bash(name, tmp_path):
     expected = run_text(["bash", str(script)], check=True, stdin=subprocess.DEVNULL)
     words = [
         word.clean
-        for command in commands(script.read_text(), str(script))
+        for command in read_script(script.read_text(), str(script))
         if command.words[0].clean == "printf"
         for word in command.words[2:]
     ]
@@ -156,41 +148,31 @@ def test_words_of_commands(script, expected):
 
 def test_defaults_are_soft_values_and_lines_are_those_of_the_file():
     """A default such as `${X:-8}` is a soft value, and each command has its first line in the file."""
-    [command] = commands("a ${X:-8} 9")
+    [command] = read_script("a ${X:-8} 9", "run.sh")
     assert [word.to_value("run.sh").soft for word in command.words] == [False, True, False]
     script = 'a \\\n b\nc "x\ny"\ncat <<E\n1\n2\nE\nd'
-    assert [(item.words[0].clean, item.line) for item in commands(script)] == [
-        ("a", 1),
-        ("c", 3),
-        ("cat", 5),
-        ("d", 9),
-    ]
+    lines = {command.words[0].clean: command.line for command in read_script(script, "run.sh")}
+    assert lines == {"a": 1, "c": 3, "cat": 5, "d": 9}
 
 
 def test_long_default_hides_no_later_command():
     """tree-sitter does not parse a default of several lines with quotes and parentheses; its value is then unknown."""
     script = 'P="${P:-a\nFor each (T), (P).\n(T1=..., En1=\\"...\\"); (T2=..., En2=\\"...\\")\nDo not.}"\na --x "$P"'
-    [command] = commands(script)
-    assert (command.words[0].clean, command.words[2].to_value("run.sh").known, command.line) == (
-        "a",
-        False,
-        5,
-    )
+    [command] = read_script(script, "run.sh")
+    assert (command.words[0].clean, command.line) == ("a", 5)
+    assert command.words[2].to_value("run.sh").known is False
 
 
 def test_path_of_a_program_is_its_name():
     """`"$(which swift)"` starts the same program as `swift`, also from an array."""
     script = 'cmd=("$(which swift)" rlhf)\ntorchrun "${cmd[@]}"\n`command -v trl` grpo'
-    assert [[word.clean for word in command.words] for command in commands(script)] == [
-        ["torchrun", "swift", "rlhf"],
-        ["trl", "grpo"],
-    ]
+    assert command_words(script) == [["torchrun", "swift", "rlhf"], ["trl", "grpo"]]
 
 
 def test_exponential_expansion_is_refused():
     for line in ('X="$X$X"', 'A=("${A[@]}" "${A[@]}")'):
         with pytest.raises(UnreadableError, match="expand without end"):
-            commands("X=1234567890\nA=('' '')\n" + f"{line}\n" * 64)
+            read_script("X=1234567890\nA=('' '')\n" + f"{line}\n" * 64, "run.sh")
 
 
 @pytest.mark.parametrize(

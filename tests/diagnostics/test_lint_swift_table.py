@@ -1,4 +1,7 @@
-"""`lint` reports errors for exactly the arguments that ms-swift releases refuse, recorded by running their code."""
+"""`lint` reports an error for an argument of ms-swift exactly if the release refuses it, as a run of its code recorded.
+
+REFUSED_LATER has arguments that ms-swift refuses after the part of the code that was run.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""Mitigations are ranked by their evidence against the trigger, and a mitigation that failed is never recommended."""
+"""Mitigations are ranked by their evidence against the trigger, and one that failed against it is not recommended.
+
+The shipped entries agree with the repros and with the release sweeps, which ran triggers and mitigations in many
+releases.
+"""
 
 import itertools
 import json
@@ -14,7 +18,7 @@ from diagnostics.fixes import DOES_NOT_HELP, NOT_TESTED, VERIFIED, mitigation_li
 from repro.issues import REPROS
 from tests.violations import violations
 
-SWEPT = json.loads((Path(catalog.__file__).parents[1] / "data" / "sweep.json").read_text())["sweeps"]
+SWEEPS = json.loads((Path(catalog.__file__).parents[1] / "data" / "sweep.json").read_text())["sweeps"]
 ISSUES = catalog.load()
 
 
@@ -74,10 +78,8 @@ def test_failed_mitigation_is_listed_as_no_help_with_its_run(issue):
     assert names(result.offers) == ["helps"]
     assert names(result.does_not_help) == ["half", "never"]
     assert {offer.standing for offer in result.does_not_help} == {DOES_NOT_HELP}
-    assert [offer.run.words[-3:] for offer in result.does_not_help] == [
-        ("a", "--mitigation", "half"),
-        ("b", "--mitigation", "never"),
-    ]
+    runs = [offer.run.words[-3:] for offer in result.does_not_help]
+    assert runs == [("a", "--mitigation", "half"), ("b", "--mitigation", "never")]
     assert names(recommended_fix(entry).offers) == ["helps", "half"]
 
 
@@ -111,9 +113,8 @@ def check_no_failed_mitigation(code):
     entry = ISSUES[code]
     by_name = {record.name: record for record in entry.mitigations}
     for trigger, framework in itertools.product(("", *entry.trigger_names()), ("", *FRAMEWORKS)):
-        result = recommended_fix(
-            entry, triggers=filter(None, [trigger]), frameworks=filter(None, [framework])
-        )
+        triggers, frameworks = filter(None, [trigger]), filter(None, [framework])
+        result = recommended_fix(entry, triggers=triggers, frameworks=frameworks)
         assert sorted(names((*result.offers, *result.does_not_help))) == sorted(by_name)
         for offer in result.offers:
             record = by_name[offer.mitigation]
@@ -141,7 +142,7 @@ def test_failed_mitigation_names_a_repro_command_that_exists():
 
 def sweep_results():
     """Yield (package, code, trigger, mitigation, outcomes) of each result of the release sweeps."""
-    for package, result in SWEPT.items():
+    for package, result in SWEEPS.items():
         for code, item in result["codes"].items():
             for trigger, mitigations in item["outcomes"].items():
                 for mitigation, outcomes in mitigations.items():
@@ -169,7 +170,7 @@ def test_trigger_ranges_agree_with_the_release_sweeps():
             continue
         anywhere = {
             release
-            for outcomes_of_trigger in SWEPT[package]["codes"][code]["outcomes"].values()
+            for outcomes_of_trigger in SWEEPS[package]["codes"][code]["outcomes"].values()
             for release in outcomes_of_trigger["unmitigated"].get("reproduced", ())
         }
         for release in anywhere:
@@ -192,12 +193,8 @@ def test_entry_and_repro_have_the_same_triggers():
 def test_only_edits_for_the_installed_release_are_offered(issue):
     """Only edits for the installed release are offered; if the release is unknown, all are."""
     words = (("trl", "old=1"), ("trl", "new=1"), ("vllm", "always=1"))
-    record = replace(
-        mitigation_of("a"),
-        edits=words,
-        bounds=(Bound(versions="<0.18"), Bound(versions=">=0.18"), Bound()),
-        evidence="static",
-    )
+    bounds = (Bound(versions="<0.18"), Bound(versions=">=0.18"), Bound())
+    record = replace(mitigation_of("a", evidence="static"), edits=words, bounds=bounds)
 
     def advice(**releases):
         result = recommended_fix(issue(record), frameworks=["trl"], releases=releases)

@@ -5,13 +5,7 @@ import io
 import pytest
 
 from diagnostics.output import progress, sanitize
-
-
-class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
-
-    def isatty(self):
-        return True
+from tests.diagnostics.conftest import Terminal
 
 
 @pytest.fixture
@@ -22,7 +16,7 @@ def terminal(monkeypatch):
     return Terminal()
 
 
-def test_spinner_text_is_escaped_and_its_own_movements_are_not(terminal):
+def test_spinner_escapes_its_text_and_not_its_cursor_movements(terminal):
     """Rich's cursor movements reach the terminal, and those in a file name are escaped."""
     with progress.running("lint", terminal):
         progress.update("reading a\x1b[2Jb.sh")
@@ -45,7 +39,7 @@ def test_spinner_disappears_before_other_output(terminal):
 
 
 @pytest.mark.parametrize("reason", ["quiet", "no terminal"])
-def test_no_spinner_elsewhere(terminal, monkeypatch, reason):
+def test_no_spinner_without_a_terminal_or_if_quiet(terminal, monkeypatch, reason):
     if reason == "quiet":
         monkeypatch.setenv(progress.QUIET, "1")
     with progress.running("audit", terminal if reason == "quiet" else io.StringIO()):

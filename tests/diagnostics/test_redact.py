@@ -1,4 +1,7 @@
-"""Redaction replaces secrets everywhere and personal data in shareable formats, and keeps harmless text."""
+"""Redaction replaces secrets in all formats and personal data in shareable ones, and keeps harmless text.
+
+It takes linear time. Known shapes are below, generated ones in `secret_cases`.
+"""
 
 import re
 import time
@@ -109,7 +112,7 @@ def test_no_unquoted_password_of_any_characters_is_shown():
 
 
 def test_secret_is_masked_before_the_text_is_cut():
-    """A text is masked before it is cut, because the beginning of a secret would not be recognised."""
+    """At any length, no part of a secret is visible; the beginning of one alone would not be recognised."""
     for text, secret in SECRETS.values():
         full = text.format(secret)
         for length in range(1, len(full)):

@@ -1,4 +1,7 @@
-"""safe_io reads only regular files of bounded size, refuses hostile JSON and TOML, and writes files atomically."""
+"""`safe_io` reads regular files of bounded size, refuses hostile JSON and TOML, and writes files atomically.
+
+Pipes are read only if the caller allows them. Head and tail of a large file are read without its middle.
+"""
 
 import os
 import stat

@@ -1,4 +1,8 @@
-"""All commands (doctor, --fix-plan, triage, lint, hang, audit, explain) recommend the same mitigation first."""
+"""The commands recommend the same mitigation of an issue first.
+
+Compared are doctor, its fix plan, triage, lint and explain for logs of known triggers and for environments, triage and
+lint for each framework, and the JSON of hang and audit.
+"""
 
 from pathlib import Path
 
@@ -12,8 +16,8 @@ from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.checks.registry import CheckInput
-from diagnostics.doctor.fix_plan import setting_steps as settings
-from diagnostics.doctor.installers import find_installer as installer_of
+from diagnostics.doctor.fix_plan.setting_steps import setting_steps
+from diagnostics.doctor.installers import find_installer
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configuring_trainers
@@ -43,7 +47,7 @@ def environment(releases):
     return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
 
 
-def doctor(entry, releases):
+def doctor_finding(entry, releases):
     """Return doctor's finding of a known issue, or None."""
     return next(known_issues(CheckInput(environment(releases), {entry.code: entry}, Compat())), None)
 
@@ -51,8 +55,8 @@ def doctor(entry, releases):
 def mitigation_in_plan(entry, releases):
     """Return the mitigation in doctor's plan; empty if it has no edit for the installed frameworks."""
     current = environment(releases)
-    local = list(known_issues(CheckInput(current, {entry.code: entry}, Compat())))
-    steps = settings.setting_steps(local, {entry.code: entry}, current, installer_of(current))
+    found = list(known_issues(CheckInput(current, {entry.code: entry}, Compat())))
+    steps = setting_steps(found, {entry.code: entry}, current, find_installer(current))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 
@@ -94,15 +98,13 @@ def check_log(rules, log):
         assert trigger not in mitigations[offer.mitigation].fails
         line = mitigation_line(offer)
         ran = {name for _, bound in mitigations[offer.mitigation].known_edits() for name in bound.ran}
-        assert (": verified)" in line) == (
-            trigger in mitigations[offer.mitigation].helps and trigger in ran
-        ), line
+        assert (": verified)" in line) == (trigger in ran & set(mitigations[offer.mitigation].helps)), line
     refuted = {record.name for record in entry.mitigations if trigger in record.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
     answers = {
         "triage": first_mitigation(finding),
         "lint": first_mitigation(lint_finding(entry, "vllm", releases, (trigger,))),
-        "doctor": first_mitigation(doctor(entry, releases)),
+        "doctor": first_mitigation(doctor_finding(entry, releases)),
         "plan": mitigation_in_plan(entry, releases),
         "explain": documents.issue_document(entry, recommended_fix(entry))["offered"][0],
     }
@@ -123,14 +125,9 @@ def check_triage_and_lint(code):
     for framework in FRAMEWORKS:
         for triggers in ((), *((name,) for name in entry.trigger_names())):
             expected = recommended_fix(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
-            findings = (
-                triage_finding(entry, framework, {}, triggers),
-                lint_finding(entry, framework, {}, triggers),
-            )
-            assert [first_mitigation(finding) for finding in findings] == [expected, expected], (
-                framework,
-                triggers,
-            )
+            findings = [find(entry, framework, {}, triggers) for find in (triage_finding, lint_finding)]
+            offered = [first_mitigation(finding) for finding in findings]
+            assert offered == [expected, expected], (framework, triggers)
             for offer in (offer for finding in findings for offer in finding.remedy.offers):
                 assert not set(triggers) & set(mitigations[offer.mitigation].fails)
 
@@ -155,7 +152,7 @@ def affected_release(entry):
 REPORTED_BY_DOCTOR = [
     code
     for code, entry in ISSUES.items()
-    if entry.status == "active" and (releases := affected_release(entry)) and doctor(entry, releases)
+    if entry.status == "active" and (releases := affected_release(entry)) and doctor_finding(entry, releases)
 ]
 
 
@@ -164,25 +161,22 @@ def check_environment(code, trainer):
     entry = ISSUES[code]
     releases = ({trainer: "1.0"} if trainer else {}) | affected_release(entry)
     installed_frameworks = configuring_trainers(releases) or ["vllm"]
-    finding = doctor(entry, releases)
+    finding = doctor_finding(entry, releases)
     expected = first_mitigation(finding)
     assert mitigation_in_plan(entry, releases) == (expected if finding.remedy.offers[0].edits else "")
     if len(installed_frameworks) == 1:
         assert first_mitigation(triage_finding(entry, *installed_frameworks, releases)) == expected
         assert first_mitigation(lint_finding(entry, *installed_frameworks, releases)) == expected
-    document = documents.issue_document(
-        entry, recommended_fix(entry, frameworks=installed_frameworks, releases=releases)
-    )
+    fix = recommended_fix(entry, frameworks=installed_frameworks, releases=releases)
+    document = documents.issue_document(entry, fix)
     assert document["offered"][0] == expected
 
 
 def test_fix_is_the_same_for_an_environment():
     """All commands recommend the same for each issue that doctor reports, with each trainer and without one."""
     trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
-    assert (
-        violations(check_environment, [(code, item) for code in REPORTED_BY_DOCTOR for item in trainers])
-        == []
-    )
+    pairs = [(code, trainer) for code in REPORTED_BY_DOCTOR for trainer in trainers]
+    assert violations(check_environment, pairs) == []
     assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(REPORTED_BY_DOCTOR)
     assert any(not ISSUES[code].trigger_names() for code in REPORTED_BY_DOCTOR)
 

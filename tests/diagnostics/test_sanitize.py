@@ -1,4 +1,7 @@
-"""Control characters and CI commands in printed text are escaped in every output format."""
+"""Control characters and CI commands in printed text are escaped in each output format, and markup in Markdown.
+
+Escaping is idempotent, and a closed pipe drops the output.
+"""
 
 import contextlib
 import io
@@ -30,7 +33,10 @@ HOSTILE = st.lists(
 
 
 def active_parts(text, *, commands=False):
-    """List the active parts of a printed text, by Unicode's categories instead of the list in `sanitize`."""
+    """List the active parts of a printed text, by Unicode's categories instead of the list in `sanitize`.
+
+    With `commands`, GitHub annotations with a title, as the format `github` writes them, are not active parts.
+    """
     result = [
         f"U+{ord(entry):04X}"
         for entry in text
@@ -38,8 +44,8 @@ def active_parts(text, *, commands=False):
         or unicodedata.bidirectional(entry) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     ]
     for line in text.split("\n"):
-        ours = commands and re.match(r"::(error|warning|notice) title=[^:]*::", line)
-        result += [line] if line.lstrip().startswith("::") and not ours else []
+        is_annotation = commands and re.match(r"::(error|warning|notice) title=[^:]*::", line)
+        result += [line] if line.lstrip().startswith("::") and not is_annotation else []
     return result + re.findall(r"##\w*\[", text)
 
 

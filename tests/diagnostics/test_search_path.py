@@ -1,4 +1,7 @@
-"""`doctor` computes an environment's sys.path from its files and reports missing, shadowed and moved modules."""
+"""`doctor` computes an environment's sys.path from its files and reports missing, shadowed and moved modules.
+
+It reads `.pth` files, editable installs and imports without running them.
+"""
 
 import json
 import os
@@ -8,21 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics import compat_table as compat
-from diagnostics.__main__ import main
+from diagnostics import compat_table
 from diagnostics.collect import python_environment, search_path
 from diagnostics.collect.module_lookup import ModuleFinder
-from diagnostics.doctor import run_checks as examine
+from diagnostics.doctor import run_checks
 from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
 
 
-def examine_environment(maker, environ=None, monkeypatch=None, working=None):
-    """Return doctor's findings by code, and its report, for a working directory."""
-    if working is not None:
-        monkeypatch.chdir(working)
-    report = examine.examine(
-        python_environment.collect(maker.prefix, environ or {}), load_catalog(), compat.load()
-    )
+def examine(maker, environ=None):
+    """Return doctor's findings by code, and its report, in the current working directory."""
+    known = python_environment.collect(maker.prefix, environ or {})
+    report = run_checks.examine(known, load_catalog(), compat_table.load())
     return {finding.code: finding for finding in report.findings}, report
 
 
@@ -48,12 +47,12 @@ def maker(tmp_path):
 
 
 def test_intact_environment_has_no_finding(maker, monkeypatch, tmp_path):
-    results, report = examine_environment(maker, {}, monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    results, report = examine(maker)
     assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(results)
-    checked = {"package metadata", "search path", "entry points", "declared requirements"}
-    assert {check.check: check.outcome for check in report.checks if check.check in checked} == dict.fromkeys(
-        checked, "ok"
-    )
+    outcome_of = {check.check: check.outcome for check in report.checks}
+    for check in ("package metadata", "search path", "entry points", "declared requirements"):
+        assert outcome_of[check] == "ok", check
 
 
 @pytest.mark.parametrize("system", [True, False])
@@ -87,7 +86,7 @@ def test_missing_module_imported_by_the_trainer_is_an_error(maker):
         "if accelerate:\n    import perhaps\nfrom ..helper import thing\n"
     )
     (maker.site / "trl" / "helper.py").write_text("from . import other\nimport json, deeper.down\n")
-    results, _ = examine_environment(maker)
+    results, _ = examine(maker)
     assert results["ENV012"].severity.word == "error"
     assert [(item.text.split()[2].rstrip(","), item.place) for item in results["ENV012"].evidence] == [
         ("deeper", f"{maker.site}/trl/helper.py:2"),
@@ -98,7 +97,7 @@ def test_missing_module_imported_by_the_trainer_is_an_error(maker):
 
 def test_unparsable_trainer_is_not_checked(maker):
     (maker.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
-    _, report = examine_environment(maker)
+    _, report = examine(maker)
     assert "what trl.trainer.grpo_trainer imports" in report.incomplete_summary
     assert any(check.incomplete for check in report.checks)
 
@@ -114,10 +113,11 @@ def test_modules_shadowed_by_pythonpath_or_the_working_directory_are_reported(ma
     # Built-in and frozen modules cannot be shadowed.
     (names / "time.py").touch()
     (working / "stat.py").touch()
-    report = examine_environment(maker, {"PYTHONPATH": str(names)}, monkeypatch, working)[1]
+    monkeypatch.chdir(working)
+    report = examine(maker, {"PYTHONPATH": str(names)})[1]
     results = [finding for finding in report.findings if finding.code == "ENV925"]
-    text = {item.place: entry.severity.word for entry in results for item in entry.evidence}
-    assert text == {
+    severities = {item.place: finding.severity.word for finding in results for item in finding.evidence}
+    assert severities == {
         str(names / "accelerate.py"): "error",
         str(names / "trl"): "warning",
         str(working / "random.py"): "warning",
@@ -131,25 +131,23 @@ def test_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
     (maker.site / "accelerate").rename(maker.site / "away")
     (info / "RECORD").write_text("__editable___accelerate_finder.py,,1\n__editable__.accelerate.pth,,1\n")
     (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
-    (maker.site / "__editable__.accelerate.pth").write_text(
-        "import __editable___accelerate_finder; __editable___accelerate_finder.install()"
-    )
-    (maker.site / "__editable___accelerate_finder.py").write_text(
-        f"from __future__ import annotations\nMAPPING: dict[str, str] = {{'accelerate': {str(source)!r}}}\n1/0\n"
-    )
-    results, _ = examine_environment(maker)
+    finder = "__editable___accelerate_finder"
+    (maker.site / "__editable__.accelerate.pth").write_text(f"import {finder}; {finder}.install()")
+    mapping = f"MAPPING: dict[str, str] = {{'accelerate': {str(source)!r}}}\n1/0\n"
+    (maker.site / f"{finder}.py").write_text(f"from __future__ import annotations\n{mapping}")
+    results, _ = examine(maker)
     assert results["ENV926"].severity.word == "error"
     assert any(str(source) in item.text for item in results["ENV926"].evidence)
     source.mkdir(parents=True)
     (source / "__init__.py").touch()
-    assert "ENV926" not in examine_environment(maker)[0]
+    assert "ENV926" not in examine(maker)[0]
 
 
 def test_missing_folder_and_unreadable_pth_file_are_reported(maker):
     """A line that names a missing folder is a warning; with an unreadable file (a FIFO), the path is not checked."""
     (maker.site / "old.pth").write_text("/no/such/folder\n")
-    os.mkfifo(maker.site / "odd.pth")
-    results, report = examine_environment(maker)
+    os.mkfifo(maker.site / "pipe.pth")
+    results, report = examine(maker)
     finding = results["ENV926"]
     assert (finding.severity.word, finding.evidence[0].place) == ("warning", f"{maker.site}/old.pth:1")
     assert "search path" in report.incomplete_summary
@@ -164,11 +162,8 @@ def test_module_lookup_order_is_pythons(tmp_path):
             path.touch() if name.endswith(".py") else path.mkdir()
     entries = tuple(search_path.SearchEntry(str(tmp_path / name), "", "own") for name in "abc")
     modules = ModuleFinder(search_path.SearchPath(entries))
-    assert [modules.find(name) for name in ("one", "two", "three")] == [
-        str(tmp_path / "b" / "one"),
-        str(tmp_path / "b" / "two.py"),
-        "",
-    ]
+    expected = {"one": str(tmp_path / "b" / "one"), "two": str(tmp_path / "b" / "two.py"), "three": ""}
+    assert {name: modules.find(name) for name in expected} == expected
 
 
 HOSTILE = (
@@ -177,13 +172,13 @@ HOSTILE = (
 )
 
 
-def test_hostile_pth_file_is_not_run_and_is_shortened(maker, monkeypatch, tmp_path, capsys):
+def test_hostile_pth_file_is_not_run_and_is_shortened(maker, monkeypatch, tmp_path, run_command):
     """A `.pth` file with import lines, control characters and a line of 200 kB is not run, and is shortened."""
     (maker.site / "evil.pth").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
     for form in ("terminal", "json", "markdown", "github"):
-        main(["doctor", "--prefix", str(maker.prefix), "--format", form])
-        text = "".join(capsys.readouterr())
+        _, out, err = run_command("doctor", "--prefix", maker.prefix, "--format", form)
+        text = out + err
         assert len(text) < 60_000
         assert not {"\x1b]", "\x07", "\0"} & set(text)
         assert "\n::error::said" not in text
@@ -199,6 +194,5 @@ def test_hostile_editable_mapping_is_unread_or_bounded(maker):
         (maker.site / f"a{number}.pth").write_text(f"import {finder}; {finder}.install()\n")
     results = python_environment.collect(maker.prefix, {}).search
     assert len(results.editable) == 1000
-    assert [Path(place).name for place, _ in results.unread] == [
-        f"__editable___a{i}_finder.py" for i in (0, 2, 3)
-    ]
+    unread = [Path(place).name for place, _ in results.unread]
+    assert unread == [f"__editable___a{number}_finder.py" for number in (0, 2, 3)]

@@ -1,4 +1,8 @@
-"""`triage` finds root causes in logs of several ranks and formats, and gives no verdict without evidence."""
+"""`triage` finds root causes in logs of several ranks and formats, and gives no verdict without evidence.
+
+The state of a verdict is `known`, `wrapper` (only an error that another one caused), `hypothesis`, `unknown`,
+`not_judged` or `clean`.
+"""
 
 import json
 import os
@@ -16,6 +20,12 @@ LINES = read_cases(__file__, "log_lines.yaml")
 
 SITE = "/opt/env/lib/python3.12/site-packages"
 WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+SCH001 = [
+    "Traceback (most recent call last):",
+    f'  File "{SITE}/vllm/core/scheduler.py", line 1278, in _schedule_default',
+    "    assert len(running_scheduled.prefill_seq_groups) == 0",
+    "AssertionError",
+]
 ROOT = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
 
 
@@ -51,7 +61,7 @@ def codes(verdict):
 
 
 def test_wrapper_error_is_not_the_root_cause(triage_lines):
-    """If the log has the cause, the wrapper error is listed as a consequence."""
+    """If the log has the cause, the wrapper error, which only reports it, is listed as a consequence."""
     engine = prefixed("(EngineCore_DP0 pid=77) ERROR 01-31 10:00:00 [core.py:708] ", traceback_of(ROOT))
     verdict = triage_lines([*engine, *traceback_of(WRAPPER)])
     assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
@@ -110,13 +120,11 @@ def test_first_exception_of_a_chain_is_the_root_cause(triage_lines):
 
 def test_certainty_depends_on_the_release_in_the_log(triage_lines):
     """The V0 scheduler's assertion is established in a release with V0, and only a hypothesis in one without."""
-    lines = traceback_of("AssertionError", "vllm/core/scheduler.py", "_schedule_default")
-    lines.insert(2, "    assert len(running_scheduled.prefill_seq_groups) == 0")
     for release, certainty in (("0.7.3", "established"), ("0.12.0", "hypothesis")):
         head = (
             f"INFO 01-31 10:00:00 llm_engine.py:234] Initializing an LLM engine (v{release}) with config: x"
         )
-        verdict = triage_lines([head, *lines])
+        verdict = triage_lines([head, *SCH001])
         assert [(item.issue.code, item.certainty) for item in verdict.candidates] == [("SCH001", certainty)]
 
 
@@ -154,28 +162,23 @@ def test_log_without_failures_is_clean(triage_lines):
 def test_timeout_of_a_client_comes_after_the_crash_of_its_server(triage_lines):
     """The crash in the server's log comes first, and the timeout of its client second."""
     waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
-    verdict = triage_lines(
-        traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT)
-    )
+    client, server = traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT)
+    verdict = triage_lines(client, server)
     assert codes(verdict) == ["MEM005", "NET012"]
 
 
 def test_fingerprint_ignores_paths_lines_and_values(triage_lines):
     first = triage_lines(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
-    same = triage_lines(
-        [
-            line.replace("/opt/env", "/srv/x").replace("line 7", "line 9")
-            for line in traceback_of("KeyError: 'b2'", "own/x.py", "f")
-        ]
-    )
+    moved = "\n".join(traceback_of("KeyError: 'b2'", "own/x.py", "f")).replace("/opt/env", "/srv/x")
+    same = triage_lines(moved.replace("line 7", "line 9").split("\n"))
     different = triage_lines(traceback_of("IndexError: 3", "own/x.py", "f"))
     assert first.fingerprint == same.fingerprint != different.fingerprint
 
 
 def test_log_prefixes_are_removed():
     """Time, rank, actor, level and terminal codes are removed; the indentation of the message stays."""
-    results = [[raw, parse_line(raw).text, parse_line(raw).rank] for raw, _, _ in LINES["prefixed"]]
-    assert results == LINES["prefixed"]
+    parsed = [[raw, parse_line(raw).text, parse_line(raw).rank] for raw, _, _ in LINES["prefixed"]]
+    assert parsed == LINES["prefixed"]
 
 
 BOX, CELL = LINES["rich_box"], LINES["ipython_cell"]
@@ -225,10 +228,10 @@ def test_log_line_inside_a_traceback_does_not_end_it(triage_lines):
     lines = traceback_of(
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
     )
-    lines.insert(
-        2, "[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called"
-    )
-    lines.insert(3, "INFO 01-31 10:00:00 [loggers.py:123] Error: none so far")
+    lines[2:2] = [
+        "[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called",
+        "INFO 01-31 10:00:00 [loggers.py:123] Error: none so far",
+    ]
     verdict = triage_lines(prefixed("[rank0]: ", lines))
     assert (verdict.state, codes(verdict)) == ("wrapper", ["RAY010"])
 
@@ -236,29 +239,21 @@ def test_log_line_inside_a_traceback_does_not_end_it(triage_lines):
 def test_thousand_similar_lines_do_not_hide_the_root_cause(triage_lines):
     """The root cause is found after 1000 lines that pass the prefilter and match no pattern."""
     noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was fixed"] * 1000
-    verdict = triage_lines(
-        [
-            *noise,
-            *traceback_of("TypeError: EngineArgs.__init__() got an unexpected keyword argument 'device'"),
-        ]
-    )
-    assert codes(verdict) == ["CMP022"]
+    error = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'device'"
+    assert codes(triage_lines(noise + traceback_of(error))) == ["CMP022"]
 
 
 def test_rank_with_another_traceback_comes_first(triage_lines):
     """The rank with another traceback comes first if seven ranks report only a lost peer."""
-    lost_peer = (
+    error = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )
+    lost_peer = traceback_of(error, "torch/distributed/x.py")
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
-    verdict = triage_lines(
-        *[traceback_of(lost_peer, "torch/distributed/x.py")] * 3,
-        cause,
-        *[traceback_of(lost_peer, "torch/x.py")] * 4,
-    )
+    verdict = triage_lines(*[lost_peer] * 3, cause, *[traceback_of(error, "torch/x.py")] * 4)
     assert verdict.state == "unknown"
     assert verdict.anchors[0].source == "rank_3.log"
-    elsewhere = triage_lines(cause, *[traceback_of(lost_peer, "torch/distributed/x.py")] * 7)
+    elsewhere = triage_lines(cause, *[lost_peer] * 7)
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
@@ -320,10 +315,8 @@ def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
     (tmp_path / "worker-77ab09-01000000-25323.err").write_text("\n".join(traceback_of(ROOT)))
     (tmp_path / "worker-520709-ffffffff-23513.out").write_text(":job_id:01000000\n")
     (tmp_path / "raylet.out").write_text("[2026-01-31 10:00:00,123 I 17 18] (raylet) main.cc:7: ready\n")
-    wrapper = traceback_of(
-        "ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)"
-    )
-    (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
+    wrapper = "ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)"
+    (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(traceback_of(wrapper)))
     verdict = triage(find_logs([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]
     assert [item.issue.code for item in verdict.followed] == ["RAY010"]
@@ -357,12 +350,6 @@ def test_every_positive_sample_is_found_by_triage(triage_lines):
 
 
 ENGINE = ("vllm/entrypoints/llm.py", "_run_engine")
-SCH001 = [
-    "Traceback (most recent call last):",
-    f'  File "{SITE}/vllm/core/scheduler.py", line 1278, in _schedule_default',
-    "    assert len(running_scheduled.prefill_seq_groups) == 0",
-    "AssertionError",
-]
 
 
 @pytest.mark.parametrize(
@@ -373,28 +360,14 @@ SCH001 = [
         # The interrupt came after the failure, or was in another program.
         ([*SCH001, *traceback_of("KeyboardInterrupt", *ENGINE)], ()),
         ([*traceback_of("KeyboardInterrupt", "rich/live.py", "wait"), *SCH001], ()),
-        (
-            [*traceback_of("torch.OutOfMemoryError: CUDA", "vllm/engine/llm_engine.py", "step"), *SCH001],
-            ("lost_step",),
-        ),
+        ([*traceback_of("torch.OutOfMemoryError: CUDA", "vllm/engine/llm_engine.py", "step"), *SCH001],
+         ("lost_step",)),
         # The interrupt was in another rank.
-        (
-            [
-                *prefixed("[rank1]: ", traceback_of("KeyboardInterrupt", *ENGINE)),
-                *prefixed("[rank0]: ", SCH001),
-            ],
-            (),
-        ),
-        (
-            [
-                SCH001[0],
-                f'  File "{SITE}/swift/trainers/rlhf_trainer/grpo_trainer.py", line 1202, in evaluation_loop',
-                *SCH001[1:],
-            ],
-            ("two_owners",),
-        ),
+        ([*prefixed("[rank1]: ", traceback_of("KeyboardInterrupt", *ENGINE)), *prefixed("[rank0]: ", SCH001)], ()),
+        ([SCH001[0], f'  File "{SITE}/swift/trainers/rlhf_trainer/grpo_trainer.py", line 1202, in evaluation_loop',
+          *SCH001[1:]], ("two_owners",)),
     ],
-)
+)  # fmt: skip
 def test_trigger_is_read_from_the_log(triage_lines, log, triggers):
     """The trigger is found by a frame of the traceback, or by an earlier failure in the same process."""
     (candidate, *_) = triage_lines(log).candidates
@@ -404,7 +377,7 @@ def test_trigger_is_read_from_the_log(triage_lines, log, triggers):
 @pytest.mark.parametrize(
     ("length", "note"), [(1500, ""), (3000, " … 1026 more characters, --verbose shows all")]
 )
-def test_long_lines_are_shown_whole_or_with_the_number_of_missing_characters(
+def test_long_line_is_shown_whole_or_with_the_number_of_missing_characters(
     tmp_path, run_triage, length, note
 ):
     """The first screen shows 2,000 characters of a line and the number of the others, which --verbose shows."""

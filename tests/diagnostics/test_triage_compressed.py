@@ -1,4 +1,7 @@
-"""`triage` of compressed, truncated and binary logs finds failures inside and never calls unread input clean."""
+"""`triage` finds failures in compressed and sparse logs and in pipes, and does not call unread input clean.
+
+Binary files, other compression formats, bombs and links out of a folder are reported as unread, with exit code 3.
+"""
 
 import gzip
 import json
@@ -6,17 +9,14 @@ import os
 
 import pytest
 
-FAILURE = b"".join(
-    (
-        b"step 1\nTraceback (most recent call last):\n",
-        b'  File "/opt/env/lib/python3.12/site-packages/own/a.py", line 7, in f\n    f()\n',
-        b"KeyError: 'x'\n",
-    )
+FAILURE = (
+    b"step 1\nTraceback (most recent call last):\n"
+    b'  File "/opt/env/lib/python3.12/site-packages/own/a.py", line 7, in f\n    f()\n'
+    b"KeyError: 'x'\n"
 )
 # A tar header: numbers that end with NUL, and the magic at byte 257.
-TAR = (
-    (b"a.log".ljust(100, b"\0") + b"0000644\0" * 19).ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + FAILURE
-)
+TAR_HEADER = (b"a.log".ljust(100, b"\0") + b"0000644\0" * 19).ljust(257, b"\0") + b"ustar".ljust(255, b"\0")
+TAR = TAR_HEADER + FAILURE
 
 
 @pytest.fixture

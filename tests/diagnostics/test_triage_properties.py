@@ -1,6 +1,7 @@
 """`triage` verdicts do not depend on prefixes, noise, cuts or file order; hostile logs take bounded time.
 
-The labelled corpus meets the goals of the evaluation, and contains no personal data.
+Damaged lines and logs crash nothing. The labelled corpus in `logs/` meets the goals of the evaluation, and has no
+personal data.
 """
 
 import random
@@ -23,13 +24,13 @@ from evaluation.triage.corpus.sweep import MemoryLog
 LOGS = Path(__file__).parent / "logs"
 
 
-def codes(verdict):
-    """Return the code of a verdict's first candidate, in a list."""
-    return [candidate.issue.code for candidate in verdict.candidates][:1]
+def first_code(verdict):
+    """Return the code of a verdict's first candidate, or an empty text."""
+    return verdict.candidates[0].issue.code if verdict.candidates else ""
 
 
-def smallest_failing_logs():
-    """Return the path of one short log for each code of the corpus."""
+def short_failing_logs():
+    """Return the path of one short log for each code of the corpus that has one."""
     chosen = {}
     for path in sorted(LOGS.glob("*/*.log")):
         if path.parent.name not in {"clean", "unknown"} and path.stat().st_size < 6000:
@@ -37,9 +38,7 @@ def smallest_failing_logs():
     return list(chosen.values())
 
 
-FAILING = smallest_failing_logs()
-
-
+FAILING = short_failing_logs()
 SHORT = [path for path in sorted(LOGS.glob("*/*.log")) if path.stat().st_size < 9000]
 
 
@@ -67,7 +66,7 @@ def test_cut_log_keeps_the_verdict(rules, path, before, after):
     # rich may have broken the deciding text into two lines.
     first, last = complete.candidates[0].first.line, max(hit.line for hit in complete.candidates[0].hits) + 1
     cut = lines[int(before * (first - 1)) : last + int(after * max(0, len(lines) - last))]
-    assert codes(triage([MemoryLog("\n".join(cut).encode())], rules)) == codes(complete)
+    assert first_code(triage([MemoryLog("\n".join(cut).encode())], rules)) == first_code(complete)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

@@ -12,6 +12,7 @@ UNKNOWN = [
     "Traceback (most recent call last):",
     '  File "/opt/run/cache.py", line 7, in specs',
     "    raise ValueError(text)",
+    "ValueError: 78 main and 21 indexer specs are required",
 ]
 BROAD_LINE = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] Connection refused"
 
@@ -25,7 +26,7 @@ BROAD_LINE = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] 
 )
 def test_wrapper_after_another_exception_is_a_consequence(triage_lines, wrapper):
     """A wrapper line after another exception is a consequence, not the root cause."""
-    verdict = triage_lines(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", wrapper)
+    verdict = triage_lines(*UNKNOWN, wrapper)
     assert verdict.state == "unknown"
     assert "78 main" in verdict.anchors[0].text
     assert [candidate.issue.signature.role for candidate in verdict.followed] == ["cascade"]
@@ -40,18 +41,14 @@ def test_broad_line_alone_is_a_hypothesis(triage_lines):
 
 
 def test_broad_line_with_a_specific_one_is_a_verdict(triage_lines):
-    verdict = triage_lines(
-        BROAD_LINE,
-        "ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds.",
-    )
+    specific = "ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds."
+    verdict = triage_lines(BROAD_LINE, specific)
     assert (verdict.state, verdict.candidates[0].certainty) == ("known", "supported")
 
 
 def test_broad_line_beside_a_root_cause_stays_a_hypothesis(triage_lines):
-    """A broad line beside a root cause stays a hypothesis."""
-    verdict = triage_lines(
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "PicklingError: x"
-    )
+    root_cause = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    verdict = triage_lines(root_cause, "PicklingError: x")
     findings = report(verdict, ["a.log"]).findings
     assert [finding.certainty for finding in findings] == ["supported", "hypothesis"]
     assert "Not known to happen" not in findings[1].detail
@@ -59,7 +56,7 @@ def test_broad_line_beside_a_root_cause_stays_a_hypothesis(triage_lines):
 
 def test_broad_line_after_an_unknown_failure_is_only_similar(triage_lines):
     """After a failure without an entry, a broad line makes its issue only similar."""
-    verdict = triage_lines(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD_LINE)
+    verdict = triage_lines(*UNKNOWN, BROAD_LINE)
     assert (verdict.state, verdict.similar[0].code) == ("unknown", "NET012")
 
 
@@ -81,17 +78,15 @@ def test_source_lines_in_an_ipython_traceback_are_no_message(triage_lines):
 def test_retried_failure_is_no_root_cause(triage_lines, retry):
     """A failure that was retried is not the root cause of a later failure without an entry."""
     rate_limited = f"{retry} (openai.RateLimitError: Error code: 429)"
-    verdict = triage_lines(rate_limited, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    verdict = triage_lines(rate_limited, *UNKNOWN)
     assert verdict.state in {"unknown", "hypothesis"}
 
 
 def test_exception_beside_a_wrapper_is_the_failure(triage_lines):
     """An exception beside a wrapper is the failure, even if a logger or Ray removed its traceback."""
     wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
-    verdict = triage_lines(
-        "ERROR 01-31 10:00:00 [core.py:7] AssertionError: 78 main specs are required", wrapper
-    )
-    assert verdict.state == "unknown"
+    logged = "ERROR 01-31 10:00:00 [core.py:7] AssertionError: 78 main specs are required"
+    assert triage_lines(logged, wrapper).state == "unknown"
     assert triage_lines(wrapper).state == "wrapper"
 
 
@@ -107,7 +102,7 @@ def test_error_text_in_a_printed_sample_is_no_failure(triage_lines, sample):
     """Error text in a printed sample counts neither in a clean run nor beside another failure."""
     verdict = triage_lines(sample, "{'train_runtime': 77.0, 'train_loss': 0.07, 'epoch': 1.0}")
     assert (verdict.candidates, verdict.leads) == ((), ())
-    verdict = triage_lines(sample, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    verdict = triage_lines(sample, *UNKNOWN)
     assert (verdict.state, verdict.leads) == ("unknown", ())
 
 

@@ -1,15 +1,15 @@
-"""uv gets the machine's pip configuration and installs torch for CPUs."""
+"""`diagnostics.uv` finds uv, and gives it the machine's pip configuration and the arguments for PyTorch's CPU build."""
 
 from __future__ import annotations
 
 import doctest
-import subprocess
 import sys
 
 import pytest
 
 from diagnostics import uv
 from tests.case_files import each_case, read_cases
+from tests.processes import run_python
 
 CASES = read_cases(__file__, "uv_settings.yaml")
 
@@ -21,7 +21,7 @@ def test_pip_settings_reach_uv(environ, added):
 
 
 @each_case(CASES["torch_wheels"])
-def test_torch_is_the_cpu_build(tmp_path, name, python, version, local):
+def test_torch_arguments_select_the_cpu_build(tmp_path, name, python, version, local):
     """torch comes from a local folder with the CPU build for this Python, otherwise from PyTorch's index for CPUs."""
     (tmp_path / name).write_text("")
     arguments = uv.torch_arguments({"PIP_FIND_LINKS": str(tmp_path)}, python=python, version=version)
@@ -43,13 +43,8 @@ def test_uv_is_found_or_reported_missing(tmp_path, monkeypatch):
 def test_uv_module_needs_only_the_standard_library():
     """The uv module, which the noxfile imports, needs only the standard library."""
     blocked = "import sys; sys.modules.update(dict.fromkeys(['packaging', 'rich', 're2', 'jinja2']))"
-    program = f"{blocked}; import diagnostics.uv"
-    assert (
-        subprocess.run(
-            [sys.executable, "-S", "-c", program], check=False, cwd=uv.__file__.rpartition("/diagnostics/")[0]
-        ).returncode
-        == 0
-    )
+    root = uv.__file__.rpartition("/diagnostics/")[0]
+    run_python("-S", "-c", f"{blocked}; import diagnostics.uv", check=True, cwd=root)
 
 
 def test_docstring_examples():

@@ -1,27 +1,22 @@
-"""`versions` recommends a vLLM and TRL pair that ran, from the published table, on one 80x24 screen."""
+"""`versions` recommends a vLLM and TRL pair that ran, from the published table, on one 80x24 screen.
+
+The table marks what passed, failed and does not work together. `matrix` without arguments prints it, too.
+"""
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
 
 import pytest
 
-from diagnostics import __main__ as command
-from diagnostics import compat_table as compat
+from diagnostics import compat_table
 from diagnostics.output import release_pairs, sanitize
+from tests.diagnostics.conftest import Terminal
 
 ROWS, COLUMNS = 24, 80
-PUBLISHED = compat.load()
-TRIED = release_pairs.published_pairs(PUBLISHED.cells)
-
-
-class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
-
-    def isatty(self):
-        return True
+PUBLISHED = compat_table.load()
+PAIRS = release_pairs.published_pairs(PUBLISHED.cells)
 
 
 @pytest.fixture
@@ -32,7 +27,7 @@ def screen_lines(monkeypatch):
 
     def print_versions(all_pairs=False):
         stream = Terminal()
-        release_pairs.render(sanitize.console(stream), TRIED, PUBLISHED, every=all_pairs)
+        release_pairs.render(sanitize.console(stream), PAIRS, PUBLISHED, every=all_pairs)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).rstrip("\n").split("\n")
 
     return print_versions
@@ -47,7 +42,7 @@ def test_answer_fits_one_screen(screen_lines):
 
 
 def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
-    pair = release_pairs.best_pair(TRIED)
+    pair = release_pairs.best_pair(PAIRS)
     lines = screen_lines()
     assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
     (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
@@ -60,21 +55,21 @@ def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
 
 def test_screen_has_the_marks_of_each_pair(screen_lines):
     lines = screen_lines()
-    for pair in (item for item in TRIED if item.id in release_pairs.SELECTED_PAIRS):
+    for pair in (item for item in PAIRS if item.id in release_pairs.SELECTED_PAIRS):
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
         assert line.count("✔") == pair.answers.count("✔")
 
 
 def test_partly_failed_pair_is_not_recommended_over_a_passed_one():
-    assert any(pair.state == "ran" and pair.failed for pair in TRIED)
-    assert not release_pairs.best_pair(TRIED).failed
-    only_failed = [pair for pair in TRIED if pair.failed]
+    assert any(pair.state == "ran" and pair.failed for pair in PAIRS)
+    assert not release_pairs.best_pair(PAIRS).failed
+    only_failed = [pair for pair in PAIRS if pair.failed]
     assert release_pairs.best_pair(only_failed) in only_failed
 
 
 def test_reason_of_each_failed_pair_is_printed(screen_lines):
     text = " ".join(screen_lines())
-    failed = [pair for pair in TRIED if pair.id in release_pairs.SELECTED_PAIRS and pair.failed]
+    failed = [pair for pair in PAIRS if pair.id in release_pairs.SELECTED_PAIRS and pair.failed]
     assert failed
     for reason in (reason.split(". ")[0].rstrip(".") for pair in failed for reason in pair.failed):
         assert " ".join(reason.split()) in " ".join(text.split())
@@ -83,29 +78,27 @@ def test_reason_of_each_failed_pair_is_printed(screen_lines):
 def test_pair_that_does_not_work_is_marked(screen_lines):
     """A pair that does not work is marked, because a row without a mark would look untested."""
     lines = screen_lines(all_pairs=True)
-    broken = [pair for pair in TRIED if pair.state == "fails"]
+    broken = [pair for pair in PAIRS if pair.state == "fails"]
     assert broken
     for pair in broken:
-        assert any(
-            line.split() == [pair.vllm, pair.trl, *["✘", "does", "not", "work", "together"]] for line in lines
-        )
+        words = [pair.vllm, pair.trl, "✘", "does", "not", "work", "together"]
+        assert any(line.split() == words for line in lines)
 
 
-def test_matrix_without_arguments_equals_versions(capsys):
-    assert command.main(["matrix"]) == command.main(["versions"]) == 0
-    text = capsys.readouterr().out
-    assert text[: len(text) // 2] == text[len(text) // 2 :]
+def test_matrix_without_arguments_equals_versions(run_command):
+    result = run_command("matrix")
+    assert (result.code, result) == (0, run_command("versions"))
 
 
-def test_missing_table_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(
-        compat, "load", lambda: compat.Compat(problem="compat.json is not shipped with this copy")
-    )
-    assert command.main(["versions"]) == 2
-    assert capsys.readouterr().err == "grpo-doctor: versions: compat.json is not shipped with this copy\n"
+def test_missing_table_is_refused(monkeypatch, run_command):
+    missing = compat_table.Compat(problem="compat.json is not shipped with this copy")
+    monkeypatch.setattr(compat_table, "load", lambda: missing)
+    message = "grpo-doctor: versions: compat.json is not shipped with this copy\n"
+    assert run_command("versions") == (2, "", message)
 
 
-def test_pair_that_ran_names_its_failed_layers(capsys):
+def test_pair_that_ran_names_its_failed_layers(run_command):
     """A pair that ran names its failed layers, so that "ran" is not read as "passed"."""
-    assert command.main(["versions", "trl==1.16", "vllm==0.31"]) == 0
-    assert "ran on a CPU; failed there: SYN011, ENV012;" in capsys.readouterr().out
+    code, out, _ = run_command("versions", "trl==1.16", "vllm==0.31")
+    assert code == 0
+    assert "ran on a CPU; failed there: SYN011, ENV012;" in out

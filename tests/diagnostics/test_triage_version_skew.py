@@ -1,4 +1,8 @@
-"""`triage` explains missing names in wrapped and pasted tracebacks, and requirements that pip or uv reports."""
+"""`triage` explains version skew: missing names (CMP906) in pasted tracebacks, and requirement conflicts (CMP904).
+
+It reads the calling package and the releases from the log, and asks the API index; pip's and uv's reports of
+requirements are joined. Such an explanation comes before a generic catalog entry.
+"""
 
 import time
 
@@ -15,9 +19,6 @@ CASES = read_cases(__file__, "pasted_logs.yaml")
 def findings(triage_lines, code, *lines):
     """Return the findings with a code in the report on these lines."""
     return [finding for finding in report(triage_lines(*lines), ["a.log"]).findings if finding.code == code]
-
-
-PEFT = "/opt/env/lib/python3.12/site-packages/peft/peft_model.py"
 
 
 @each_case(CASES["tracebacks"])
@@ -49,21 +50,21 @@ def test_argument_that_vllm_passes_on_is_not_its_own(triage_lines, source, is_de
 
 
 @pytest.mark.parametrize(
-    ("message", "base", "fitting"),
+    ("method", "problem", "fitting"),
     [
         (
-            "MyTrainer._get_train_sampler() takes 1 positional argument but 2 were given",
-            "Trainer._get_train_sampler",
+            "_get_train_sampler",
+            "takes 1 positional argument but 2 were given",
             "transformers>=4.30.0,<=4.51.3",
         ),
         (
-            "MyTrainer.compute_loss() got an unexpected keyword argument 'num_items_in_batch'",
-            "Trainer.compute_loss",
+            "compute_loss",
+            "got an unexpected keyword argument 'num_items_in_batch'",
             "transformers>=4.30.0,<=4.45.2",
         ),
     ],
 )
-def test_override_that_does_not_take_what_its_base_class_passes(triage_lines, message, base, fitting):
+def test_override_that_does_not_take_what_its_base_class_passes(triage_lines, method, problem, fitting):
     """A call in transformers that a user's subclass refuses: the releases whose own method is like the override."""
     (finding,) = findings(
         triage_lines,
@@ -71,9 +72,9 @@ def test_override_that_does_not_take_what_its_base_class_passes(triage_lines, me
         "Traceback (most recent call last):",
         '  File "/opt/env/lib/python3.12/site-packages/transformers/trainer.py", line 2375, in _inner_training_loop',
         "    train_dataloader = self.get_train_dataloader()",
-        f"TypeError: {message}",
+        f"TypeError: MyTrainer.{method}() {problem}",
     )
-    assert f"transformers.trainer.{base} as MyTrainer.{base.partition('.')[2]} overrides it" in finding.title
+    assert f"transformers.trainer.Trainer.{method} as MyTrainer.{method} overrides it" in finding.title
     assert "is too new: pip show transformers" in finding.title
     assert f"{fitting}; or let MyTrainer." in fix_text(finding.remedy)
 
@@ -92,9 +93,8 @@ def test_message_after_its_wrapper_is_explained(triage_lines):
 @each_case(CASES["releases"])
 def test_releases_are_read_from_reports_of_users(triage_lines, line, package, version):
     """Releases that a report names as installed are read, and required ones are not."""
-    assert (
-        triage_lines("Traceback (most recent call last):", line).versions.get(package, (None,))[0] == version
-    )
+    verdict = triage_lines("Traceback (most recent call last):", line)
+    assert verdict.versions.get(package, (None,))[0] == version
 
 
 @each_case(CASES["resolvers"])
@@ -111,7 +111,7 @@ def test_requirement_that_is_met_is_no_conflict(triage_lines, lines):
     assert not findings(triage_lines, "CMP904", *lines)
 
 
-def test_what_the_log_proves_comes_before_a_generic_entry(triage_lines):
+def test_proven_skew_comes_before_a_generic_entry(triage_lines):
     """A skew that the index and the release in the log prove comes first."""
     banner = "INFO Initializing a V1 LLM engine (v0.10.0) with config"
     frame = '  File "/opt/env/lib/python3.12/site-packages/vllm/entrypoints/llm.py", line 200, in __init__'
@@ -133,8 +133,8 @@ HEADER = "Traceback (most recent call last):"
         "EngineArgs.__init__() got an unexpected keyword argument 'device'",
     ],
 )
-def test_answer_from_releases_is_the_verdict(triage_lines, line):
-    """A message without the exception's name has its answer as the headline, and the failure is not called unknown."""
+def test_explanation_by_the_index_is_the_verdict(triage_lines, line):
+    """A message without the exception's name has its explanation as the first finding, and is not called unknown."""
     verdict = triage_lines("loading", line)
     assert (verdict.state, exit_code(verdict)) == ("known", 1)
     result = report(verdict, ["a.log"])
@@ -217,9 +217,8 @@ def test_name_that_every_release_has_hides_another_failure(triage_lines, lines, 
 def test_failure_inside_an_import_comes_after_its_cause(triage_lines):
     """Of two names that cannot be imported the one that the release lacks is the answer."""
     effect = "ImportError: cannot import name 'PILImageResampling' from 'transformers.image_utils'"
-    (finding,) = findings(
-        triage_lines, "CMP906", effect, "cannot import name 'HybridCache' from 'transformers'"
-    )
+    cause = "cannot import name 'HybridCache' from 'transformers'"
+    (finding,) = findings(triage_lines, "CMP906", effect, cause)
     assert "HybridCache" in finding.title
 
 
