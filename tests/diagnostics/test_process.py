@@ -1,4 +1,7 @@
-"""Child processes have time and output limits, leave no descendants, and import nothing from the working directory."""
+"""`diagnostics.process` limits the time and output of a program, and ends its descendants, also after an interrupt.
+
+It forwards SIGHUP, ends a process group that was recorded in a file, and reads the tail of a log.
+"""
 
 import os
 import signal
@@ -59,15 +62,15 @@ def test_sighup_is_forwarded_to_the_child():
 def test_recorded_process_group_is_killed_once(tmp_path):
     """A recorded group is killed once; another process with the same id has another start time and is left alone."""
     child = process.start([sys.executable, "-c", "import time; time.sleep(600)"])
-    ledger = tmp_path / "ledger"
-    process.record_group(ledger, child.pid)
-    assert process.end_recorded_group(ledger) == child.pid
+    record = tmp_path / "group.json"
+    process.record_group(record, child.pid)
+    assert process.end_recorded_group(record) == child.pid
     assert child.wait(60) == -signal.SIGKILL
-    ledger.write_text(f'{{"group": {os.getpid()}, "started": "1"}}')
-    assert process.end_recorded_group(ledger) is None
+    record.write_text(f'{{"group": {os.getpid()}, "started": "1"}}')
+    assert process.end_recorded_group(record) is None
     for damaged in ("", "{", "[]", '{"group": "x", "started": 1}'):
-        ledger.write_text(damaged)
-        assert process.end_recorded_group(ledger) is None
+        record.write_text(damaged)
+        assert process.end_recorded_group(record) is None
 
 
 def test_interrupt_while_waiting_kills_the_child(monkeypatch):

@@ -1,6 +1,6 @@
 """`doctor`, `lint` and `triage` share output formats, `--select`, `--ignore`, `--baseline` and exit codes.
 
-In no format an unknown failure looks like success.
+No format shows an unknown failure as success.
 """
 
 import json

@@ -42,13 +42,13 @@ def prefixed(prefix, lines):
 
 @pytest.fixture
 def triage_lines(tmp_path, rules):
-    """Return a function that triages logs, one per rank, given as lines or bytes."""
+    """Return a function that triages logs, one per rank, each a list of lines."""
 
     def triage_lines(*logs):
         sources = []
         for number, lines in enumerate(logs):
             path = tmp_path / f"rank_{number}.log"
-            path.write_bytes(lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
+            path.write_text("\n".join(lines) + "\n")
             sources.append(LogSource(path.name, path))
         return triage(sources, rules)
 
