@@ -1,7 +1,8 @@
 """Build the fix plan of a report: ordered steps, conflicts, what was not checked, and where to find help.
 
-One step changes all packages that findings require. Other findings have steps of their own, as far as a fix is known.
-Requirements that exclude each other are reported as a conflict.
+One step moves packages to the releases that findings require (`package_steps`). Other findings have steps of their own
+(`setting_steps`), as far as a fix is known. If packages change, the first step records them; the last step checks
+again. Requirements that exclude each other are reported as a conflict. Nothing is run.
 """
 
 from __future__ import annotations
