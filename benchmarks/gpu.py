@@ -1,10 +1,14 @@
 """Measure step time and tokens per second of grpo_core and TRL on a GPU, and compare them with the hardware's limits.
 
-`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]`. The model has the
-layer sizes of a 0.5B Llama and random weights. Without a GPU, or with --toy, the model is tiny: this only checks that
-the benchmark runs. --trl is an interpreter with TRL installed; without it, only our trainer is measured. With
---trl, --vllm adds a run of TRL with vLLM. The trainers take steps alternately. Times are wall time, because CPU time
-does not include the work of the GPU. Results are medians with 95 % bootstrap intervals.
+`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]` measures:
+
+- memory bandwidth and bfloat16 matmul, and computes from both the shortest possible times of a step;
+- training steps of grpo_core, with random weights and the layer sizes of a 0.5B Llama;
+- with --trl, an interpreter with TRL: the same steps with TRL, and the ratio. --vllm adds a run of TRL with vLLM.
+
+The trainers take steps alternately. Times are wall time, because CPU time does not include the work of the GPU. Results
+are medians with 95 % bootstrap intervals. With --json they are also one JSON document on standard output. On a CPU, or
+with --toy, the sizes are tiny, which only shows that the benchmark runs.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any, TextIO
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measure import Program, interval, step_in_turns  # noqa: E402
+from benchmarks.harness import Program, interval, step_in_turns  # noqa: E402
 from benchmarks.programs.benchmark_inputs import write_large_vocab_model  # noqa: E402
 
 WARM = 2
@@ -28,7 +32,7 @@ Measurement = dict[str, Any]
 
 
 def measurement(name: str, values: list[float], unit: str) -> Measurement:
-    """Return a named measurement: the median of the values and its 95 % bootstrap interval."""
+    """Return a measurement as a dict: name, unit, median of the values (`value`), its 95 % interval (`low`, `high`)."""
     middle, low, high = interval(values)
     return {"name": name, "value": middle, "low": low, "high": high, "unit": unit}
 
@@ -92,10 +96,9 @@ def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Progr
         "rollout.dtype": options.dtype, "rollout.sync_tolerance": 0.5, "train.micro_batch": 16,
         "model.float32_parts": "norms",
     }  # fmt: skip
-    ours = [f"--{key}={value}" for key, value in size.items()]
-    programs = {
-        "ours": Program(sys.executable, "-m", "benchmarks.programs.grpo_core_trainer", str(folder), *ours)
-    }
+    settings = [f"--{key}={value}" for key, value in size.items()]
+    command = ("-m", "benchmarks.programs.grpo_core_trainer", str(folder), *settings)
+    programs = {"grpo_core": Program(sys.executable, *command)}
     samples = options.prompts * options.group
     trl = {
         "use_cpu": options.device == "cpu", "bf16": options.dtype == "bfloat16",
@@ -111,18 +114,18 @@ def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Progr
 
 
 def time_steps(folder: Path, options: argparse.Namespace) -> list[Measurement]:
-    """Step the trainers alternately; return step times, tokens per second, and the ratio of ours to each of TRL's."""
+    """Step the trainers alternately; return step times, tokens per second, and the ratio of grpo_core to each TRL."""
     programs = start_programs(folder, options)
     rounds = step_in_turns([*programs.values()], options.rounds, WARM)
-    measurements, ours = [], [reports[0]["wall_s"] for reports in rounds]
+    measurements, core_s = [], [reports[0]["wall_s"] for reports in rounds]
     for name, reports in zip(programs, zip(*rounds, strict=True), strict=True):
         seconds = [report["wall_s"] for report in reports]
         rates = [report["tokens"] / report["wall_s"] for report in reports]
         measurements.append(measurement(f"step, {name}", seconds, "s"))
         measurements.append(measurement(f"sampled tokens, {name}", rates, "tokens/s"))
-        if name != "ours":
-            ratios = [own / other for own, other in zip(ours, seconds, strict=True)]
-            measurements.append(measurement(f"step, ours / {name}", ratios, "ratio"))
+        if name != "grpo_core":
+            ratios = [core / other for core, other in zip(core_s, seconds, strict=True)]
+            measurements.append(measurement(f"step, grpo_core / {name}", ratios, "ratio"))
     return measurements
 
 
@@ -142,9 +145,9 @@ def main() -> None:
     options.prompts, options.group, options.tokens, rounds = (2, 2, 4, 2) if toy else (16, 8, 256, 15)
     options.rounds = options.rounds or rounds
     options.dtype = "bfloat16"
-    where = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
+    device_name = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
     stream = sys.stderr if options.json else sys.stdout
-    print(f"on {where}{', at a size that is too small to measure' if toy else ''}", file=stream)
+    print(f"on {device_name}{', at a size that is too small to measure' if toy else ''}", file=stream)
     hardware, bandwidth, flops = measure_hardware(options.device, toy=toy)
     print_measurements(hardware, stream)
     with tempfile.TemporaryDirectory() as name:

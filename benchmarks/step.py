@@ -3,7 +3,8 @@
 `python benchmarks/step.py [PYTHON [PAIRS]]`. PYTHON is an interpreter with TRL installed; the default is that of the
 matrix cell vllm-0.31.0+trl-1.16.0 in `.matrix/environments`. Both trainers run in that environment, take PAIRS steps
 (default 15) alternately, and use neither vLLM nor checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions
-of 64 tokens, a trivial reward and one update. Results are medians with 95 % bootstrap intervals.
+of 64 tokens, a trivial reward and one update. A line for each of three cases has the median ratio with its 95 %
+bootstrap interval, and whether it meets the goal for a quiet machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measure import Program, interval, run_to_end, step_in_turns  # noqa: E402
+from benchmarks.harness import Program, interval, run_to_end, step_in_turns  # noqa: E402
 
 # Prompt lengths in tokens, group size, and the goal for the ratio of CPU times on a quiet machine; each step has 16
 # completions.
@@ -47,12 +48,12 @@ def main(python: str = str(CELL), pairs: str = "15") -> None:
                 Program(python, "-m", "benchmarks.programs.trl_trainer", folder, "16", json.dumps(options)),
             ]
             measured = step_in_turns(programs, int(pairs))
-        tokens = {(ours["tokens"], theirs["tokens"]) for ours, theirs in measured}
-        middle, low, high = interval([ours["cpu_s"] / theirs["cpu_s"] for ours, theirs in measured])
-        ours_s, theirs_s = (interval([pair[index]["cpu_s"] for pair in measured])[0] for index in (0, 1))
+        tokens = {(core["tokens"], trl["tokens"]) for core, trl in measured}
+        middle, low, high = interval([core["cpu_s"] / trl["cpu_s"] for core, trl in measured])
+        core_s, trl_s = (interval([pair[index]["cpu_s"] for pair in measured])[0] for index in (0, 1))
         print(
             f"{16 // group} groups of {group}, prompts of {lengths} tokens: "
-            f"ours {ours_s:.3f} s, TRL {theirs_s:.3f} s a step, ratio {middle:.3f} "
+            f"grpo_core {core_s:.3f} s, TRL {trl_s:.3f} s a step, ratio {middle:.3f} "
             f"[{low:.3f}, {high:.3f}] over {pairs} pairs, sampled tokens {tokens}; goal {goal} "
             f"{'pass' if middle <= goal else 'MISS'}",
             flush=True,

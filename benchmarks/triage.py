@@ -1,10 +1,10 @@
-"""Measure how fast `triage` reads a log, relative to ripgrep with the same patterns on the same file.
+"""Measure CPU time and memory of `triage` for a large log, and its speed relative to ripgrep with the same patterns.
 
-    python benchmarks/triage.py [--megabytes 1000] [--ripgrep PATH]
+    python benchmarks/triage.py [--megabytes 200] [--ripgrep PATH]
 
 The log is generated: lines as trainers and engines print them, with prefixes of ranks and of Ray, and a traceback after
 every 200,000 lines. Both programs read it from the page cache; ripgrep uses one thread. The fastest of three runs (by
-CPU time) counts. Without ripgrep only triage is measured.
+CPU time) counts. Without ripgrep only triage is measured. The figures are printed as one JSON document.
 """
 
 from __future__ import annotations

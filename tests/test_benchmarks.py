@@ -17,7 +17,7 @@ SMALL = {
     "sync": ["1", "1"],
     "triage": ["--megabytes=1"],
 }
-EXPECTED_OUTPUT = {"gpu": "step, ours", "step": "ours"}
+EXPECTED_OUTPUT = {"gpu": "step, grpo_core", "step": "grpo_core"}
 
 
 def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def benchmarks() -> list[object]:
 
 
 def test_every_benchmark_is_listed():
-    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"measure"}
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"harness"}
     assert programs == set(SMALL)
 
 
@@ -47,7 +47,7 @@ def test_gpu_benchmark_runs_trl_too():
     done = run_benchmark("gpu", f"--trl={cell}")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step, TRL + transformers" in done.stdout
-    assert "step, ours / TRL + transformers" in done.stdout
+    assert "step, grpo_core / TRL + transformers" in done.stdout
 
 
 @pytest.mark.slow

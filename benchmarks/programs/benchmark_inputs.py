@@ -1,4 +1,7 @@
-"""Write the inputs of the training benchmarks (random Llama, tokenizer, prompts), and define their reward function."""
+"""Write the inputs of the training benchmarks (random Llama, tokenizer, prompts), and define their reward function.
+
+The end token's id is outside the model's vocabulary, so the model cannot sample it, and no completion ends early.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 VOCABULARY = 2048
-"""Size of the vocabulary. The end token has the next id, which the model cannot sample: no completion ends early."""
+"""Size of the small model's vocabulary."""
 
 
 def write_inputs(folder: Path, prompts: Iterable[str], **sizes: int | bool) -> None:

@@ -1,6 +1,9 @@
 """Train a folder's model with grpo_core, and run one step for each line that the benchmark writes to standard input.
 
 usage: python -m benchmarks.programs.grpo_core_trainer FOLDER [--section.key=VALUE ...]
+
+The reports on standard output have the step's sampled tokens, CPU time and phase times. If training ends or fails, the
+program exits with the error.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import StepReporter
+from benchmarks.harness import StepReporter
 from grpo_core.run import train
 from grpo_core.settings import load
 
@@ -20,7 +23,7 @@ settings = {
     "reward.functions": f"{Path(__file__).parent / 'benchmark_inputs.py'}:even_words",
     "train.steps": 10_000, "train.prompts_per_step": 2, "sampling.group_size": 8, "sampling.max_tokens": 64,
     "checkpoint.every": 0, "output.completions_every": 0,
-    "output.dir": folder, "output.name": "ours",
+    "output.dir": folder, "output.name": "grpo_core",
 }  # fmt: skip
 reporter = StepReporter()
 

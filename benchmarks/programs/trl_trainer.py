@@ -1,7 +1,8 @@
 """Train a folder's model with TRL's GRPOTrainer, and run one step for each line that the benchmark writes to stdin.
 
 usage: python -m benchmarks.programs.trl_trainer FOLDER SAMPLES OPTIONS. SAMPLES is the number of completions per step,
-OPTIONS are options of GRPOConfig as a JSON object.
+OPTIONS are options of GRPOConfig as a JSON object, with `use_cpu`. The reports on standard output have the step's CPU
+time and its sampled tokens, computed from the mean length that TRL logs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datasets import load_dataset
 from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.measure import StepReporter
+from benchmarks.harness import StepReporter
 from benchmarks.programs.benchmark_inputs import even_words
 
 folder, samples, options = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])

@@ -1,8 +1,8 @@
 """Run the rollout server of grpo_core with a stand-in engine that only copies weights, for the weight sync benchmark.
 
 It listens on a free port of 127.0.0.1, which it prints. `GET /timings` returns the CPU time of this process (all its
-threads) since the last call, the digest of the weights, and the CPU time of the digest. The process ends when its
-standard input is closed.
+threads) since the last call, the digest of the weights, and the CPU time of the digest. The process runs on the last
+core with one PyTorch thread, and ends when its standard input is closed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Run programs that take training steps alternately, and compute medians with bootstrap intervals.
+"""Harness of the benchmarks: run training programs step by step in turns; compute medians and bootstrap intervals.
 
 The programs of a comparison are separate processes that exist at the same time. They take steps alternately, only one
-at a time, so that noise of the machine affects all alike. Each program runs on one CPU thread. `Program` is the side of
-the benchmark, `StepReporter` that of the program.
+at a time (`step_in_turns`), so that noise of the machine affects all alike. `Program` starts a program and requests
+steps by lines on its standard input. `StepReporter` is the counterpart in that program, which reports each step as a
+line of JSON. The programs get OMP_NUM_THREADS=1 and HF_HUB_OFFLINE=1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Program:
     """A child process that takes one training step on each request, and reports it."""
 
     def __init__(self, python: str, *arguments: str) -> None:
-        """Start an interpreter with these arguments, this repository on its import path, and one thread."""
+        """Start an interpreter with these arguments and this repository on its import path."""
         self._process = subprocess.Popen(
             [python, *arguments],
             env=os.environ | _VARIABLES,
@@ -37,7 +38,11 @@ class Program:
         )
 
     def step(self) -> dict[str, Any]:
-        """Let the program take its next step; return its report with the step's wall time (`wall_s`)."""
+        """Let the program take its next step; return its report with the step's wall time (`wall_s`).
+
+        Raises:
+            RuntimeError: The program has ended.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         began = time.perf_counter()
@@ -55,12 +60,12 @@ class Program:
 
 
 def run_to_end(python: str, *arguments: str) -> None:
-    """Run an interpreter with these arguments to its end, with this repository on its import path."""
+    """Run an interpreter with these arguments and this repository on its import path; raise an error if it fails."""
     subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
 
 
 class StepReporter:
-    """Side of the measured program: step requests come from stdin, reports go to stdout, other output to stderr."""
+    """Reports the steps of the measured program: requests come from stdin, reports go to stdout, all else to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -93,7 +98,7 @@ def step_in_turns(programs: Sequence[Program], count: int, warm: int = 2) -> lis
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
-    """Return the median and the ends of its 95 % bootstrap interval."""
+    """Return the median of the values and the ends of its 95 % bootstrap interval, from 2,000 resamples."""
     generator = random.Random(0)
     medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(2000))
     return statistics.median(values), medians[50], medians[1949]
