@@ -1,4 +1,9 @@
-"""Run the command `lint`: check a config, script or command before it is started."""
+"""Define the command `lint`: check a config, script or command before it is started, or compare two releases for it.
+
+Without --from and --to, the steps of `WORKFLOW` run in order. With both, `migration.py` compares the two releases;
+--diff prints a patch in place of the report. A file that could not be read or has nothing to check makes the exit code
+3 if it would be 0.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +39,7 @@ _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if fr
 
 
 def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--FRAMEWORK VERSION` of each framework with packages."""
     for name in reversed(_WITH_RELEASES):
         help_text = f"Release of {name} to check for (default: the project's, else the installed one)."
         function = click.option(f"--{name}", name.replace("-", "_"), metavar="VERSION", help=help_text)(
@@ -111,7 +117,7 @@ def run_workflow(run: LintRun) -> Report:
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
-    """On the short terminal report, replace titles by the first sentence of the detail, which has the run's numbers."""
+    """In the short terminal report, replace titles by the first sentence of the detail, which has the run's numbers."""
     if output.format != "terminal" or output.verbose:
         return report
 
@@ -124,7 +130,7 @@ def _with_messages_first(report: Report, output: ReportOptions) -> Report:
 
 
 def _require_file(path: Path) -> None:
-    """Raise UserError if a path is no regular file or folder; a read of a pipe would block."""
+    """Raise UserError if a path is no regular file or folder (a read of a pipe would block); `-` is standard input."""
     if str(path) == "-":
         return
     try:

@@ -1,4 +1,10 @@
-"""Read a command line into `Settings`: the framework that it starts, the launcher's settings, and the options."""
+"""Read one command into `Settings`: the framework that it starts, the launcher's settings, environment and options.
+
+`read_command` recognises a framework by its program or module, also behind launchers such as torchrun. Otherwise it
+reads the source of the user's script or module on the command line, and adds the settings of the config object that
+this script creates. Options are read as flags (`--key value`) or as Hydra overrides (`a.b=c`). Words whose value is
+unknown become entries "not checked". The script in `bash -c SCRIPT` is passed to the function `read_nested`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +45,7 @@ _OTHER_MODULES = (*(f"{name}." for name in TOP_LEVEL_PACKAGES), "recipe.", "pip"
 
 @dataclass
 class FrameworkCommand:
-    """The part of a command line that starts a framework.
+    """The part of a command that starts a framework.
 
     Attributes:
         framework: Name of the framework.
@@ -59,7 +65,7 @@ class FrameworkCommand:
 
 
 def find_framework_command(words: list[str]) -> FrameworkCommand | None:
-    """Find a framework's command among the words, also behind launchers; None if there is none."""
+    """Find a program, module or script of a framework among the words, also behind launchers; None if none is there."""
     launches = (_parse_launch(words, index, word.rpartition("/")[2]) for index, word in enumerate(words))
     started = ((index, *parsed) for index, parsed in enumerate(launches) if parsed is not None)
     for index, launch, start in islice(started, _MAX_PROGRAMS):
@@ -252,6 +258,7 @@ def _combine(values: list[Word], file: str, line: int) -> Value:
 
 
 def _parse(text: object) -> object:
+    """Parse a word as JSON if it begins with a brace, else as a scalar; return anything else unchanged."""
     if not isinstance(text, str):
         return text
     stripped = text.strip()
@@ -295,6 +302,7 @@ def _known_tail(word: Word, text: str, file: str) -> Value:
 
 
 def _unquote(text: object) -> object:
+    """Return a text without the quotes around it."""
     if isinstance(text, str) and len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     return text

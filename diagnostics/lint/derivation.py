@@ -1,6 +1,8 @@
 """Make a run plan from settings: translate option names, fill in defaults, and derive values from others.
 
-The names, defaults and most derivations are data in a framework's TOML file. Functions for one framework do the rest.
+The names, defaults and most derivations are data in a framework's TOML file; `read_source` reads the sources that these
+data name. Environment variables give visible devices, the allocator's mode, vLLM's V1 switch and Ray's address.
+Functions for TRL, ms-swift and verl do the rest; those of ms-swift and verl also correct flags of the settings.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def _option_value(settings: Settings, option: str) -> Value | None:
 
 
 def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
-    """Set names of the plan, each by the first entry that applies."""
+    """Set names of the plan that no option sets (or that an entry replaces), each by the first entry that applies."""
     filled: set[str] = set()
     for entry in entries:
         is_set = entry.name in filled or (entry.name in plan.values and not entry.replaces)
@@ -149,6 +151,7 @@ def read_source(plan: RunPlan, source: str) -> Value | None:
 
 
 def _derive_environment(plan: RunPlan) -> None:
+    """Set names of the plan from environment variables: devices, memory, vLLM's V1 switch, Ray's address."""
     env = plan.settings.env
     visible = env.get("CUDA_VISIBLE_DEVICES") or env.get("ASCEND_RT_VISIBLE_DEVICES")
     if visible is not None and visible.known:
@@ -171,7 +174,7 @@ def _derive_environment(plan: RunPlan) -> None:
 
 
 def device_ids(data: Any) -> list[str] | None:
-    """Parse CUDA_VISIBLE_DEVICES into ids; None if it is no list of numbers or of names such as GPU-3f2a.
+    """Parse CUDA_VISIBLE_DEVICES into ids; None if it is no list of at most 1,024 numbers or names such as GPU-3f2a.
 
     >>> device_ids("0,1, 2"), device_ids("0-3"), device_ids(3)
     (['0', '1', '2'], None, ['3'])
@@ -221,11 +224,13 @@ def _truncates(name: str, value: Value) -> bool:
 
 
 def _fill_from_data(plan: RunPlan) -> None:
+    """Fill a plan by the dialect's defaults and derived values."""
     dialect = DIALECTS[plan.framework]
     _fill(plan, (*dialect.defaults, *dialect.derived))
 
 
 def _fill_trl(plan: RunPlan) -> None:
+    """Fill a plan of TRL: no rollout mode without `use_vllm`, and whether a generation serves several steps."""
     uses = plan.option("use_vllm")
     if plan.settings.target != "AsyncGRPOConfig" and (uses is None or uses.data is False):
         plan.values.pop("rollout.mode", None)
@@ -237,6 +242,7 @@ def _fill_trl(plan: RunPlan) -> None:
 
 
 def _fill_swift(plan: RunPlan) -> None:
+    """Fill a plan of ms-swift: no batches of Megatron; the rollout mode unless the release is 3.5 or newer."""
     # A run over Ray has a section for each role, whose options are not in the index.
     sections = any(key.startswith(("train.", "rollout.")) for key in plan.options)
     plan.settings.has_unread_options = plan.settings.has_unread_options or sections
@@ -254,6 +260,7 @@ def _fill_swift(plan: RunPlan) -> None:
 
 
 def _fill_verl(plan: RunPlan) -> None:
+    """Fill a plan of verl: defaults only for verl's own program and config; unknown group size with `n_agent`."""
     # Another project's config has other defaults.
     shipped = plan.settings.target == "verl.trainer.main_ppo" and uses_shipped_config(plan.settings)
     dialect = DIALECTS["verl"]

@@ -1,7 +1,9 @@
 """Load the dialects: the `[lint]` table of each framework's TOML file, with its option names, defaults and commands.
 
-Methods decide whether a command, a config file or a script belongs to a dialect: `Launch.matches`,
-`Dialect.describes_file` and `Dialect.has_marks`.
+DIALECTS has them by framework, in the order in which commands are matched. A dialect that extends another one gets its
+names, derived values, classes and loss options. Methods decide whether a command, a config file or a script belongs to
+a dialect: `Launch.matches`, `Dialect.describes_file` and `Dialect.has_marks`. `Dialect.default` and `Dialect.removal`
+look up an option in a release.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Compare a run's options in two releases of its framework, for `lint --from X==1 --to X==2`: the report and a patch.
 
-Names, types, choices and defaults come from the API index; replacements of removed options come from the dialects.
+Names, types and choices come from the API index, replacements of removed options from the dialects, and defaults from
+both. `compare_releases` reports removed options, values that only the new release refuses, and unset options whose
+default differs. `make_patch` returns a diff with the certain edits; it writes no file.
 """
 
 from __future__ import annotations
@@ -117,6 +119,7 @@ def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migrati
 
 
 def _not_compared(plan: RunPlan) -> Iterator[NotChecked]:
+    """Yield why a run's defaults cannot be compared: it sets options that cannot be read, or uses another config."""
     place = str(plan.settings.place)
     if plan.settings.has_unread_options or plan.needs_arguments:
         yield NotChecked("other options", "the run sets more than can be read", place=place)
@@ -125,6 +128,7 @@ def _not_compared(plan: RunPlan) -> Iterator[NotChecked]:
 
 
 def _find_changes(migration: Migration) -> Iterator[Finding]:
+    """Yield the findings of a comparison; without the defaults if they cannot be compared."""
     problems = [removed.problem for removed in _removed_options(migration)]
     problems += _value_problems(migration)
     if not list(_not_compared(migration.plan)):
@@ -138,7 +142,7 @@ def _find_changes(migration: Migration) -> Iterator[Finding]:
 def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
     """Yield the options of a run that the old release has and the new release does not accept."""
     settings, package = migration.plan.settings, migration.new.package
-    for value in option_index.set_options(settings):
+    for value in option_index.options_to_check(settings):
         key, renamed = value.key, migration.current_name(value.key)
         # argparse completes abbreviations, but only on a command line.
         abbreviated = parser_of(package) != "hydra" and not value.place.file.endswith(TYPED_FILES)
@@ -172,7 +176,7 @@ def _value_problems(migration: Migration) -> Iterator[Problem]:
     """Yield values that only the new release refuses, and values of a type that the new release no longer declares."""
     if migration.plan.role == "serve" and migration.new.package != "vllm":
         return  # the index has the choices and types of the trainer's class
-    for value in option_index.set_options(migration.plan.settings):
+    for value in option_index.options_to_check(migration.plan.settings):
         current = value.with_key(migration.current_name(value.key))
         refusal = refuse_value(migration.new, current)
         if refusal is not None and refuse_value(migration.old, value) is None:
@@ -226,7 +230,10 @@ def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
 
 
 def make_patch(migrations: Iterable[Migration]) -> str:
-    """Return a unified diff with the certain edits: new names with the same meaning, and options without effect."""
+    """Return a unified diff with the certain edits: new names with the same meaning, and options without effect.
+
+    Notebooks and files with carriage returns or invalid UTF-8 are left out.
+    """
     originals: dict[str, list[str]] = {}
     edited: dict[str, list[str]] = {}
     for removed in (removed for migration in migrations for removed in _removed_options(migration)):

@@ -1,7 +1,9 @@
-"""List the settings of a run that `lint` could not check, with the reason and often a remedy.
+"""List the inputs of a run that `lint` could not check, as entries "not checked" with the reason and often a remedy.
 
-Examples are values that no file sets, options that no indexed release has, and an unknown release. They become the
-entries "not checked" of the report.
+- `take_unknown_values`: values that a rule needed and that no file sets.
+- `check_reading`: a check with inputs that were not read, options that no indexed release has, `+` keys that releases
+  already have, and a release that is unknown although some releases lack an option of the run.
+- `merge_entries`: merges entries that differ only in location.
 """
 
 from __future__ import annotations
@@ -99,6 +101,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
 
 
 def _unindexed_options(plan: RunPlan, names: Collection[str], handled: set[str]) -> list[NotChecked]:
+    """Return entries for at most 12 options that no indexed release has, and one for the number of others."""
     settings, hydra = plan.settings, parser_of(plan.framework) == "hydra"
     refused = option_index.refused_options(settings, names, nested=True)
     unknown = [value for value in refused if value.key not in handled]
@@ -138,7 +141,7 @@ def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
 
     The entry decides only if no release has all options, because then every release refuses one of them.
     """
-    options = [value.key for value in option_index.set_options(plan.settings)]
+    options = [value.key for value in option_index.options_to_check(plan.settings)]
     partial, releases = option_index.releases_with_all(plan.framework, options)
     if not partial:
         return []

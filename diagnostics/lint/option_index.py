@@ -1,4 +1,12 @@
-"""Look up which options the releases of a framework have, in the API index or in the project's own copy."""
+"""Look up options of a framework's releases, in the API index or in the project's own copy; compare a run's options.
+
+- Options of a release: `option_names`, `release_options`, `exact_options`, `release_span`, `lacks_option`.
+- Options of a project's own copy: `copy_options`, which reads its files.
+- Options of a run: `options_to_check`, `added_options`, `refused_options`, `misspelt_options`, `releases_with_all`.
+- Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options.
+
+`expand_abbreviations` changes the settings of a run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +29,7 @@ from diagnostics.lint.readers import hydra
 from diagnostics.lint.user_scripts import read_declarations
 from diagnostics.lint.values import Settings, Value
 
-# Options of EasyR1, which has no releases on a package index: those in the tags of its repository.
+# Options of EasyR1, by the tags of its repository; it has no releases on a package index.
 _EASYR1 = Path(__file__).with_name("easyr1_options.json")
 OLDEST = {"vllm": Version("0.6"), "transformers": Version("4.46")}
 """The first releases that GRPO trainers use; earlier ones are in the index for tracebacks."""
@@ -98,8 +106,8 @@ def exact_options(package: str, role: str, release: str) -> frozenset[str]:
     return frozenset(store.UnpackedValues(document or index.document("options"), number))
 
 
-def set_options(settings: Settings) -> list[Value]:
-    """Return the options of a run that the framework's parser checks: no config files, `+` keys, launcher options."""
+def options_to_check(settings: Settings) -> list[Value]:
+    """Return the options of a run that the framework's parser checks, without config files, `+` keys and launchers'."""
     # OpenRLHF's commands take no options of accelerate's launcher.
     has_launcher = parser_of(settings.framework) != "argparse"
     return [
@@ -133,12 +141,12 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
     Such a part is the config of a `model_engine` of verl, or the sections for roles in ms-swift's YAML.
     """
     if FRAMEWORKS[settings.framework].sections:
-        return "its sections for roles", [value for value in set_options(settings) if "." in value.key]
+        return "its sections for roles", [value for value in options_to_check(settings) if "." in value.key]
     engine = settings.options.get("model_engine")
     part = f".{engine.data}." if engine is not None and engine.known else ""
     if not part or any(part in name for name in names):
         return "", []
-    values = [value for value in set_options(settings) if part in value.key]
+    values = [value for value in options_to_check(settings) if part in value.key]
     return f"the config of model_engine={part.strip('.')}", values
 
 
@@ -168,7 +176,7 @@ def refused_options(settings: Settings, names: Collection[str], *, nested: bool 
     by_argparse = parser_of(settings.framework) != "hydra"
     return [
         value
-        for value in set_options(settings)
+        for value in options_to_check(settings)
         if not accepts(value.key, names, nested=nested and by_argparse, abbreviated=by_argparse)
     ]
 
@@ -181,7 +189,7 @@ def misspelt_options(settings: Settings, role: str) -> dict[str, tuple[Value, st
     if settings.framework != "trl" or settings.framework_parser:
         return {}
     names, misspelt = option_names("trl", role), {}
-    for value in set_options(settings):
+    for value in options_to_check(settings):
         # argparse completes abbreviations on the command line only.
         abbreviated = not value.place.file.endswith((".yaml", ".yml"))
         if value.key in settings.script_options or value.place.file.endswith(".py"):
@@ -209,7 +217,7 @@ def _sorted_names(names: frozenset[str]) -> list[str]:
 
 
 def expand_abbreviations(settings: Settings, release: Version | None) -> None:
-    """Replace abbreviated options by their full names, if argparse reads the options of the run."""
+    """Replace abbreviated options in the settings by their full names, if argparse reads the options of the run."""
     framework = settings.framework
     if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
         return

@@ -1,4 +1,9 @@
-"""Find the files below a folder that `lint` checks, and the files that a script or config names."""
+"""Find the files below a folder that `lint` checks, and the files that a script or config names.
+
+Below a folder, files count by suffix; links, caches and installed packages are skipped, and at most 5,000 files are
+considered. A named file is found in the folder of the file that names it or up to five folders above, if it is at most
+as large as `MAX_BYTES`.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +28,16 @@ _SKIPPED = {
 _WRITTEN = {"wandb", "outputs", "checkpoints", "build", "dist"}
 
 
-def lintable_files(folder: Path, passed_over: list[str]) -> Iterator[Path]:
-    """Yield the files below a folder that may configure a run; skipped output folders are added to `passed_over`."""
-    for path in islice(_walk(folder, passed_over), _MAX_LINTED):
+def lintable_files(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
+    """Yield the files below a folder whose suffix a config can have; add skipped output folders to `skipped_paths`."""
+    for path in islice(_walk(folder, skipped_paths), _MAX_LINTED):
         if path.name.lower().endswith(_LINTED_SUFFIXES) and path.is_file() and not path.is_symlink():
             yield path
 
 
-def _walk(folder: Path, passed_over: list[str]) -> Iterator[Path]:
+def _walk(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
     for root, names, files in os.walk(folder):
-        passed_over += (f"{Path(root, name).relative_to(folder)}/" for name in names if name in _WRITTEN)
+        skipped_paths += (f"{Path(root, name).relative_to(folder)}/" for name in names if name in _WRITTEN)
         names[:] = sorted(name for name in names if name not in _SKIPPED | _WRITTEN)
         yield from (Path(root, name) for name in sorted(files))
 

@@ -1,6 +1,8 @@
 """Find the releases that a run's project requires: in lock files, exact pins, and own copies of a framework.
 
-Files are read; nothing is imported. For each package, the nearest folder that names a release counts.
+`read_project` reads a folder and up to five folders above, as far as the project's `.git`; a home folder, `/` and
+`/tmp` do not count. Nothing is imported. For each package, the nearest folder that names a release counts.
+`is_in_project` returns whether a path is inside the same project.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ def _read_folder(folder: Path) -> Project:
 
 
 def _project_folders(folder: Path) -> Iterator[Path]:
+    """Yield a folder and the folders above it in the same project, at most six together."""
     home = Path.home()
     for above in islice((folder, *folder.parents), _MAX_PARENTS):
         # Files at the top of a machine or a home belong to no project.
@@ -114,6 +117,7 @@ def _requirement_files(folder: Path) -> list[Path]:
 
 
 def _read_text(path: Path) -> str:
+    """Return the text of a file of at most 1 MB; empty if it cannot be read."""
     try:
         return safe_io.read_text(path, _MAX_BYTES)
     except (OSError, ValueError):
@@ -121,6 +125,7 @@ def _read_text(path: Path) -> str:
 
 
 def _add_copies(folder: Path, project: Project) -> None:
+    """Add the frameworks whose source is in a folder or its `src`, with the release in their version files."""
     for base in (folder, folder / "src"):
         for name, framework in FRAMEWORKS.items():
             marks = framework.copy
@@ -134,6 +139,7 @@ def _add_copies(folder: Path, project: Project) -> None:
 
 
 def _add_requirements(path: Path, project: Project) -> None:
+    """Add the pinned releases in a file; those that an earlier file pins stay."""
     text = _read_text(path)
     if not any(name in text.lower() for name in _NAMES):
         return

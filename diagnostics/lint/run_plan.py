@@ -1,4 +1,7 @@
-"""Define the run plan: the settings of a run under names that are the same for all frameworks. Rules read run plans."""
+"""Define the run plan: the settings of a run under names that are the same for all frameworks. Rules read run plans.
+
+VOCABULARY has these names. A plan records which unknown values rules read (`RunPlan.get`), for the report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Read a file or a command line into `Settings`: detect syntax and framework, and read the files that a run names."""
+"""Read a file, standard input or a command line into `Settings`: detect syntax and framework, and follow named files.
+
+A file may have several runs. Followed files are configs, base configs, Hydra configs and the launcher's configs; one
+that is missing becomes an entry "not checked". Options after the end of a command are noted as `orphaned`.
+"""
 
 from __future__ import annotations
 
@@ -127,6 +131,8 @@ def detect_framework(tree: dict[str, Any], syntax: str = "") -> str:
 
 
 def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> list[Settings]:
+    """Return the settings of commands; a flag in place of a command is noted as an orphaned option of the last one."""
+
     def read_nested(word: Word) -> list[Settings]:
         inner = shell.read_nested(word, file) if depth < _MAX_NESTING else []
         return _read_commands(inner, file, depth + 1)
@@ -238,6 +244,7 @@ def share_accelerate_config(options: Mapping[str, Value], run: Settings) -> None
 
 
 def _report_missing(settings: Settings, reference: Value) -> None:
+    """Add an entry "not checked" for a file that was not found or whose name is unknown."""
     name = str(reference.data) if reference.known else reference.key
     unset = "its path is set outside the script"
     reason = "the file was not found or cannot be read" if reference.known else unset

@@ -1,7 +1,8 @@
 """Define the four steps of `lint`: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
 
 `command.py` runs them. Each step takes a `LintRun` and adds results to it. A rule that crashes or a file that cannot be
-read becomes a result in the report, and does not end the command.
+read becomes a result in the report, and does not end the command. Below a folder, unreadable files are only listed in
+a note. `plans_of`, `check_plans` and `check_rule` do a step's work without a `LintRun`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class LintRun:
         sources: The files and the command line, with their settings and run plans.
         unread: Results for inputs that could not be read or have nothing to check.
         checks: Results of the checks, including `unread`.
-        passed_over: Files and folders below a named folder that were not read.
+        skipped_paths: Files and folders below a named folder that were not read.
         report: The report; None before the last step.
     """
 
@@ -75,7 +76,7 @@ class LintRun:
     sources: list[Source] = field(default_factory=list)
     unread: list[CheckResult] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
-    passed_over: list[str] = field(default_factory=list)
+    skipped_paths: list[str] = field(default_factory=list)
     report: Report | None = None
 
     @property
@@ -105,11 +106,11 @@ def read_inputs(run: LintRun) -> None:
 def _read_folder(folder: Path, run: LintRun) -> list[Source]:
     """Read the runs below a folder, without files that are included by other files."""
     sources = []
-    for path in lintable_files(folder, run.passed_over):
+    for path in lintable_files(folder, run.skipped_paths):
         try:
             settings = read_file(path, run.framework)
         except UnreadableError:
-            run.passed_over.append(str(path.relative_to(folder)))
+            run.skipped_paths.append(str(path.relative_to(folder)))
             continue
         if any(entry.framework in DIALECTS for entry in settings):
             sources.append(Source(str(path), settings, explicit=False))
@@ -156,7 +157,7 @@ def _is_grpo(settings: Settings) -> bool:
     # A script with a similar name is no run of the framework if more than half of its options are unknown to it.
     name = DIALECTS[settings.framework].extends or settings.framework
     refused = option_index.refused_options(settings, option_index.option_names(name))
-    return len(refused) * 2 <= len(option_index.set_options(settings))
+    return len(refused) * 2 <= len(option_index.options_to_check(settings))
 
 
 def _nothing_read(source: Source) -> CheckResult:
@@ -191,6 +192,7 @@ def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
 def _check_group(
     name: str, rules: list[Rule], plans: list[RunPlan], pairs: dict[str, list[tuple[RunPlan, RunPlan]]]
 ) -> CheckResult:
+    """Return the result of a group of rules, with unknown values; a rule that raises makes it `crashed`."""
     findings: list[Finding] = []
     unknowns: list[NotChecked] = []
     for rule in rules:
@@ -256,6 +258,7 @@ def _jsonable(data: Any) -> Any:
 
 
 def _describe(plan: RunPlan) -> dict[str, Any]:
+    """Return a run plan as data for the JSON report."""
     values = sorted(plan.values.items())
     return {
         "framework": plan.framework,
@@ -267,10 +270,11 @@ def _describe(plan: RunPlan) -> dict[str, Any]:
 
 
 def _notes(run: LintRun) -> Iterator[str]:
+    """Yield the notes of the report: what lint read, skipped paths, unknown releases and their sources."""
     plans = run.plans
     yield "lint read the files and ran nothing: a script can set other values at run time"
-    if run.passed_over:
-        yield f"not read below the folder: {join_some(sorted(run.passed_over), _MAX_NAMES)}"
+    if run.skipped_paths:
+        yield f"not read below the folder: {join_some(sorted(run.skipped_paths), _MAX_NAMES)}"
     packages = ((name, plan) for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name))
     unknown = sorted({name for name, plan in packages if name not in plan.versions.known})
     if unknown:

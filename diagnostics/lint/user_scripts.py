@@ -1,6 +1,7 @@
 """Read the training script that a command starts, and add the settings of the config object that it creates.
 
-The options that the script declares are read, too, also those in files of the project that it imports.
+The options that the script declares are read, too, also those in up to eight files of the project that it imports. If
+the script is missing, or creates no config or several, an entry "not checked" is added.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def read_user_script(path: Path) -> UserScript:
 
 
 def read_declarations(path: Path) -> tuple[frozenset[str], str]:
-    """Return the options that a file declares, and the framework with which it trains; empty if it is unreadable."""
+    """Return the options that a Python file declares, and the framework that it trains with; empty if unreadable."""
     try:
         text = safe_io.read_text(path, MAX_BYTES)
         return _declared_in(parse_python(text, str(path))), framework_of_source(text)

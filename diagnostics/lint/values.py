@@ -1,6 +1,6 @@
 """Define `Value`, a setting with its location and certainty, and `Settings`, the settings of one run.
 
-Functions parse a word as a value, and format a value for messages.
+`parse_scalar` and `parse_count` parse words, `format_value` formats a value for messages, `has_type` tests its type.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Versions:
 
 
 def collect_versions(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:
-    """Return the given versions and, unless `installed` is False, the installed versions of other packages.
+    """Return the versions that the user gave and, unless `installed` is False, the installed ones of other packages.
 
     Raises:
         UserError: A given text is no version.

@@ -1,4 +1,9 @@
-"""Compose the Hydra config that a command names from its files, and resolve OmegaConf's `${a.b}` interpolations."""
+"""Compose the Hydra config that a command names from its files, and resolve OmegaConf's `${a.b}` interpolations.
+
+`compose_config` adds the options of the config and of the files in its defaults lists to the settings. Configs that
+verl ships are not read, because verl's dialect has their values. Files that are missing, or beyond the limits on number
+and size, become entries "not checked".
+"""
 
 from __future__ import annotations
 
@@ -52,7 +57,7 @@ def compose_config(settings: Settings, *, required: bool) -> None:
             )
         return
     status = file.stat()
-    config = _composed(file.parent, stem, status.st_mtime_ns, status.st_size)
+    config = _compose_cached(file.parent, stem, status.st_mtime_ns, status.st_size)
     for key, value in config.values.items():
         settings.options.setdefault(key, value)
     settings.files.add(str(file))
@@ -69,7 +74,7 @@ def uses_shipped_config(settings: Settings) -> bool:
 
 
 @lru_cache(maxsize=100)
-def _composed(folder: Path, name: str, _modified: int, _size: int) -> ComposedConfig:
+def _compose_cached(folder: Path, name: str, _modified: int, _size: int) -> ComposedConfig:
     """Return a composed config; many runs may name the same one."""
     return ComposedConfig(folder, name)
 
@@ -99,7 +104,7 @@ class ComposedConfig:
         }
         return {} if self.missing else self.values | dict.fromkeys(tables - keys)
 
-    def _parsed(self, path: Path) -> tuple[str, list[Any]]:
+    def _parse(self, path: Path) -> tuple[str, list[Any]]:
         """Return the text and the documents of a file, which is parsed once however often it is named."""
         if path not in self._files:
             text = safe_io.read_text(path, MAX_BYTES, inside=self._folder)
@@ -113,7 +118,7 @@ class ComposedConfig:
             self._file_count += 1
             self._bytes += path.stat().st_size
             is_readable = self._bytes <= _MAX_BYTES and self._file_count <= _MAX_FILES
-            text, trees = self._parsed(path) if is_readable else ("", [])
+            text, trees = self._parse(path) if is_readable else ("", [])
         except (OSError, UnreadableError):
             is_readable = False
         if not is_readable:
@@ -134,6 +139,7 @@ class ComposedConfig:
             self._add_defaults([_parse_default(entry) for entry in defaults], name, package, depth)
 
     def _add_defaults(self, entries: list[tuple[str, str]], name: str, package: str, depth: int) -> None:
+        """Add the files of a defaults list, the last one first, because earlier values are not replaced."""
         if len(entries) > _MAX_DEFAULTS:
             self.missing[name] = f"its defaults list has more than {_MAX_DEFAULTS} entries"
             return
@@ -174,7 +180,7 @@ def _parse_default(entry: Any) -> tuple[str, str]:
 
 
 def resolve_interpolations(options: dict[str, Value]) -> None:
-    """Replace values that are one `${a.b}`, in place; other values with interpolations become unknown."""
+    """Replace values that are one `${a.b}`, in place, over up to eight references; others with `${` become unknown."""
     for last in (False,) * _MAX_STEPS + (True,):
         for key, value in list(options.items()):
             if isinstance(value.data, str) and "${" in value.data:

@@ -1,7 +1,8 @@
 """Split a notebook's code cells into Python code and shell commands with the line numbers of the notebook's file.
 
-A cell whose source is one JSON string has no line of its own for each source line; its lines are counted on from the
-first. Magics (`%...`) are dropped.
+Lines that begin with `!` and cells that begin with `%%bash`, `%%sh` or `%%script` are shell commands. Other magics
+(`%...`) are dropped. A cell whose source is one JSON string has no line of its own for each source line; its lines are
+counted on from the first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _SHELL_LINE = re.compile(r"^([ \t]*)(!|%(?=%?[a-z]))((?:.*\\\n)*.*)", re.MULTILI
 
 def split_cells(text: str, file: str) -> tuple[str, list[tuple[int, str]]]:
     """Return the Python code of all cells as one text, and (first line, text) of each shell command.
+
+    In the Python code, `pass` replaces shell lines and magics.
 
     Raises:
         UnreadableError: The text is not JSON, or has too many shell commands.

@@ -1,5 +1,8 @@
 """Read a Python script without importing it: the config objects (GRPOConfig) that it creates, and its own options.
 
+`read_configs` returns the arguments of each config object, later assignments to its attributes, the options of model
+calls, and variables set in `os.environ`. `declared_options` yields fields of classes and arguments of a parser.
+
 Names are followed through assignments of constants, lists, dicts and simple arithmetic. The result of a call is
 unknown, a name that is assigned twice is unknown, and so are the arguments that `**NAME` passes.
 """
@@ -111,6 +114,7 @@ class _ConfigFinder:
         return self.configs
 
     def _collect_aliases(self, nodes: list[ast.AST]) -> None:
+        """Collect the names under which the script imports config classes."""
         for node in nodes:
             for name in node.names if isinstance(node, ast.ImportFrom) else ():
                 if isinstance(node, ast.ImportFrom) and name.name in self.dialect.classes:
@@ -142,6 +146,7 @@ class _ConfigFinder:
                 self.parser_defaults[name] = Value(data, place, name, soft=True, outside=True)
 
     def _visit(self, node: ast.AST) -> None:
+        """Process a node of the syntax tree: assignments, and calls that create a config object."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self._collect_constants(node.body)
         elif isinstance(node, ast.Assign):
@@ -152,6 +157,7 @@ class _ConfigFinder:
             self._visit_call(node)
 
     def _assign(self, node: ast.Assign) -> None:
+        """Process an assignment: of a config object, to its attribute, or to `os.environ[NAME]`."""
         target = node.targets[0]
         if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
             self._visit_call(node.value, target.id)
@@ -165,6 +171,7 @@ class _ConfigFinder:
                 self.env[key] = Value(self._evaluate(node.value), self._location_of(node), key)
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
+        """Add the config object that a call creates; collect the arguments of a model call."""
         name_called = _dotted_name(node.func)
         called = name_called.rpartition(".")[2]
         if name_called in self.dialect.model_calls:
@@ -190,6 +197,7 @@ class _ConfigFinder:
             self.by_name[name] = config
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
+        """Add an argument of a config object; note a `**NAME` whose content is unknown."""
         place = self._location_of(keyword)
         data = self._evaluate(keyword.value)
         if keyword.arg is not None:
@@ -253,10 +261,12 @@ def _dotted_name(node: ast.expr) -> str:
 
 
 def _keyword(node: ast.Call, name: str) -> ast.expr | None:
+    """Return the value of a call's keyword argument; None if the call does not have it."""
     return next((keyword.value for keyword in node.keywords if keyword.arg == name), None)
 
 
 def _calculate(node: ast.operator, left: Any, right: Any) -> Any:
+    """Return the result of an operator for two numbers of limited size; else UNKNOWN."""
     function = _OPERATORS.get(type(node))
     numbers = all(isinstance(number, int | float) and abs(number) < _LARGEST for number in (left, right))
     if function is None or not numbers or (function is operator.floordiv and not right):
@@ -265,6 +275,7 @@ def _calculate(node: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _constant(value: Any) -> Any:
+    """Return a constant of a simple type; UNKNOWN for others and for integers of more than 18 digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < 10**18 else UNKNOWN
     return value if isinstance(value, str | float | bool | None) else UNKNOWN

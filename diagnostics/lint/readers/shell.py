@@ -1,8 +1,10 @@
 """Read the commands of a shell script without running it; words whose value is unknown are marked.
 
 tree-sitter parses the script. This module follows its variables through assignments, defaults, arithmetic, functions
-and sourced files. A value that depends on a branch, a loop, a command's output or the environment is unknown.
-Commands in branches and in functions that the script does not call are returned, too.
+and sourced files of the same project. A value that a branch, a loop, a command's output or the environment decides is
+unknown. Commands in branches and in functions that the script does not call are returned, too. `#SBATCH` lines set
+Slurm's variables. Sourced files that cannot be read, and scripts in here-documents, become entries "not checked" of the
+commands.
 """
 
 from __future__ import annotations
@@ -107,6 +109,7 @@ def parse(text: str, file: str) -> Node:
 
 
 def _parse(text: str, file: str) -> Node:
+    """Parse a script; raise UnreadableError if it is larger than the limits."""
     source = text.replace("\r\n", "\n").encode("utf-8", "replace")
     if len(source) > _MAX_SCRIPT:
         raise UnreadableError(f"{file}: larger than {_MAX_SCRIPT // 1000} kB, so it is no script")
@@ -145,6 +148,7 @@ class _ScriptReader:
         return self.commands
 
     def _parse(self, text: str, file: str) -> Node:
+        """Parse a script, and count the work for it."""
         self._count(len(text) // 8)
         return parse(text, file)
 
@@ -165,11 +169,13 @@ class _ScriptReader:
         self.expander.scopes.pop()
 
     def _export(self, name: str, value: Value | None) -> None:
+        """Export a variable, or remove it if the value is None, and count the work."""
         if self.scope.is_shared:
             self._count(len(self.scope.exported) // 8)
         self.scope.export(name, value)
 
     def _walk(self, node: Node) -> None:
+        """Visit a node by the method for its type, up to the maximum depth."""
         self._count(1)
         if self.depth > _MAX_DEPTH:
             return
@@ -212,6 +218,7 @@ class _ScriptReader:
         self.scope.merge_branch(branch)
 
     def _visit_if_statement(self, node: Node) -> None:
+        """Walk the condition, and each clause as a branch."""
         condition, *rest = [child for child in node.named_children if child.type != "comment"]
         self._walk(condition)
         clauses = [child for child in rest if child.type in {"elif_clause", "else_clause"}]
@@ -234,6 +241,7 @@ class _ScriptReader:
                 self._branch(*item.named_children[1:])
 
     def _visit_for_statement(self, node: Node) -> None:
+        """Walk a `for` loop: once if it has one known word, else as a branch with an unknown variable."""
         name, *items = [child for child in node.named_children if child.type not in {"comment", "do_group"}]
         bodies = [child for child in node.named_children if child.type == "do_group"]
         words = [word.text for word in self.expander.expand_words(*items)]
@@ -246,6 +254,7 @@ class _ScriptReader:
             self._branch(bodies[-1])
 
     def _visit_function_definition(self, node: Node) -> None:
+        """Note a function; its body is walked when it is called, or at the end."""
         name = node.child_by_field_name("name")
         body = node.child_by_field_name("body")
         if name is not None and body is not None:
@@ -302,6 +311,7 @@ class _ScriptReader:
         return result
 
     def _visit_declaration_command(self, node: Node) -> None:
+        """Process `export` and `declare`: set variables, and export them."""
         exports = node.children[0].type == "export" or "-x" in node_text(node).split()[1:2]
         for child in node.named_children:
             if child.type == "variable_assignment":
@@ -321,6 +331,7 @@ class _ScriptReader:
             self._export(name, None)
 
     def _visit_command(self, node: Node, redirects: tuple[Node, ...] = ()) -> None:
+        """Add a simple command with its words and environment; apply it instead if it changes shell state."""
         self._count(_COMMAND_STEPS)
         assignments = [child for child in node.named_children if child.type == "variable_assignment"]
         statements = _count_statements(node)
@@ -351,6 +362,7 @@ class _ScriptReader:
         self.commands.append(Command(words, env, words[0].line, self.unread_sources))
 
     def _visit_redirected_statement(self, node: Node) -> None:
+        """Walk a statement with redirects, and the commands behind its here-documents."""
         body = node.child_by_field_name("body")
         redirects = tuple(child for child in node.named_children if child.type.endswith("_redirect"))
         if body is not None and body.type == "command":

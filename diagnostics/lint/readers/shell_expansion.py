@@ -1,6 +1,7 @@
 """Expand the words of a shell script, given as nodes of tree-sitter's syntax tree, as far as their values are known.
 
-`$X`, `${X:-default}`, arrays, arithmetic and `$(dirname "$0")` are expanded. An unknown part becomes the mark HOLE.
+`$X`, `${X:-default}`, arrays, arithmetic, `$(dirname "$0")` and `$(which PROGRAM)` are expanded. The mark HOLE stands
+for an unknown part, and SOFT marks a default.
 """
 
 from __future__ import annotations
@@ -33,16 +34,15 @@ _CONTINUATION = re.compile(r"\\\r?\n")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`])')
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]{1,500}")
-# `$(dirname "$0")`, also for a linked script, with a folder above or below, or within `cd ... && pwd`.
 # The path of a program, of which only the name matters.
 _PROGRAM_PATH = re.compile(r"(?:\$\(|`) *(?:which|command -v|type -p) +([A-Za-z][\w.-]*) *[)`]")
+# `$(dirname "$0")`, also for a linked script, with a folder above or below, or within `cd ... && pwd`.
 _SCRIPT_FOLDER = re.compile(
     r"""[$(`]+(?:(?:cd|realpath|readlink\ -f)\s+(?:--\s+)?"?\$\()?dirname\s+(?:--\s+)?"?
         (?:\$\((?:realpath|readlink\ -f)\s+"?)?\$\{?(0|BASH_SOURCE)(?:\[0\])?\}?"?\)?"?\)?((?:/[\w.-]+)*)"?\s*
         (?:&?>\s*/dev/null\s*)?(?:2>&1\s*)?(?:(?:&&|;)\s*pwd(?:\s+-P)?)?\s*[)"`]*""",
     re.VERBOSE,
 )
-
 
 # Marks in expanded text. KEEP: the text is a word, even if it is empty. A pair of LINE encloses a line number.
 KEEP, LINE = "\2", "\3"
@@ -167,6 +167,7 @@ class Expander:
         return "".join([*parts, literal(at, end)])
 
     def _expansion(self, node: Node, *, quoted: bool, depth: int) -> str:
+        """Expand a variable, an array, a default, arithmetic or a command substitution."""
         if node.type == "command_substitution":
             return _value(self._command_output(node), quoted=quoted)
         if node.type == "arithmetic_expansion":
@@ -271,6 +272,7 @@ def _calculate(text: str) -> int:
 
 
 def _evaluate(node: ast.expr) -> int:
+    """Evaluate a syntax tree of whole-number arithmetic; raise OverflowError for an operand beyond 1e9."""
     if isinstance(node, ast.Constant):
         return int(node.value)  # type: ignore[arg-type]
     function = _ARITHMETIC_OPERATORS.get(type(node.op)) if isinstance(node, ast.BinOp) else None

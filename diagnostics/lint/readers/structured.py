@@ -1,6 +1,7 @@
 """Parse YAML, JSON and TOML into nested dicts and lists whose leaves are `Value`s with their lines; flatten them.
 
-Depth and size are bounded, so that reading a file takes bounded time and memory.
+Text that cannot be parsed raises `UnreadableError`, and so does text beyond the limits on depth and number of values,
+so reading takes bounded time and memory. `check_run_count` limits the runs of a file for all readers.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ class _YamlBuilder:
             self._add(container, None, started, counted=True)
 
     def _scalar(self, event: Any, line: int) -> Value:
+        """Return a plain scalar parsed as YAML 1.1 does, and a quoted one as text."""
         place = Place(self.file, line)
         if not event.implicit[0]:
             return Value(event.value, place)
@@ -150,11 +152,13 @@ class _YamlBuilder:
         return Value(_YAML_WORDS[lowered] if lowered in _YAML_WORDS else parse_scalar(event.value), place)
 
     def _count(self, size: int, line: int) -> None:
+        """Count nodes, and refuse a file that has too many."""
         self.nodes += size
         if self.nodes > MAX_NODES:
             raise UnreadableError(f"{self.file}:{line}: more than {MAX_NODES} values: no config has so many")
 
     def _add(self, node: Any, anchor: str | None, line: int, *, counted: bool = False) -> None:
+        """Add a finished node to its container, or as a document."""
         if not counted and isinstance(node, Value):
             self._count(1, line)
         if anchor:
@@ -172,6 +176,7 @@ class _YamlBuilder:
 
 
 def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
+    """Set a key of a mapping; `<<` adds the items of another mapping that are not set."""
     if not isinstance(key, Value):
         return
     if key.data == "<<" and isinstance(node, dict):
@@ -201,6 +206,7 @@ def parse_json(text: str, file: str) -> Any:
 
 
 def _parse_json_lines(text: str, file: str) -> Any:
+    """Parse JSON by the YAML parser; raise UnreadableError if the text is neither an object nor an array."""
     if text.lstrip()[:1] not in {"{", "["}:
         raise UnreadableError(f"{file}: not JSON: expected a table or a list")
     documents = parse_yaml(text.replace("\t", " "), file)
@@ -225,6 +231,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _toml_values(node: Any, lines: Mapping[Keys, int], keys: Keys, file: str) -> Any:
+    """Return a TOML tree with a `Value` for each leaf."""
     if len(keys) > MAX_DEPTH:
         raise UnreadableError(f"{file}: nested more than {MAX_DEPTH} levels deep")
     if isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""Rule about groups: the number of completions of one generation is a multiple of the group size."""
+"""Rule about groups (CFG101): the completions of a generation in TRL or ms-swift are a multiple of the group size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GROUPING = ("trl", "ms-swift")
 
 @rule("CFG101", check=CHECK, frameworks=_GROUPING, role="train")
 def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
-    """One generation is a multiple of num_generations, because TRL and ms-swift refuse any other size."""
+    """One generation is a multiple of num_generations, because TRL (from 0.15 on) and ms-swift refuse another size."""
     group = plan.whole_number("group.size")
     per_device = plan.values["batch.per_device"].data if "batch.per_device" in plan.values else None
     if group is None or group < 2:

@@ -1,4 +1,4 @@
-"""Load and check the rules that are data: entries of `declared.toml` with conditions, message, fix and examples.
+"""Load the rules that are data, entries of `declared.toml`, register them, and check runs by their conditions.
 
 The expressions in an entry are Python; `evaluate` runs them with the run's values as names.
 """

@@ -1,4 +1,7 @@
-"""Rule about GPUs: a trainer and its rollout server do not share one."""
+"""Rule about GPUs (CFG108): a trainer and its rollout server do not share one.
+
+`used_devices` and `server_is_local` return the facts for it; `servers.py` also uses the latter.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compa
 
 
 def used_devices(plan: RunPlan) -> set[str]:
-    """Return the ids of the devices that a run uses: the first of the visible ones; empty if they are unknown."""
+    """Return the ids of the devices that a run uses: as many of the visible ones as it has processes or ranks.
+
+    All visible ones if this number is unknown, none if their ids are.
+    """
     visible: list[str] = plan.get("devices.ids") or []
     if plan.role == "serve":
         sizes = [plan.whole_number(f"engine.{name}_parallel") or 1 for name in ("tensor", "data", "pipeline")]
@@ -26,7 +32,7 @@ def used_devices(plan: RunPlan) -> set[str]:
 
 @rule("CFG108", check="trainer with server", scope="pair")
 def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """A trainer and its server use different GPUs, because NCCL refuses two ranks on one device."""
+    """A trainer and its local server use different GPUs, because NCCL refuses two ranks on one device."""
     if not server_is_local(trainer):
         return
     visible = set(server.get("devices.ids") or ()) & set(trainer.get("devices.ids") or ())

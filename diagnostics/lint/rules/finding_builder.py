@@ -1,6 +1,7 @@
 """Convert a rule's problem to a finding, with title, evidence level and mitigations from the catalog.
 
-An uncertain value or an unknown release lowers the severity to a warning.
+A value that the environment may replace, an unknown release or a changed copy of the framework lowers an error to a
+warning.
 """
 
 from __future__ import annotations

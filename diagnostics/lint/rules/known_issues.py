@@ -1,4 +1,7 @@
-"""Rule that reports known issues: the [[config]] tables of the catalog list the settings that lead to an issue."""
+"""Rule that reports known issues as warnings: [[config]] tables of the catalog list the settings that lead to an issue.
+
+Tables of codes that other rules check are left out.
+"""
 
 from __future__ import annotations
 

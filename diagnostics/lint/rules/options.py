@@ -1,6 +1,7 @@
-"""Rules about options that the run's release refuses, by name or by value, or that the command does not receive.
+"""Rules about options: names and values that the run's release refuses, misspelt names, options outside the command.
 
-The names come from the option index, or from the files of the project's own copy of the framework.
+The names come from the option index, or from the files of the project's own copy of the framework; types and choices
+come from the API index. `is_skipped` and `refuse_value` also serve the comparison of two releases.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     handled = removed | {value.key for value in option_index.unindexed_part(plan.settings, names)[1]}
     hydra = parser_of(name) == "hydra"
     unknown: dict[str, Value] = {}
-    for value in option_index.set_options(plan.settings):
+    for value in option_index.options_to_check(plan.settings):
         if value.key in handled or is_skipped(plan, value):
             continue
         if option_index.lacks_option(name, value.key, release):
@@ -94,7 +95,7 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
     if release is None or plan.own_copy or not (settings.framework_parser or plan.framework == "trl"):
         return
     certain = settings.framework_parser or not settings.target or settings.script_options
-    for value in option_index.set_options(settings):
+    for value in option_index.options_to_check(settings):
         by_script = value.key in settings.script_options and not settings.framework_parser
         problem = None if by_script else refuse_value(Release(plan.framework, str(release)), value)
         if problem is not None:

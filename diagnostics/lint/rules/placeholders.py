@@ -1,4 +1,7 @@
-"""Rule about placeholders: template text such as `<your model>` that is still in place of a value."""
+"""Rule about placeholders (CFG120): template text such as `<your model>` that is still in place of a value.
+
+A text that is only probably a placeholder, or in an option that names the run, causes a warning in place of an error.
+"""
 
 from __future__ import annotations
 

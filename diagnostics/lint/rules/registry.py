@@ -89,7 +89,7 @@ _rules: list[Rule] = []
 
 
 def add_rule(rule: Rule) -> None:
-    """Register a rule."""
+    """Register a rule; raise ValueError if CHECKS does not have its group."""
     if rule.check not in CHECKS:
         raise ValueError(
             f"{rule.name}: there is no check {rule.check!r}: expected one of {', '.join(CHECKS)}"
