@@ -1,4 +1,8 @@
-"""Read and check `matrix.toml`: cells, recipes, settings of layers, and the rules for generated cells."""
+"""Read and check `matrix.toml`: cells, recipes, settings of layers, and the rules for generated cells.
+
+`load_matrix` returns a `Matrix`; its cells have their recipes, layers in running order, and expectations. An invalid
+file raises TomlError with the line of the fault. Generated cells are made in `generated_cells.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
 from diagnostics.versions import is_release
 
 if TYPE_CHECKING:
-    from diagnostics.matrix.layers.base import Layer
+    from diagnostics.matrix.layers.layer import Layer
 
 SCHEMA = "grpo-doctor.matrix.v1"
 PROFILES = ("quick", "full")
@@ -206,6 +210,7 @@ class _Reader:
         self.source, self.layers = source, layers
 
     def matrix(self, tables: dict[str, Any]) -> Matrix:
+        """Convert and check the document of a matrix file."""
         document: _Document = self.source.convert((), tables, _Document)
         if document.schema != SCHEMA:
             raise self.source.error_at(("schema",), document.schema, repr(SCHEMA))
@@ -227,6 +232,7 @@ class _Reader:
         )
 
     def _cell(self, name: str, table: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Cell:
+        """Convert and check the table of a cell; its layers get the running order."""
         keys = ("cells", name)
         versions = _ID.fullmatch(name)
         if versions is None or not all(map(is_release, versions.group("vllm", "version"))):
@@ -252,12 +258,14 @@ class _Reader:
         return msgspec.structs.replace(cell, layers=ordered)
 
     def _breadth(self, table: Mapping[str, Any]) -> Breadth:
+        """Convert and check the table `[breadth]`."""
         breadth: Breadth = self.source.convert(("breadth",), table, Breadth, _FORMS)
         for_generated_cells = [name for name, layer in self.layers.items() if layer.for_generated_cells]
         self._check_names([rule.layer for rule in breadth.expect], for_generated_cells, ("breadth", "expect"))
         return breadth
 
     def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:
+        """Raise TomlError for a name that is not allowed, with similar names."""
         for name in names:
             if name not in allowed:
                 listed = f"{', '.join(sorted(allowed))}{close_matches(name, allowed)}"

@@ -1,7 +1,9 @@
 """Run the compatibility matrix: run cells, update locks, report and publish.
 
-The functions `*_command` are the workflows; each calls its steps in order. Exit codes: 0 everything is as expected,
-1 something is not, 2 wrong usage, 3 something has no answer.
+The functions `*_command` are the workflows; each calls its steps in order. Exit codes: `run` returns 0 if all verdicts
+are as expected, 1 if one is not, 3 if one is open. `lock` returns 3 for a lock that could not be made, and with --check
+1 for one that is missing or stale. `publish` returns 3, and writes nothing, if a question has no answer. Wrong usage
+gives 2.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from diagnostics.cli import run_command as cli_main
 from diagnostics.matrix import locks, results
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
+from diagnostics.matrix.generated_cells import generated_cells
 from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.progress import Progress
 from diagnostics.matrix.publish import Publication, make_publication, read_published
 from diagnostics.matrix.ray_cells import run_on_ray
-from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.report import short_summary, terminal_table, write_reports
 from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store
@@ -117,7 +119,7 @@ def open_job(options: dict[str, Any]) -> Job:
 
 
 def select_cells_and_layers(job: Job) -> None:
-    """Choose cells and layers: those that the options name, or those of the profile.
+    """Set the job's cells and layers: those that the options name, or those of the profile.
 
     The default profile of `run` is `quick`, that of other commands `full`. For cells that the options name, all layers
     are chosen.
@@ -172,7 +174,10 @@ def list_cells(job: Job) -> int:
 
 
 def run_due(job: Job) -> results.ResultsGrid:
-    """Run the layers that are due, here or on a Ray cluster; after an interrupt, print the finished results."""
+    """Lock the store and run the layers that are due, here or on a Ray cluster; return the grid of results.
+
+    After an interrupt, print the finished results. Missing Python interpreters are fetched first.
+    """
     context, options, run = job.context, job.options, None
     jobs = JOBS_PER_CORE * (os.cpu_count() or 1) if options["profile"] == BREADTH else 1
     chosen = {(cell.id, layer) for cell in job.cells for layer in job.layers} if options["fresh"] else ()

@@ -1,4 +1,8 @@
-"""Provide the context of a matrix command: matrix file, store, uv, interpreters, and what programs in cells get."""
+"""Provide the context of a matrix command: matrix file, store, uv, interpreters, and what programs in cells get.
+
+Programs in cells get a staged copy of our packages and an environment without the user's secrets, network settings and
+home. `interpreter` can fetch a Python with uv. `without_local_paths` removes paths and credentials from a text.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ def machine() -> str:
 
 
 def without_local_paths(text: str, store: Path) -> str:
-    """Return a text without the paths of store, project and home folder, and without credentials in addresses."""
+    """Return a text with names for the paths of store, project and home, and without credentials in addresses."""
     for path, name in ((store.resolve(), "<store>"), (ROOT, "<project>"), (Path.home(), "~")):
         text = text.replace(os.fspath(path), name)
     return re.sub(r"//[^/@\s:]+:[^/@\s]+@", "//", text)
@@ -134,6 +138,7 @@ class Context:
         return self._pythons[minor]
 
     def _find_python(self, minor: str) -> Path | None:
+        """Return a Python that uv finds, or one next to the Python that runs this; None if there is none."""
         existing_folder = next(folder for folder in self.store.folder.parents if folder.is_dir())
         arguments = ["python", "find", "--system", "--no-config", "--no-python-downloads", minor]
         result = self.run_command([self.uv, *arguments], timeout_s=60, folder=existing_folder)
@@ -157,8 +162,8 @@ class Context:
     @cached_property
     def sources(self) -> SourceDigests:
         """Digests of our source files as they are in this run."""
-        ours = dict.fromkeys(("diagnostics", "tests"), ROOT)
-        return SourceDigests(ours | dict.fromkeys(CELL_PACKAGES, self.programs))
+        project = dict.fromkeys(("diagnostics", "tests"), ROOT)
+        return SourceDigests(project | dict.fromkeys(CELL_PACKAGES, self.programs))
 
     def cell_environ(self, cell: Cell) -> dict[str, str]:
         """Return all environment variables of a program in a cell: offline, without secrets, with its own home."""

@@ -1,7 +1,8 @@
-"""Build the virtual environment of a cell from its committed lock; remove other environments to make room.
+"""Build the virtual environment of a cell from its committed lock with uv; remove other environments to make room.
 
 A build ends by writing a marker file. Without a marker, or with one for another lock or Python, the folder is removed
-and built again, so an environment that a kill or a full disk left half-built is not used.
+and built again, so an environment that a kill or a full disk left half-built is not used. A failed build raises
+`BuildError`, which states whether the machine, the network or a missing lock is to blame.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def ensure_environment(context: Context, cell: Cell) -> BuildMarker:
 
 
 def _build(context: Context, cell: Cell) -> BuildMarker:
+    """Build a cell's environment in place of an existing one; see `ensure_environment`."""
     recipe, pins = cell.recipe, locks.read_pins(context, cell, runs=True)
     if recipe is None:
         raise BuildError(f"{cell.id} has no recipe in matrix.toml: nothing runs in it", infrastructure=False)

@@ -1,6 +1,7 @@
 """Generate cells for pairs of TRL and vLLM releases in the API index, by the table `[breadth]`.
 
-A pair's expectations follow from TRL's metadata and from the version rules of the table `[breadth]`.
+The newest patch release of each minor TRL release is paired with the vLLM releases around the range that it declares. A
+pair's expectations follow from TRL's metadata and from the version rules of the table `[breadth]`.
 """
 
 from __future__ import annotations
@@ -47,8 +48,6 @@ def indexed_releases(package: str) -> list[Release]:
 
 def generated_cells(matrix: Matrix) -> list[Cell]:
     """Return the generated cells, by TRL and then vLLM release; a cell that the file also has keeps its settings.
-
-    The newest patch release of each minor TRL release takes part.
 
     Raises:
         TomlError: The file has no table `[breadth]`.
@@ -140,6 +139,7 @@ def _merge_written(cell: Cell, written: Cell | None) -> Cell:
 def _expectations(
     breadth: Breadth, trainer: Release, engine: Release, layers: Iterable[str]
 ) -> dict[str, Expectation]:
+    """Return the expected outcomes: unresolvable if TRL forbids this vLLM, then those of the version rules."""
     forbidden = not in_range(engine.version, trainer.vllm)
     reason = f"TRL {trainer.version} declares vllm{trainer.vllm}."
     expect = {

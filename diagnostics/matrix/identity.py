@@ -49,6 +49,7 @@ class SourceDigests:
         return self._combined[key]
 
     def _files(self, folder: Path, name: str) -> Iterator[Path]:
+        """Yield the files of a module or package; with any module of `repro` also its shared files."""
         base = folder.joinpath(*name.split("."))
         if base.with_suffix(".py").is_file():
             yield base.with_suffix(".py")
@@ -60,6 +61,7 @@ class SourceDigests:
                     yield path
 
     def _file_digest(self, path: Path) -> str:
+        """Return the digest of a file, for a Python file of its syntax tree."""
         if path not in self._digests:
             data = path.read_bytes()
             if path.suffix == ".py":

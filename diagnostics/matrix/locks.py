@@ -1,7 +1,7 @@
-"""Read, check and write the committed lock files: the exact package versions of each cell.
+"""Read, check and write the committed lock files: the exact package versions of each cell, with hashes.
 
 A cell has up to two locks: one of its declared environment, and (`runs`) one of the environment that its recipe
-builds for a machine without a GPU.
+builds for a machine without a GPU. `refresh_locks` resolves them with uv. The digests ignore comments and hashes.
 """
 
 from __future__ import annotations

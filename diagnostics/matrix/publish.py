@@ -1,7 +1,8 @@
-"""Update the published table compat.json from the results grid; `doctor` and `versions` read that table offline.
+"""Merge the results grid into the published table compat.json, which `doctor` and `versions` read offline.
 
-If the store has no final answer to a question, the published verdict stays. Published verdicts whose cell or layer is
-gone are dropped and listed.
+`make_publication` returns the new document; `command.py` writes it. If the store has no final answer to a question, the
+published verdict stays. Published verdicts whose cell or layer is gone are dropped and listed. `cell_verdict` computes
+the verdict of a cell from those of its layers.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ def make_publication(
 def _merge_cell(
     publication: Publication, row: CellResults, old: Mapping[str, Any], *, update: bool
 ) -> dict[str, Any]:
+    """Return the published entry of a cell: new results, and published ones where the store has none."""
     cell, before, name = _cell_entry(row), _answered_layers(old), row.cell.id
     for layer, result in row.layers.items():
         new, published = cell["layers"][layer], before.pop(layer, None)
@@ -144,10 +146,12 @@ def _merge_cell(
 
 
 def _answered_layers(cell: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the published layers of a cell that have an answer."""
     return {name: layer for name, layer in cell["layers"].items() if layer["date"]}
 
 
 def _cell_entry(row: CellResults) -> dict[str, Any]:
+    """Return the entry of a cell by the store alone."""
     resolved = row.layers.get("resolve")
     packages = resolved.event.answer.packages if resolved and resolved.event else {}
     versions = {"trl": row.cell.version}
@@ -167,6 +171,7 @@ def _cell_entry(row: CellResults) -> dict[str, Any]:
 
 
 def _layer_entry(result: LayerResult) -> dict[str, Any]:
+    """Return the entry of a layer by the store alone."""
     event = result.event
     return {
         "verdict": result.judgement.verdict.value,
@@ -275,6 +280,7 @@ def _outcome_text(result: LayerResult) -> str:
 
 
 def _pairs_of(trainers: Mapping[str, Any]) -> _Pairs:
+    """Return the published pairs by TRL release and layer; the reverse of `_by_trainer`."""
     return {
         (name, layer): {vllm: outcome for outcome, names in outcomes.items() for vllm in names.split()}
         for name, entry in trainers.items()
@@ -284,6 +290,7 @@ def _pairs_of(trainers: Mapping[str, Any]) -> _Pairs:
 
 
 def _by_trainer(pairs: _Pairs, declares: Mapping[str, str]) -> dict[str, Any]:
+    """Return the pairs as the document has them: TRL release -> layer -> outcome -> vLLM releases."""
     entries: dict[str, Any] = {}
     for (trl, layer), outcomes in pairs.items():
         releases: dict[str, list[str]] = {}

@@ -1,4 +1,8 @@
-"""Render the results grid as a table or short text for the terminal, and as Markdown, JSON and HTML files."""
+"""Render the results grid as a table or short text for the terminal, and as Markdown, JSON and HTML files.
+
+`write_reports` writes the three files, from which secrets and local names are redacted. VERDICTS has the symbol, word
+and style of each verdict.
+"""
 
 from __future__ import annotations
 
@@ -114,6 +118,7 @@ def terminal_table(grid: ResultsGrid, *, colour: bool, width: int | None = None)
 
 
 def _rich_table(grid: ResultsGrid, layers: Sequence[str]) -> Table:
+    """Return a table with a row for each cell that has one of these layers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("cell", no_wrap=True)
     for layer in layers:
@@ -194,6 +199,7 @@ def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> st
 
 
 def _json_result(result: LayerResult) -> dict[str, Any]:
+    """Return a result as data for the JSON report."""
     values: dict[str, Any] = {
         "verdict": result.judgement.verdict.value, "expected": result.judgement.expected,
         "remark": result.judgement.remark, "evidence": result.evidence.value, "codes": list(result.codes),

@@ -1,4 +1,9 @@
-"""Resolve the requirements of a cell with uv: find package versions that fit together; write them as a lock."""
+"""Resolve the requirements of a cell with uv: find package versions that fit together, up to a date cut.
+
+`resolve_declared` resolves what users get, `resolve_runnable` what a recipe describes for a machine without a GPU. Both
+return a `Resolution`: packages with hashes, or uv's explanation. A fault of the network or the disk is told apart from
+requirements without a solution. `read_pylock` and `lock_text` convert the packages from and to lock files.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Select cells and layers, make a question of each pair of them, and build the grid of their results.
 
 A `Question` is a layer to run for a cell. `ResultsGrid` looks up the question's answers among the store's events, and
-compares the newest answer with the outcome that `matrix.toml` expects now.
+compares the newest answer with the outcome that `matrix.toml` expects now. `matching_codes` finds known issues whose
+signature matches a failed answer.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
 from diagnostics.matrix.cells import BREADTH, Cell, Matrix
 from diagnostics.matrix.context import Context
+from diagnostics.matrix.generated_cells import generated_cells
 from diagnostics.matrix.identity import question_identity
 from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.layers.base import Layer
+from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.layers.repros import REPRO_MODULES
-from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
 from diagnostics.toml_source import close_matches
@@ -236,6 +237,7 @@ class ResultsGrid:
             self._rows[event.cell] = self._judge_cell(event.cell)
 
     def _judge_cell(self, cell: str) -> CellResults:
+        """Return the row of a cell; a layer may be blocked by the layers before it."""
         row: dict[str, LayerResult] = {}
         for question in self._questions[cell]:
             events = self._events.get(question.identity, [])
@@ -244,11 +246,12 @@ class ResultsGrid:
         return CellResults(self._questions[cell][0].cell, row)
 
     def _judge(self, question: Question, events: list[Event], row: Mapping[str, LayerResult]) -> Judgement:
+        """Return the verdict on a question: by its newest answer, as blocked by another layer, or not run yet."""
         event = store.latest(events)
         if event is not None:
             expectation = question.cell.expect.get(question.layer.name)
             return judge(event.answer, expectation, flaky=store.is_flaky(events))
-        obstacle = obstacle_of(question, row)
+        obstacle = blocking_result(question, row)
         if obstacle is not None:
             return blocked_by(obstacle.question.layer.name, obstacle.judgement)
         return Judgement(
@@ -256,7 +259,7 @@ class ResultsGrid:
         )
 
 
-def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
+def blocking_result(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
     """Return the result of the needed layer that did not pass and so blocks a question; None if all passed."""
     for needed in question.layer.needs:
         result = row.get(needed)

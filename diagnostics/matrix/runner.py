@@ -1,4 +1,8 @@
-"""Run the layers that are due, light ones in threads and then the others in order; store each answer at once."""
+"""Run the layers that are due, light ones in threads and then the others in order; store each answer at once.
+
+A layer is due if it has no final answer and no needed layer blocks it. Old environments are removed if the disk is
+full. A layer that crashes gives an infrastructure fault, and an interrupted one no answer.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from packaging.version import Version
 
 from diagnostics.matrix import environments
 from diagnostics.matrix.context import Context, without_local_paths
-from diagnostics.matrix.layers.base import infrastructure_fault
+from diagnostics.matrix.layers.layer import infrastructure_fault
 from diagnostics.matrix.progress import Progress
-from diagnostics.matrix.results import Question, ResultsGrid, obstacle_of
+from diagnostics.matrix.results import Question, ResultsGrid, blocking_result
 from diagnostics.matrix.store import Event
 from diagnostics.process import end_recorded_group
 
@@ -42,10 +46,10 @@ class Run:
         event = self.grid.result(question).event
         if event is not None and event.finished and question.key not in self.fresh:
             return False
-        return obstacle_of(question, self.grid.cell_row(question.cell.id).layers) is None
+        return blocking_result(question, self.grid.cell_row(question.cell.id).layers) is None
 
     def execute(self, questions: Sequence[Question]) -> None:
-        """Run the questions that are due, on this machine."""
+        """Run the questions that are due, on this machine; first end programs that a killed run left behind."""
         killed = end_recorded_group(self.context.store.folder / "running.json")
         if killed is not None:
             self.progress.note(f"ended process group {killed}, left running by a run that was killed")

@@ -160,6 +160,7 @@ def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = Fals
 
 
 def _compare(answer: Answer, expectation: Expectation) -> Judgement:
+    """Compare an answer with an explicit expectation: outcome, codes, and strings in the signs."""
     verdict = Verdict(answer.outcome)
     if answer.outcome is not expectation.outcome:
         if answer.outcome is Outcome.PASS:

@@ -117,6 +117,7 @@ def _open_file(path: Path) -> Archive:
 
 
 def _find_in_index(distribution: str, version: str, environ: Mapping[str, str]) -> ReleaseFiles:
+    """Return the wheel of a release in the package index; raise WheelError if there is none."""
     try:
         releases = archives.list_releases(_client(), distribution, environ=environ)
     except UserError as error:

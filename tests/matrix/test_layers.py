@@ -15,7 +15,7 @@ import pytest
 from diagnostics.matrix import environments
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.layers import BY_NAME, LAYERS, conformance, doctor, in_cell, programs
+from diagnostics.matrix.layers import BY_NAME, LAYERS, cell_run, conformance, doctor, programs
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
 from diagnostics.process import Completed
@@ -23,7 +23,7 @@ from diagnostics.process import Completed
 
 def make_reply(document, excerpt="", folder=Path()):
     """Return the reply of a program in a cell that printed this document."""
-    return in_cell.CellRun(Completed(0, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
+    return cell_run.CellRun(Completed(0, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def run_layer(matrix_context, monkeypatch):
 
     def run_scheduler_layer(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
-        monkeypatch.setattr(in_cell, "run", lambda *_, **__: Completed(code, output, "", 1.0, timed_out))
+        monkeypatch.setattr(cell_run, "run", lambda *_, **__: Completed(code, output, "", 1.0, timed_out))
         return BY_NAME["scheduler"].run(matrix_context, matrix_context.matrix.cells[0])
 
     return run_scheduler_layer
@@ -172,7 +172,7 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
 def test_conformance_run_needs_a_passed_test(found, code, outcome, message):
     """A conformance run without a passed test or with an unknown exit code of pytest is an infrastructure error."""
     assert conformance.suite_outcome(
-        found, in_cell.CellRun(Completed(code, "", "", 1.0, False), "", "", Path())
+        found, cell_run.CellRun(Completed(code, "", "", 1.0, False), "", "", Path())
     ) == (outcome, message)
 
 
@@ -254,7 +254,7 @@ def test_loss_layer_passes_fails_or_is_not_run(matrix_context, monkeypatch):
             (matrix_context.folder("logs", verl.id) / "loss.log").write_text(log)
             return Completed(0 if output else 1, output, "", 1.0, False)
 
-        monkeypatch.setattr(in_cell, "run", run)
+        monkeypatch.setattr(cell_run, "run", run)
         return BY_NAME["loss"].run(matrix_context, verl)
 
     close, distant = ({"losses": {"gspo": worst}, "advantages": {"grpo": 0.0}} for worst in (1e-9, 1e-3))

@@ -9,7 +9,7 @@ import pytest
 from diagnostics import compat_table
 from diagnostics.api_index import query
 from diagnostics.compat_table import load as load_compat
-from diagnostics.matrix import releases
+from diagnostics.matrix import generated_cells
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers import BY_NAME, LAYERS
@@ -17,7 +17,7 @@ from diagnostics.matrix.publish import make_publication
 from diagnostics.matrix.results import Question, ResultsGrid
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, Outcome
-from tests.matrix.test_releases import BREADTH, TRL, VLLM
+from tests.matrix.test_generated_cells import BREADTH, TRL, VLLM
 
 CHOSEN = ("resolve", "install")
 FIRST, SECOND = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
@@ -50,7 +50,7 @@ def publish(tmp_path, kit, use_index):
         path.write_text(text + BREADTH)
         matrix = load_matrix(path, LAYERS)
         grids = []
-        generated = releases.generated_cells(matrix)
+        generated = generated_cells.generated_cells(matrix)
         for group in (matrix.cells, generated):
             questions = [
                 Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnostics.matrix.layers import conformance, contract, doctor, environment, programs, repros, resolve
-from diagnostics.matrix.layers.base import Layer
+from diagnostics.matrix.layers.layer import Layer
 
 LAYERS: tuple[Layer, ...] = (
     *resolve.LAYERS,

@@ -1,6 +1,8 @@
 """Run one of our programs in the environment of a cell, and read the JSON document that it prints.
 
-`program_layer` makes a layer of such a program; its function `answer` turns the document into the layer's answer.
+`program_layer` makes a layer of such a program; its function `answer` turns the document into the layer's answer. The
+environment is built if necessary. A timeout, a crash or another output than the document raises `EarlyAnswer`. The
+other functions make parts of answers.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from diagnostics.matrix import environments, locks
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import Context, InterpreterError, machine, without_local_paths
 from diagnostics.matrix.environments import BuildError, BuildMarker
-from diagnostics.matrix.layers.base import EarlyAnswer, Layer
+from diagnostics.matrix.layers.layer import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.process import Completed, log_tail, run

@@ -1,4 +1,7 @@
-"""Layer `conformance`: run the conformance suite of the engine protocol against the real engine of the cell."""
+"""Layer `conformance`: run the conformance suite of the engine protocol against the real engine of the cell.
+
+pytest, with pinned hashes, is installed in a folder of the store next to the cell, not into it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from pathlib import Path
 
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
-from diagnostics.matrix.layers import in_cell
-from diagnostics.matrix.layers.base import EarlyAnswer, Layer, infrastructure_fault
+from diagnostics.matrix.layers import cell_run
+from diagnostics.matrix.layers.layer import EarlyAnswer, Layer, infrastructure_fault
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 SUITE = "tests/grpo_core/conformance"
@@ -27,19 +30,22 @@ _KINDS = ("passed", "not applicable", "failed")
 
 
 def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    return {**in_cell.program_inputs(context, cell), "pytest": " ".join(_TOOLS)}
+    """Return the inputs of the answer: those of programs in the cell, and pytest's version."""
+    return {**cell_run.program_inputs(context, cell), "pytest": " ".join(_TOOLS)}
 
 
 def _program(settings: LayerSettings, _cell: Cell) -> list[str]:
+    """Return the command line of pytest after `python -m`."""
     options = ["-q", "-c", os.devnull, "--rootdir", ".", "--import-mode=importlib", "-p", "no:cacheprovider"]
     plugin = ["-p", f"{_PACKAGE}.plugin", f"{SUITE}/suite.py", "--outcomes", _OUTCOMES]
     return ["pytest", *options, *plugin, *settings.arguments]
 
 
 def _check(context: Context, cell: Cell) -> Answer:
+    """Run the suite in the cell, and turn its outcomes into an answer."""
     tools = _install_tools(context, cell)
     program = _program(context.matrix.settings["conformance"], cell)
-    completed = in_cell.run_in_cell(
+    completed = cell_run.run_in_cell(
         context, cell, "conformance", program, import_from=(tools,), prepare=_copy_suite
     )
     try:
@@ -49,7 +55,7 @@ def _check(context: Context, cell: Cell) -> Answer:
     outcome, summary = suite_outcome(outcomes, completed)
     lines = tuple(f"{name}: {item['outcome']}{_reason(item)}" for name, item in outcomes.items())
     signs = tuple(line for line in lines if not line.endswith(": passed"))
-    return in_cell.executed_answer(completed, cell, outcome, summary, signs=signs, details=lines)
+    return cell_run.executed_answer(completed, cell, outcome, summary, signs=signs, details=lines)
 
 
 def _copy_suite(folder: Path) -> None:
@@ -88,7 +94,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
 
 
 def suite_outcome(
-    outcomes: Mapping[str, Mapping[str, str]], completed: in_cell.CellRun
+    outcomes: Mapping[str, Mapping[str, str]], completed: cell_run.CellRun
 ) -> tuple[Outcome, str]:
     """Return the suite's outcome and summary.
 
@@ -100,9 +106,9 @@ def suite_outcome(
     counts = ", ".join(f"{len(tests)} {kind}" for kind, tests in names.items() if tests)
     process = completed.process
     if process.code < 0:
-        return in_cell.outcome_of_exit(
+        return cell_run.outcome_of_exit(
             process
-        ), f"{in_cell.signal_text(process)} after these: {counts or 'none'}"
+        ), f"{cell_run.signal_text(process)} after these: {counts or 'none'}"
     if names["failed"]:
         first = names["failed"][0]
         return Outcome.FAIL, f"{counts}; first {first}{_reason(outcomes[first])}"
@@ -120,6 +126,6 @@ LAYERS = (
         name="conformance",
         question="Does the real engine pass the conformance suite that every engine passes?",
         evidence=EvidenceLevel.EXECUTED, check=_check, code=(__name__, _PACKAGE, "grpo_core"),
-        needs=(*in_cell.USABLE, "engine"), inputs=_inputs, program=_program,
+        needs=(*cell_run.USABLE, "engine"), inputs=_inputs, program=_program,
     ),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Layer `contract`: check, without running them, whether this vLLM provides what the trainer's source uses.
 
-For TRL, both wheels are read: names, arguments, routes and options, and rules about vLLM's behaviour are applied. For
-other trainers, the API index is read, which has names and arguments.
+For TRL, both wheels are read, from a cache or the package index: names, arguments, routes and options are compared, and
+rules about vLLM's behaviour are applied. A name that only TRL's other trainers miss does not fail the layer. For other
+trainers, the API index is read, which has names and arguments. Uses that the source leaves open give NOT_CHECKED.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from diagnostics.api_index.surface import SourceFacts, Sources, Surface
 from diagnostics.api_index.uses import CLIENT, LAUNCHER, Use, collect_uses
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.layers.base import Layer, infrastructure_fault
+from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.wheels import WheelError, WheelSources, find_wheel
 
@@ -111,6 +112,7 @@ def _own_routes(trainer: Sources) -> frozenset[str]:
 
 
 def _add_ruling(contract: Contract, ruling: Ruling) -> None:
+    """Add what a rule about behaviour decided: it holds, it breaks, or no case of it fits."""
     file, _, line = ruling.trl.rpartition(":")
     rule, case = ruling.rule, ruling.case
     if case is None:
@@ -131,11 +133,12 @@ _lock = threading.Lock()
 
 
 @lru_cache(CACHED_RELEASES)
-def _parsed(engine: WheelSources) -> Surface:
+def _parse_engine(engine: WheelSources) -> Surface:
     return Surface(SourceFacts(engine), "vllm")
 
 
 def _check(context: Context, cell: Cell) -> Answer:
+    """Compare the wheels of TRL and vLLM; for another trainer, ask the API index."""
     if cell.trainer != "trl":
         return indexed_answer(cell)
     cache = context.folder("wheels")
@@ -144,7 +147,7 @@ def _check(context: Context, cell: Cell) -> Answer:
         trainer = find_wheel("trl", cell.version, cache=cache, environ=context.environ)
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=context.environ)
         with _lock:
-            return comparison_answer(compare_apis(trainer, _parsed(engine), Version(cell.vllm)))
+            return comparison_answer(compare_apis(trainer, _parse_engine(engine), Version(cell.vllm)))
     except WheelError as error:
         if error.absent:
             return Answer(Outcome.NOT_RUN, str(error), EvidenceLevel.STATIC)
@@ -213,6 +216,7 @@ def comparison_answer(comparison: Contract) -> Answer:
 
 
 def _conclusion(comparison: Contract, blocking: list[MissingUse], elsewhere: int) -> tuple[Outcome, str]:
+    """Return the outcome and summary: FAIL for missing names, NOT_CHECKED for undecided ones, else PASS."""
     checked, undecided = comparison.checked, comparison.undecided
     if blocking:
         names = sorted({item.use.text for item in blocking})

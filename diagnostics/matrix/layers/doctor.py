@@ -15,8 +15,8 @@ from diagnostics import compat_table
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.environments import python_of
-from diagnostics.matrix.layers import in_cell
-from diagnostics.matrix.layers.base import Layer, infrastructure_fault
+from diagnostics.matrix.layers import cell_run
+from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
 from diagnostics.matrix.locks import pins_digest
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
@@ -26,16 +26,18 @@ _ORDER = ("info", "warning", "error", "blocker")
 
 
 def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    """Return the inputs of the answer: the environment, and the published verdicts that doctor reads."""
     verdicts = [
         (item["id"], {name: layer["verdict"] for name, layer in item["layers"].items() if name != "doctor"})
         for item in compat_table.load().cells
     ]
     table = pins_digest([json.dumps(verdicts, sort_keys=True)])
-    return {**in_cell.program_inputs(context, cell), "table": table}
+    return {**cell_run.program_inputs(context, cell), "table": table}
 
 
 def _check(context: Context, cell: Cell) -> Answer:
-    in_cell.built_environment(context, cell)
+    """Run doctor on the cell's interpreter, and turn its report into an answer."""
+    cell_run.built_environment(context, cell)
     command = ["-m", "diagnostics", "doctor", "--python", str(python_of(context, cell)), "--format", "json"]
     result = context.run_command([sys.executable, *command], timeout_s=TIMEOUT_S)
     try:

@@ -1,4 +1,8 @@
-"""Layers `install`, `import` and `rollout`: build the environment of the cell, and import modules there."""
+"""Layers `install`, `import` and `rollout`: build the environment of the cell, and import modules there.
+
+`install` builds the environment from its lock. `import` imports the recipe's modules in processes of their own, and
+`rollout` those of the trainer's rollout worker.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,16 @@ from typing import Any
 from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.layers import in_cell
-from diagnostics.matrix.layers.base import Layer
+from diagnostics.matrix.layers import cell_run
+from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.resolve import package_facts
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 
 def _install(context: Context, cell: Cell) -> Answer:
+    """Build the cell's environment from its lock, and return the answer with its packages."""
     assert cell.recipe is not None
-    built = in_cell.built_environment(context, cell)
+    built = cell_run.built_environment(context, cell)
     pins = locks.read_pins(context, cell, runs=True)
     return Answer(
         Outcome.PASS,
@@ -29,7 +34,7 @@ def _install(context: Context, cell: Cell) -> Answer:
     )
 
 
-def import_answer(reply: in_cell.CellRun, cell: Cell) -> Answer:
+def import_answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
     """Return the answer for the document of the program that imports each module in a separate process."""
     modules: Mapping[str, Mapping[str, Any]] = reply.document.get("modules", {})
     broken = {name: item for name, item in modules.items() if not item.get("ok")}
@@ -48,7 +53,7 @@ def import_answer(reply: in_cell.CellRun, cell: Cell) -> Answer:
         seconds = sum(float(item.get("seconds") or 0) for item in modules.values())
         summary = f"{', '.join(modules)} import ({seconds:.0f} s)"
     versions = {name: item.get("version") for name, item in modules.items() if "." not in name}
-    return in_cell.executed_answer(reply, cell, outcome, summary, versions, signs=signs, details=lines)
+    return cell_run.executed_answer(reply, cell, outcome, summary, versions, signs=signs, details=lines)
 
 
 def _module_line(name: str, item: Mapping[str, Any]) -> str:
@@ -63,15 +68,15 @@ LAYERS = (
     Layer(
         name="install",
         question="Can the cell's GPU-free environment be built from its committed lock?",
-        evidence=EvidenceLevel.EXECUTED, check=_install, inputs=in_cell.environment_inputs,
+        evidence=EvidenceLevel.EXECUTED, check=_install, inputs=cell_run.environment_inputs,
         code=(__name__, "diagnostics.matrix.environments", "diagnostics.matrix.libstdcxx"),
     ),
-    in_cell.program_layer(
+    cell_run.program_layer(
         "import", "Can its modules be imported?",
         lambda _settings, cell: ("repro", "imports", *(cell.recipe.imports if cell.recipe else ())),
         "grpo-doctor.imports.v1", import_answer, code=(__name__, "repro.drivers.imports"), needs=("install",),
     ),
-    in_cell.program_layer(
+    cell_run.program_layer(
         "rollout", "Can the trainer's rollout worker or server for vLLM be imported without a GPU?",
         lambda _settings, cell: ("repro", "imports", *(cell.recipe.rollout if cell.recipe else ())),
         "grpo-doctor.imports.v1", import_answer,

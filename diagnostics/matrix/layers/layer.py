@@ -1,4 +1,4 @@
-"""Define `Layer`, which is one check that runs for a cell, and the exception that ends a layer early."""
+"""Define `Layer`, which is one check that runs for a cell, and `EarlyAnswer`, the exception that ends a layer early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Layers that run training software in the cell: vLLM's engine, TRL, our trainer, parsers, losses, servers."""
+"""Layers that run training software in the cell and turn the document that it prints into an answer.
+
+- `engine`, `logprobs`: vLLM's engine, and its log-probs against transformers.
+- `peer:ENGINE`: training steps of the cell's own TRL. `train:MODE`: the reference trainer.
+- `config`, `loss`: another trainer's own parser, and its loss against that of the reference trainer.
+- `serve:SERVER`: `vllm serve` and `trl vllm-serve`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +18,7 @@ import msgspec
 
 from diagnostics.matrix.cells import TRAINERS, Cell, LayerSettings
 from diagnostics.matrix.context import ROOT, Context
-from diagnostics.matrix.layers.base import Layer
-from diagnostics.matrix.layers.in_cell import (
+from diagnostics.matrix.layers.cell_run import (
     USABLE,
     CellRun,
     document_error,
@@ -23,6 +28,7 @@ from diagnostics.matrix.layers.in_cell import (
     program_layer,
     run_in_cell,
 )
+from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 TRL_ENGINES = {"alone": "sampling with transformers", "vllm": "sampling with vLLM in its own process"}

@@ -1,6 +1,7 @@
 """Layers `scheduler` and `repro:CODE`: try to reproduce known issues in the cell, with and without mitigations.
 
-A reproduced issue gives the outcome FAIL with its code, which `matrix.toml` can expect.
+A reproduced issue gives the outcome FAIL with its code, which `matrix.toml` can expect. Modified upstream files or a
+repro that fails itself give an infrastructure fault. REPRO_MODULES is read from the source of `repro/issues`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers.in_cell import USABLE, CellRun, program_layer, versions_that_ran
+from diagnostics.matrix.layers.cell_run import USABLE, CellRun, program_layer, versions_that_ran
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 SCHEMA = "grpo-doctor.repro.v1"
@@ -23,7 +24,7 @@ _REGISTERED = re.compile(r"(?:repro|register)\(\s*\"([A-Z]{3}[0-9]{3})\"")
 
 
 def _repro_modules() -> dict[str, str]:
-    """Return code -> module of its repro; a module registers its codes by calls of `repro` or `register`."""
+    """Return code -> module of its repro, by the calls of `repro` or `register` in the modules' source."""
     modules = {}
     for path in sorted((ROOT / "repro" / "issues").glob("[a-z]*.py")):
         for code in _REGISTERED.findall(path.read_text(encoding="utf-8")):
@@ -126,12 +127,14 @@ def _mitigation_lines(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterato
 
 
 def _sign(code: str, attempt: Mapping[str, Any]) -> str:
+    """Return an attempt as a short line that expectations can name."""
     location = f" {attempt['where']}" if attempt.get("where") else ""
     mitigation = attempt.get("mitigation") or UNMITIGATED
     return f"{code} {attempt.get('trigger')} {mitigation} {attempt.get('outcome')}{location}"
 
 
 def _detail(code: str, attempt: Mapping[str, Any]) -> str:
+    """Return an attempt as a line for the HTML page."""
     with_mitigation = f"with {attempt['mitigation']}" if attempt.get("mitigation") else UNMITIGATED
     line = f"{code} by {attempt.get('trigger')}, {with_mitigation}: {attempt.get('outcome')}"
     if attempt.get("where"):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.layers.base import Layer, infrastructure_fault
+from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
 from diagnostics.matrix.resolve import Resolution, hash_coverage, package_facts, resolve_declared
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix import releases
+from diagnostics.matrix import generated_cells
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers import LAYERS
@@ -44,7 +44,7 @@ def generate(tmp_path, kit, use_index):
     def cells(table=BREADTH, more=""):
         path = tmp_path / "matrix.toml"
         path.write_text(kit.HEAD + kit.cell_table("0.6", "1.1.0", kit.LIGHT_LAYERS, more=more) + table)
-        return {cell.id: cell for cell in releases.generated_cells(load_matrix(path, LAYERS))}
+        return {cell.id: cell for cell in generated_cells.generated_cells(load_matrix(path, LAYERS))}
 
     return cells
 
@@ -120,8 +120,10 @@ def test_invalid_table_is_refused(generate, old, new, message):
 def test_project_covers_every_minor_release_of_trl():
     """The project generates cells for all minor TRL releases since 0.14, and resolves at least 150 of them."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
-    cells = releases.generated_cells(matrix)
-    minors = {tuple(map(int, item.version.split(".")[:2])) for item in releases.indexed_releases("trl")}
+    cells = generated_cells.generated_cells(matrix)
+    minors = {
+        tuple(map(int, item.version.split(".")[:2])) for item in generated_cells.indexed_releases("trl")
+    }
     assert {tuple(map(int, cell.version.split(".")[:2])) for cell in cells} == {
         item for item in minors if item >= (0, 14)
     }
