@@ -1,4 +1,8 @@
-"""`python -m repro`: reproduce known issues on the installed packages, test mitigations, and fuzz a scheduler."""
+"""`python -m repro`: reproduce known issues on the installed packages, test mitigations, and fuzz a scheduler.
+
+The commands are `list`, `run`, `imports` and `fuzz`. The result goes to standard output, as text or JSON, with control
+characters escaped; progress, errors and all output of libraries go to standard error.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from repro import render, runner, upstream
-from repro.base import INCOMPLETE, Attempt, Repro
 from repro.drivers import imports
 from repro.fuzz import search, stories
+from repro.registry import INCOMPLETE, Attempt, Repro
 
 FINE, FINDINGS, USAGE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 130
 Repros = Mapping[str, Repro]
@@ -73,7 +77,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m repro", description=__doc__)
+    """Return the parser of the command line, with examples and exit codes in each command's help."""
+    parser = _Parser(prog="python -m repro", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
@@ -159,12 +164,14 @@ def _keep_stdout() -> int:
 
 
 def _list(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
+    """Return the list of repros, and exit code 0."""
     if options.json:
         return _json(render.list_document(repros)), FINE
     return "\n".join(f"{code}  {repro.title}" for code, repro in repros.items()), FINE
 
 
 def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
+    """Run the attempts, and return their report and the exit code."""
     if options.times < 1:
         raise UsageError(f"--times {options.times}: expected at least 1")
     comparison, plans = _plans(options, repros)
@@ -209,15 +216,16 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
 
 def exit_code(results: Mapping[str, Sequence[Attempt]], comparison: upstream.WheelComparison) -> int:
     """Return 1 if upstream is modified or an outcome varies or is not the recorded one, 3 if one is missing, else 0."""
-    every = [attempt for attempts in results.values() for attempt in attempts]
-    if comparison.modified or any(attempt.as_recorded is False for attempt in every):
+    attempts = [attempt for of_code in results.values() for attempt in of_code]
+    if comparison.modified or any(attempt.as_recorded is False for attempt in attempts):
         return FINDINGS
     if any(map(render.count_varying, results.values())):
         return FINDINGS
-    return UNFINISHED if any(attempt.outcome in INCOMPLETE for attempt in every) else FINE
+    return UNFINISHED if any(attempt.outcome in INCOMPLETE for attempt in attempts) else FINE
 
 
 def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
+    """Import the modules, and return the results and the exit code."""
     _check_seconds(options.timeout)
     results = {module: imports.try_import(module, options.timeout) for module in options.modules}
     failed = [result for result in results.values() if not result["ok"]]
@@ -230,6 +238,7 @@ def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
 
 
 def _replay(options: argparse.Namespace) -> tuple[str, int]:
+    """Replay a saved story, and return its lines and whether it ends as it was saved as exit code."""
     story = stories.load(options.replay)
     if story.engine != "v1":
         raise UsageError(f"{options.replay} is a story of the engine {story.engine!r}; v1 is supported")
@@ -242,6 +251,7 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
+    """Run the searches, save the stories that they find, and return the report and the exit code."""
     if options.replay:
         return _replay(options)
     if options.engine is None:
@@ -264,6 +274,7 @@ def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
 
 
 def _pick(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return a known name, also for a code in lower case; raise UsageError with similar names for any other."""
     if name in known:
         return name
     if name.upper() in known:  # users may type codes in lower case

@@ -1,4 +1,9 @@
-"""Run an attempt in this process, and judge its outcome by its tally or by the exception that ended it."""
+"""Run an attempt in this process, and judge its outcome by its tally or by the exception that ended it.
+
+An exception is evidence only if upstream's code raised it; any other is an error of the harness. `compare_with_record`
+states whether the outcome is the one in the catalog entry. Functions find the failed statement and its path in the
+wheel.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import time
 import traceback
 from dataclasses import replace
 
-from repro.base import Attempt, AttemptOutcome, InapplicableError, Repro, Tally, UpstreamFailureError
+from repro.registry import Attempt, AttemptOutcome, InapplicableError, Repro, Tally, UpstreamFailureError
 
 _LONGEST = 12  # maximum number of lines of an assertion
 
@@ -49,7 +54,7 @@ def judge_tally(empty: Attempt, tally: Tally, *, silent: bool) -> Attempt:
 
 
 def judge_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
-    """Judge an attempt that ended with an exception: a result if upstream's code raised it, else an error of ours.
+    """Judge an attempt that ended with an exception: a result if upstream's code raised it, else a harness error.
 
     An exception is upstream's if it is an assertion or of the class that the repro names, and its last frame is
     upstream's. An UpstreamFailureError needs only one frame of upstream's code.
@@ -62,10 +67,10 @@ def judge_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     frames = failure.frames if is_data else failure.frames[1:]
     upstream = [frame for frame in frames if below_site_packages(frame[0])]
     # In another process the last frame may be of compiled code, with a file name of the machine that built it.
-    ours = not is_data and (
+    raised_by_harness = not is_data and (
         failure.kind not in {"AssertionError", repro.raises} or upstream[-1:] != list(frames[-1:])
     )
-    if not upstream or ours:
+    if not upstream or raised_by_harness:
         return replace(empty, detail=describe_harness_error(error))
     filename, line, function = upstream[-1]
     assertion = failed_statement(filename, line)

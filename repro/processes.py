@@ -1,4 +1,9 @@
-"""Start processes that end with their parent, receive their messages, and end their descendants."""
+"""Start processes that end with their parent, receive their messages, and end their descendants.
+
+`start_module` runs a module as a program that gets a plan and sends messages. `run_isolated` runs a function in a
+forked process with a time limit, returns its result, and ends the processes that the function started. Descendants are
+found in /proc, so on Linux.
+"""
 
 from __future__ import annotations
 
@@ -183,6 +188,7 @@ def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _
 def _run_and_answer(
     work: Callable[[], Any], parent: int, writer: Connection, folder: str, limit_s: float | None
 ) -> None:
+    """In the child of `run_isolated`, set up group, signals and folder, run the function, and send its result."""
     try:
         os.setpgid(0, 0)
         signal_at_parent_exit(parent, signal.SIGKILL)

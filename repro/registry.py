@@ -1,8 +1,9 @@
 """Define and register repros (triggers that cause a known issue, and mitigations), and the outcomes of their attempts.
 
-A repro drives upstream code as it was released, and does not raise the failure itself. An attempt counts as reproduced
-if the failure was raised in a frame of upstream's code or, for a silent failure, if the tally is incomplete. Titles,
-descriptions and mitigations are read from the catalog entry of the known issue.
+`repro` registers a `Repro`; titles, descriptions and mitigations are read from the catalog entry of the known issue. A
+trigger drives upstream code as it was released, does not raise the failure itself, and returns a `Tally` of what was
+due and completed. An attempt counts as reproduced if the failure was raised in a frame of upstream's code or, for a
+silent failure, if the tally is incomplete (see `judge.py`).
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ class Repro:
 
 
 def read_entry(code: str) -> tuple[str, dict[str, str], list[TriedMitigation]]:
-    """Return the title of a known issue, the descriptions of its triggers by name, and its mitigations in order.
+    """Return the title of a known issue, the descriptions of its triggers by name, and its mitigations, from its entry.
 
     Cells may run Python 3.10, which has no `tomllib`, so regular expressions read the entry.
     """

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from repro import upstream
-from repro.base import Attempt, AttemptOutcome, Repro, overall
+from repro.registry import Attempt, AttemptOutcome, Repro, overall
 
 # Characters that are active or invisible on a terminal: controls except newline and tab, direction marks, surrogates.
 # `##[`, and `::` at the start of a line, begin commands to a CI runner.
@@ -62,7 +62,7 @@ def run_document(
 
 
 def mitigation_results(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return for each mitigation that was tried the triggers with which it helped and did not help, and a verdict."""
+    """Return, for each mitigation that was tried, the triggers with which it helped and did not help, and a verdict."""
     result = {}
     for mitigation in repro.mitigations:
         tried = [attempt for attempt in attempts if attempt.mitigation == mitigation.name]
@@ -111,6 +111,7 @@ def versions_line() -> str:
 
 
 def _code_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
+    """Return the lines of a code: outcome, decisive failure, best mitigation, and those that do not help."""
     wrong = sum(attempt.as_recorded is False for attempt in attempts)
     marks = f"; {wrong} of {len(attempts)} attempts are NOT what is on record" if wrong else ""
     varying = count_varying(attempts)
@@ -160,6 +161,7 @@ def _attempt_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
 
 
 def _comparison_line(result: upstream.WheelComparison) -> str:
+    """Return a line with the number of files compared with the wheel, and those that are modified."""
     package = f"{result.distribution} {result.version}"
     head = f"{package}: {result.files_checked} Python files compared with the wheel's RECORD"
     if not result.modified:

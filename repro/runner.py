@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from repro import processes
-from repro.base import Attempt, AttemptOutcome, Repro
+from repro.registry import Attempt, AttemptOutcome, Repro
 
 Plan = Sequence[tuple[str, "str | None"]]
 IMPORT_LIMIT_S = 240.0

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from repro import judge, processes
-from repro.base import Attempt, AttemptOutcome, Repro
+from repro.registry import Attempt, AttemptOutcome, Repro
 
 
 def main() -> None:

@@ -188,11 +188,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], case: ReproCase, report:
 
 def _read_pids(report: Path) -> dict[str, set[int]]:
     """Return the pids of the blocking and of the waiting processes."""
-    guilty, ready = (
+    blocking, ready = (
         {int(pid) for word, pid, _ in _reported_lines(report) if word == which}
-        for which in ("guilty", "ready")
+        for which in ("blocking", "ready")
     )
-    return {"culprit": guilty, "victim": ready - guilty}
+    return {"culprit": blocking, "victim": ready - blocking}
 
 
 def _wait_until_idle(pid: int, limit_s: float) -> None:

@@ -1,4 +1,7 @@
-"""Programs that layers of the matrix run in a cell; each prints one report, as JSON with `--json`, else as lines."""
+"""Programs that layers of the matrix run in a cell; each prints one report, as JSON with `--json`, else as lines.
+
+`print_report` prints the report of a program and ends its process.
+"""
 
 from __future__ import annotations
 

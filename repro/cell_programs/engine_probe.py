@@ -2,8 +2,8 @@
 
     python -m repro.cell_programs.engine_probe [--section.key VALUE ...] [--json]
 
-`python -m grpo_core train --help-settings` lists the settings. Exit codes: 0 the log-probs agree; 1 they differ, or the
-engine failed or ignored the update; 2 wrong usage.
+Without `model.path`, a tiny model is made. `python -m grpo_core train --help-settings` lists the settings. Exit codes:
+0 the log-probs agree; 1 they differ, or the engine failed or ignored the update; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def probe(config: Config) -> dict[str, Any]:
 
 
 def _observe(config: Config, folder: str) -> dict[str, Any]:
+    """Sample before and after an update of the engine, and return the differences of the log-probs."""
     if not config.model.path:
         model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
     policy, tokenizer = Policy(folder, config), model.load_tokenizer(folder)
@@ -69,8 +70,8 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
         rows = [(request.prompt_ids, row) for request, row in zip(requests, completions, strict=True)]
         batch = completion_batch(rows, policy.device)
         with torch.no_grad():
-            ours, _ = policy.logprobs(batch, params.temperature)
-        return float((ours - batch.behaviour_BT).abs()[batch.mask_BT].max())
+            logprobs, _ = policy.logprobs(batch, params.temperature)
+        return float((logprobs - batch.behaviour_BT).abs()[batch.mask_BT].max())
 
     with closing(build_engine(config, folder)) as engine:
         before = check_answers(engine.generate(requests, params), requests, engine.name)
@@ -90,6 +91,7 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
 
 
 def _find_fault(observed: dict[str, Any], tolerance: float) -> str | None:
+    """Return the reason why the observations are a failure; None if they are not."""
     if not observed["max_logprob_difference_before"] <= tolerance:
         return (
             f"the engine's log-probs differ from the trainer's by more than {tolerance:g} on the same weights"
@@ -111,7 +113,7 @@ def _perturb(model: Any, seed: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the report and exit."""
+    """Print the report and exit with code 0 if it is `ok`, 1 if it is `failed`, 2 for wrong settings."""
     try:
         config = load(None, [argument for argument in arguments if argument != "--json"])
     except ConfigError as error:

@@ -1,8 +1,11 @@
 """Register and run repros of hangs: programs whose processes report before and after a wait that may never end.
 
-A process counts as stuck if it has not reported the end of its wait when all are ready and 12 s passed without a
-report. Each program runs in a separate session and process group, which is killed after the attempt. The module also
-has parts that several programs use: ranks with gloo, a Ray cluster, a server that never answers.
+`trigger` registers a program, `repro` the repro of an issue with its programs. A program's processes report through a
+pipe: `report_wait` around the wait, and `report` for a process that blocks others. `run_program` counts a process as
+stuck if it has not reported the end of its wait when all are ready and 12 s passed without a report. Each program runs
+in a separate session and process group, which is killed after the attempt.
+
+The module also has parts that several programs use: ranks with gloo, a Ray cluster, a server that never answers.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from typing import Any
 
-from repro import base, upstream
-from repro.base import Tally, Trigger
+from repro import registry, upstream
+from repro.registry import Tally, Trigger
 
 Program = Callable[[str], None]
 # Environment variables: the rank that blocks the others, and the file descriptor for the reports.
@@ -93,7 +96,7 @@ def repro(
         needs: Required distributions; their modules have the same names, with underscores for dashes.
         simulated: Simulated parts.
     """
-    base.repro(
+    registry.repro(
         code,
         distributions=needs,
         simulated=simulated,
@@ -117,21 +120,21 @@ def main() -> None:
     next(programs[name] for programs in PROGRAMS.values() if name in programs).run(mitigation)
 
 
-def report(word: str, name: str, pid: int | None = None) -> None:
-    """Report that a process is `ready`, `done` or `guilty`, that is, it blocks other processes or itself."""
-    os.write(int(os.environ[REPORTS_FD]), f"{word} {pid or os.getpid()} {name}\n".encode())
+def report(state: str, name: str, pid: int | None = None) -> None:
+    """Report that a process (this one by default) is `ready`, `done` or `blocking` other processes or itself."""
+    os.write(int(os.environ[REPORTS_FD]), f"{state} {pid or os.getpid()} {name}\n".encode())
 
 
 @contextlib.contextmanager
-def waiting(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
-    """Report `ready` before a wait that may never end, and `done` after it.
+def report_wait(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
+    """Report `ready` before the block, a wait that may never end, and `done` after it.
 
     Args:
         name: Name of the process or thread.
         blocking: Whether it blocks other processes, or itself.
     """
     if blocking:
-        report("guilty", name)
+        report("blocking", name)
     report("ready", name)
     yield
     report("done", name)
@@ -170,7 +173,7 @@ def run_program(program: HangProgram, mitigation: str | None) -> Tally:
 
 def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
     """Read until all names are done, the program has ended or a limit has passed; return the names ready and done."""
-    reports: dict[str, set[str]] = {"ready": set(), "done": set(), "guilty": set()}
+    reports: dict[str, set[str]] = {"ready": set(), "done": set(), "blocking": set()}
     limit = time.monotonic() + READY_S
     text = b""
     while not set(names) <= reports["done"]:
@@ -179,8 +182,8 @@ def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str
         if not piece:
             break
         *lines, text = (text + piece).split(b"\n")
-        for word, _, name in (line.decode().split(" ", 2) for line in lines):
-            reports[word].add(name)
+        for state, _, name in (line.decode().split(" ", 2) for line in lines):
+            reports[state].add(name)
         if set(names) <= reports["ready"]:
             limit = time.monotonic() + STUCK_S
     return reports["ready"], reports["done"]
@@ -211,14 +214,14 @@ def start_silent_server() -> int:
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     if not os.fork():
-        report("guilty", "the server")
+        report("blocking", "the server")
         server.serve_forever()
     server.server_close()
     return server.server_address[1]
 
 
 def start_ray(cpus: int) -> Any:
-    """Start a Ray cluster on this machine, and return the `ray` module.
+    """Start a Ray cluster on this machine, in up to four attempts, and return the `ray` module.
 
     An actor does not have the file descriptor for reports, so its driver requests its process id and reports it.
     """
@@ -259,7 +262,7 @@ def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[
     def run(rank: int, port: int) -> None:
         join_gloo(rank, port, RANKS)
         dist.barrier()
-        with waiting(RANK_NAMES[rank], blocking=rank == blocking):
+        with report_wait(RANK_NAMES[rank], blocking=rank == blocking):
             if rank == blocking:
                 run_before()
             dist.all_reduce(torch.ones(1))

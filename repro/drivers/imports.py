@@ -1,4 +1,4 @@
-"""Try to import a module in a separate process, so that a crash becomes a result, and describe the result."""
+"""Try to import a module in a separate process, so that a crash or a hang becomes a result, and describe the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Start an unmodified `vllm serve` with a tiny model in a separate process, and send it requests."""
+"""Start an unmodified `vllm serve` with a tiny model in a separate process; send requests to servers on this machine.
+
+`find_worker` finds the process that runs the model, from /proc.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from repro import processes
 from repro.drivers import hangs, whole_engine
 
 REQUEST = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
-CLIENT_SIMULATED = "the trainer: a client of ours; the model is tiny"
+CLIENT_SIMULATED = "the trainer: an HTTP client; the model is tiny"
 
 
 def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from repro import base, upstream
-from repro.base import Tally, Trigger
+from repro import registry, upstream
+from repro.registry import Tally, Trigger
 
 # Takes the name of a mitigation, or None; returns the description of a silent failure, or None.
 Call = Callable[["str | None"], "str | None"]
@@ -44,7 +44,7 @@ def repro(
             failure = call(mitigation)
             return Tally.of_checks({"the call": not failure}, "calls went through", failure or "")
 
-        base.repro(
+        registry.repro(
             code,
             raises=kind,
             message=message,

@@ -34,6 +34,7 @@ def write_and_register(folder: str | Path) -> None:
 
 @functools.cache
 def _register() -> None:
+    """Register the stub's class with vLLM, once."""
     from torch import nn
     from vllm import ModelRegistry
 

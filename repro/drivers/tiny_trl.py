@@ -1,4 +1,8 @@
-"""Build unmodified TRL's `GRPOTrainer` on a CPU, with a tiny random Llama whose words are single letters."""
+"""Build unmodified TRL's `GRPOTrainer` on a CPU, with a tiny random Llama whose words are single letters.
+
+Model, tokenizer and `GRPOConfig` can also be built alone. `take_step` and `describe_unmoved_weights` train; the
+functions `reward_*` are rewards.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repro.base import UpstreamFailureError
+from repro.registry import UpstreamFailureError
 
 NAMESPACE = "training"
 OTHER_NAMESPACE = "another-job"

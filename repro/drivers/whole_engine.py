@@ -1,8 +1,8 @@
 """Run vLLM's whole unmodified engine in this process, and compare its log-probs with those of transformers.
 
 The model is a tiny Llama with random weights, on a CPU unless vLLM finds a GPU. The trainer's side computes the
-log-prob of a sampled token from the weights and the temperature that it assumes. The failures of the repros that this
-module registers show as differences from the log-probs that the engine reports.
+log-prob of a sampled token from the weights and the temperature that it assumes. `push_weights` updates the engine.
+`repro` registers silent failures, which show as differences from the log-probs that the engine reports.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro import base, upstream
-from repro.base import InapplicableError, Tally, Trigger
+from repro import registry, upstream
 from repro.drivers import tiny_trl
+from repro.registry import InapplicableError, Tally, Trigger
 
 MODULES = ("torch", "transformers", "vllm")
 VOCABULARY, MAX_MODEL_LEN, TOLERANCE = 128, 256, 1e-3
@@ -201,21 +201,22 @@ def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _
 
 def repro(
     code: str,
-    *triggers: Callable[[str | None], Tally],
+    *,
     recommended: Mapping[str, str] | None = None,
+    **triggers: Callable[[str | None], Tally],
 ) -> None:
     """Register the repro of a silent failure that shows in the log-probs of the whole engine.
 
     Args:
         code: Code of the known issue.
-        triggers: Functions with the names of the triggers in the catalog entry.
         recommended: Where users or maintainers recommend a mitigation, by its name.
+        triggers: Functions by the names of the triggers in the catalog entry.
     """
-    base.repro(
+    registry.repro(
         code,
         distributions=upstream.VLLM,
         modules=MODULES,
-        triggers=[Trigger(run.__name__, run, silent=True) for run in triggers],
+        triggers=[Trigger(name, run, silent=True) for name, run in triggers.items()],
         recommended=recommended,
         inapplicable_reason=inapplicable_reason,
     )

@@ -2,7 +2,8 @@
 
 A search runs in one process and has rounds. In a round Hypothesis generates stories until one ends in a new failure,
 and shrinks that story; later rounds ignore that failure. There is no example database, so a seed gives the same stories
-in the same order. Cells do not contain Hypothesis; it must be in PYTHONPATH.
+in the same order. `search_isolated` runs a search in a forked process with a limit on CPU time. Cells do not contain
+Hypothesis; it must be in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -74,14 +75,14 @@ class FuzzRounds:
     """The rounds of a search.
 
     Attributes:
-        make: Class of the actions, which each story calls with its settings.
+        actions_class: Class of the actions, which each story calls with its settings.
         played: Number of stories played so far, also while shrinking.
         steps: Number of steps in these stories.
         tally: Counts of steps and events, by name.
         known: Keys of the failures found so far.
     """
 
-    make: type[EngineActions]
+    actions_class: type[EngineActions]
     played: int = 0
     steps: int = 0
     tally: Counter[str] = field(default_factory=Counter)
@@ -102,7 +103,7 @@ class FuzzRounds:
 
         phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
         settings = hypothesis.settings(max_examples=examples, database=None, deadline=None, phases=phases)
-        strategy = story_strategy(self.make)
+        strategy = story_strategy(self.actions_class)
         try:
             setup, steps = hypothesis.find(strategy, is_new, settings=settings, random=random.Random(seed))
         except hypothesis.errors.NoSuchExample:
@@ -112,7 +113,7 @@ class FuzzRounds:
         return Story(setup, done, ending)
 
     def _play(self, setup: dict[str, Any], steps: list[Step]) -> tuple[list[Step], Ending | None]:
-        actions = self.make(**setup)
+        actions = self.actions_class(**setup)
         _, done, ending = play(actions, steps)
         self.played += 1
         self.steps += len(done)
@@ -120,7 +121,7 @@ class FuzzRounds:
         return done, ending
 
 
-def story_strategy(make: type[EngineActions]) -> Any:
+def story_strategy(actions_class: type[EngineActions]) -> Any:
     """Return Hypothesis's strategy for a story: settings and a list of steps.
 
     The list is joined from three drawn lists, because Hypothesis tends to draw short ones.
@@ -132,11 +133,11 @@ def story_strategy(make: type[EngineActions]) -> Any:
 
     kinds = [
         st.fixed_dictionaries({"do": st.just(name)} | {item: draw(kind.draws[item]) for item in kind.draws})
-        for name, kind in make.steps.items()
+        for name, kind in actions_class.steps.items()
     ]
-    part = st.lists(st.one_of(kinds), max_size=make.length)
+    part = st.lists(st.one_of(kinds), max_size=actions_class.length)
     steps = st.tuples(part, part, part).map(lambda parts: [step for part in parts for step in part])
-    return st.tuples(st.fixed_dictionaries({name: st.booleans() for name in make.settings}), steps)
+    return st.tuples(st.fixed_dictionaries({name: st.booleans() for name in actions_class.settings}), steps)
 
 
 def run_search(seed: int, cpu_s: float) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def run_search(seed: int, cpu_s: float) -> dict[str, Any]:
     result: list[Story] = []
     began, count = time.process_time(), 0
     while time.process_time() - began < cpu_s:
-        # FuzzRounds draw different stories; the same seed always gives the same stories.
+        # Each round draws different stories; the same seed gives the same ones.
         story = rounds.play_round(seed * 10_000 + count)
         count += 1
         if story is not None:
@@ -207,16 +208,16 @@ def finding_lines(result: dict[str, Any]) -> list[str]:
     return lines or [f"seed {result['seed']}, {result['cpu_s']} CPU s: nothing"]
 
 
-def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool]:
+def play_lines(actions_class: type[EngineActions], story: Story) -> tuple[list[str], bool]:
     """Play a saved story and describe it.
 
     Returns:
         Lines for a terminal, and whether the story ends as it did when it was saved, apart from line numbers.
     """
-    lines, _, ending = play(make(**story.setup), story.steps)
+    lines, _, ending = play(actions_class(**story.setup), story.steps)
     settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
     same = (ending.key if ending else None) == (story.finding.key if story.finding else None)
-    return [f"engine {story.engine}: {settings or 'everything off'}; {make.about}", *lines], same
+    return [f"engine {story.engine}: {settings or 'everything off'}; {actions_class.about}", *lines], same
 
 
 def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,8 @@
 """Define, play, save and load stories: sequences of calls to a scheduler, with the failure in which they end.
 
-A story is data: the engine's settings and a list of steps, each a name with arguments. Playing a story needs only the
-engine; the search for new stories (`repro.fuzz.search`) needs Hypothesis.
+A story is data: the engine's settings and a list of steps, each a name with arguments. `EngineActions` is the base
+class of the calls. Playing a story needs only the engine; the search for new stories (`repro.fuzz.search`) needs
+Hypothesis.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from repro import judge
-from repro.base import BrokenInvariantError
+from repro.registry import BrokenInvariantError
 
 Step = dict[str, Any]
 SCHEMA = "grpo-doctor.story.v1"
@@ -201,6 +202,7 @@ def find_ending(error: Exception) -> Ending | None:
 
 
 def _upstream_ending(error: Exception, frame: traceback.FrameSummary, path: str) -> Ending:
+    """Return the ending for an exception whose last frame is upstream's."""
     line = frame.lineno or 0
     if not isinstance(error, AssertionError):
         text = str(error).split("\n", maxsplit=1)[0]

@@ -1,14 +1,17 @@
-"""Define the fuzzer's actions on vLLM's unmodified V1 scheduler: valid calls, with a check of invariants after each."""
+"""Define the fuzzer's actions on vLLM's unmodified V1 scheduler: valid calls, with a check of invariants after each.
+
+`V1Actions.steps` lists the calls with the condition under which each is valid and the ranges of its arguments.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v1 import PAUSES, V1Engine, V1Request, V1Setup
 from repro.fuzz import v1_invariants
 from repro.fuzz.stories import EngineActions, Step, StepKind
+from repro.registry import BrokenInvariantError
 
 LIMIT = 24  # tokens of a sequence
 _BLOCK = 4

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v1 import FIRST_TOKEN, STOP, V1Engine
+from repro.registry import BrokenInvariantError
 
 
 def check(engine: V1Engine) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from repro.base import REGISTRY, Repro
+from repro.registry import REGISTRY, Repro
 
 REPROS: dict[str, Repro]
 

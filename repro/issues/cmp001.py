@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from repro import upstream
-from repro.base import Tally, Trigger, UpstreamFailureError, repro
 from repro.drivers import stub_model
+from repro.registry import Tally, Trigger, UpstreamFailureError, repro
 
 FUNCTION = "is_async_output_supported"
 _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def named_device(mitigation: str | None) -> Tally:
+def _configure_device(mitigation: str | None) -> Tally:
     """Configure vLLM with a named device; return a tally of one configuration."""
     os.environ.update(_SETTINGS)
     folder = Path(tempfile.mkdtemp())
@@ -83,7 +83,7 @@ repro(
         "the model under named_device (a registered class that is never made)",
         "under detect_platform, metadata that name vLLM's CPU build",
     ),
-    triggers=[Trigger("named_device", named_device)],
+    triggers=[Trigger("named_device", _configure_device)],
     recommended={"other_version": "huggingface/trl#2816"},
     inapplicable_reason=inapplicable_reason,
 )

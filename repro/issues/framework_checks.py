@@ -1,4 +1,8 @@
-"""Reproduce refusals by vLLM's and verl's own unmodified functions, called directly, without an engine or a job."""
+"""Reproduce refusals by vLLM's and verl's own unmodified functions, called directly, without an engine or a job.
+
+The refusals are about memory (MEM004, MEM005, MEM006), weight updates (SYN013, SYN021), verl's actor (CFG019), rewards
+(REW003) and prompt lengths (TOK017).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ def mem006_sixteen_in_four(mitigation: str | None) -> None:
     modules=("vllm.distributed.weight_transfer.nccl_engine",),
     raises="ValueError: Invalid update_info",
     simulated=(
-        "the trainer of another release: an update of ours",
+        "the trainer of another release: a dict for its update",
         "the engine: its constructor is not called",
     ),
 )
@@ -119,7 +123,7 @@ def rew003_data_source(mitigation: str | None) -> None:
     "TOK017",
     modules=("verl.utils.torch_functional",),
     raises="NotImplementedError: is larger than max_length",
-    simulated=("verl's data set around it: a row of ours",),
+    simulated=("verl's data set around it: one row",),
 )
 def tok017_nine_of_four(mitigation: str | None) -> None:
     """Pad a prompt of nine tokens to a maximum of four, without truncation."""

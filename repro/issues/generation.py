@@ -1,4 +1,8 @@
-"""Reproduce failures of tokenizers, generation and dtypes with tiny models in unmodified transformers and PyTorch."""
+"""Reproduce failures of tokenizers, generation and dtypes with tiny models in unmodified transformers and PyTorch.
+
+CFG119, NUM020, NUM025, NUM026 and TOK013 raise errors. NUM044, TOK018, TOK019 and TOK021 are silent: their functions
+return a description of the wrong result.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ _repro = partial(single_call.repro, needs=("transformers", "torch"), modules=tin
 @_repro(
     "CFG119",
     raises="ValueError: are not used by the model",
-    simulated=("ms-swift's trainer, which hands the row on: a call of ours",),
+    simulated=("ms-swift's trainer, which passes the row on: a direct call",),
 )
 def cfg119_solution(mitigation: str | None) -> None:
     """Pass a dataset column to generate() of transformers, which refuses it."""

@@ -1,6 +1,8 @@
 """Reproduce ranks that hang in collectives or at the rendezvous: real processes, unmodified PyTorch over gloo.
 
-A function with a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
+HNG001: the ranks call different collectives. HNG002: a rank waits for something else. HNG003: two threads of a rank
+call collectives. HNG008: a rank waits for keyboard input. HNG015: a rank is missing at the rendezvous. A function with
+a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def _one_rank_diverges(
         hangs.join_gloo(rank, port, hangs.RANKS)
         collective = prepare()
         dist.barrier()
-        with hangs.waiting(hangs.RANK_NAMES[rank], blocking=rank == blocking):
+        with hangs.report_wait(hangs.RANK_NAMES[rank], blocking=rank == blocking):
             calls = (rank == blocking) != skips
             if mitigation == "every_rank":
                 calls = True
@@ -111,7 +113,7 @@ def _one_rank_diverges(
 hangs.repro(
     "HNG001",
     needs=("torch",),
-    simulated=("the trainer: ranks of ours call the collectives that its step calls",),
+    simulated=("the trainer: forked ranks call the collectives that its step calls",),
 )
 
 
@@ -182,7 +184,7 @@ def _join_group(port: int, rank: int) -> Any:
 @hangs.trigger(
     "HNG002",
     needs=("vllm",),
-    simulated="the trainer: a client of ours; the model is tiny, and NCCL's broadcast a barrier of vLLM's own",
+    simulated="the trainer: an HTTP client; the model is tiny, and NCCL's broadcast a barrier of vLLM's own",
 )
 def update_failed(mitigation: str) -> None:
     """A real `vllm serve` fails in a weight update; its answer is not read, and the trainer waits in the collective."""
@@ -197,8 +199,8 @@ def update_failed(mitigation: str) -> None:
     join.start()
     group = _join_group(group_port, 0)
     join.join()
-    hangs.report("guilty", "the engine's worker", served_engine.find_worker(engine.pid))
-    with hangs.waiting():
+    hangs.report("blocking", "the engine's worker", served_engine.find_worker(engine.pid))
+    with hangs.report_wait():
         status = call_worker("receive", "a parameter of another model")
         if mitigation != "read_the_status" or status == HTTPStatus.OK:
             group.barrier(timeout=LONG_S)
@@ -217,7 +219,7 @@ def _delay_all_reduce(wait: Callable[[float | None], object], mitigation: str) -
 hangs.repro(
     "HNG002",
     needs=("torch",),
-    simulated=("the trainer and what it asks: ranks of ours, and a server whose handler never answers",),
+    simulated=("the trainer and its services: forked ranks, and a server whose handler never answers",),
 )
 
 
@@ -234,7 +236,7 @@ def update_beside_step(mitigation: str) -> None:
         hangs.join_gloo(rank, port, len(PAIR))
         group = dist.new_group() if mitigation == "own_group" else None
         dist.barrier()
-        with hangs.waiting(PAIR[rank], blocking=True):
+        with hangs.report_wait(PAIR[rank], blocking=True):
             update = threading.Timer(
                 # In a job the order of the two calls is random; here the update of the blocking rank is first.
                 0.0 if rank == hangs.blocking_rank(0) else 1.0,
@@ -255,7 +257,7 @@ def update_beside_step(mitigation: str) -> None:
 hangs.repro(
     "HNG003",
     needs=("torch",),
-    simulated=("the trainer: ranks of ours; which thread begins first is set, not left to chance",),
+    simulated=("the trainer: forked ranks; which thread begins first is set, not left to chance",),
 )
 
 
@@ -303,7 +305,7 @@ def _prompt_on_terminal(prompt: Callable[[], object], mitigation: str) -> None:
 hangs.repro(
     "HNG008",
     needs=("torch",),
-    simulated=("the trainer: ranks of ours; the terminal is one that we hold and do not read",),
+    simulated=("the trainer: forked ranks; the terminal is a pseudo-terminal that nobody reads",),
 )
 
 
@@ -316,14 +318,14 @@ def one_too_many(mitigation: str) -> None:
     started = [rank for rank in range(hangs.RANKS) if rank != missing]
 
     def run(rank: int, port: int) -> None:
-        with hangs.waiting(hangs.RANK_NAMES[rank]):
+        with hangs.report_wait(hangs.RANK_NAMES[rank]):
             if mitigation == "count_them":
                 hangs.join_gloo(started.index(rank), port, len(started))
             else:
                 hangs.join_gloo(rank, port, hangs.RANKS)
         dist.barrier()
 
-    with hangs.waiting(hangs.RANK_NAMES[missing]):
+    with hangs.report_wait(hangs.RANK_NAMES[missing]):
         pass  # the missing rank counts as done: only the others are stuck
     hangs.wait_for_end(hangs.fork_ranks(started, run))
 
@@ -337,7 +339,7 @@ def other_port(mitigation: str) -> None:
 
     def run(rank: int, port: int) -> None:
         wrong = rank == blocking and mitigation != "count_them"
-        with hangs.waiting(hangs.RANK_NAMES[rank], blocking=rank == blocking):
+        with hangs.report_wait(hangs.RANK_NAMES[rank], blocking=rank == blocking):
             hangs.join_gloo(rank, other if wrong else port, hangs.RANKS)
         dist.barrier()
 
@@ -348,7 +350,7 @@ def other_port(mitigation: str) -> None:
     "HNG015",
     hangs.DRIVER,
     needs=("torch", "ray"),
-    simulated="driver and workers: programs of ours, in a cluster of Ray's own",
+    simulated="driver and workers: small programs in a real Ray cluster",
 )
 def constructor_raised(mitigation: str) -> None:
     """Actors of Ray rendezvous in their constructors; one actor raised before its rendezvous, and is dead."""
@@ -378,13 +380,13 @@ def constructor_raised(mitigation: str) -> None:
         time.sleep(0.2)
     # Like a driver, this one asks the actors one after the other, the actor that failed last.
     others = [worker for rank, worker in enumerate(workers) if rank != blocking]
-    with hangs.waiting(hangs.DRIVER), contextlib.suppress(ray.exceptions.RayActorError):
+    with hangs.report_wait(hangs.DRIVER), contextlib.suppress(ray.exceptions.RayActorError):
         ray.get([worker.rank_of.remote() for worker in others])
         ray.get(workers[blocking].rank_of.remote())
         ray.get([worker.meet.remote() for worker in workers])
 
 
-hangs.repro("HNG015", simulated=("the launcher: ranks of ours",))
+hangs.repro("HNG015", simulated=("the launcher: forked ranks",))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Reproduce hangs on locks, lock files, thread pools and rewards; math-verify, filelock and PyTorch are unmodified.
 
-A function with a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
+HNG006: locks of threads and forked workers. HNG007: lock files. HNG011: rewards that compute without end. HNG014: a
+task that waits for its own pool. A function with a decorator is a trigger of the known issue in the decorator, and its
+name is that of the trigger.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def two_orders(mitigation: str) -> None:
     both_started, both_locked = threading.Barrier(2), threading.Barrier(2)
 
     def lock_both(name: str, first: threading.Lock, second: threading.Lock) -> None:
-        with hangs.waiting(name, blocking=True):
+        with hangs.report_wait(name, blocking=True):
             both_started.wait()
             with first:
                 if mitigation != "one_order":
@@ -66,7 +68,7 @@ def raised_with_lock(mitigation: str) -> None:
     thread = threading.Thread(target=update)
     thread.start()
     thread.join()
-    with hangs.waiting(blocking=True), lock:
+    with hangs.report_wait(blocking=True), lock:
         pass
 
 
@@ -79,8 +81,8 @@ def fork_with_lock(mitigation: str) -> None:
     # mypy does not know that both contexts have `Process`.
     worker = multiprocessing.get_context(method).Process(target=_take_lock)  # type: ignore[attr-defined]
     worker.start()
-    hangs.report("guilty", "the worker", worker.pid)
-    with hangs.waiting():
+    hangs.report("blocking", "the worker", worker.pid)
+    with hangs.report_wait():
         worker.join()
 
 
@@ -99,7 +101,7 @@ def _take_lock() -> None:
 
 hangs.repro(
     "HNG006",
-    simulated=("trainer, publisher and worker: threads and processes of ours; when they meet is set",),
+    simulated=("trainer, publisher and worker: small threads and processes; when they meet is set",),
 )
 
 
@@ -116,7 +118,7 @@ def holder_stopped(mitigation: str) -> None:
     holder = os.fork()
     if not holder:
         with FileLock(f"{folder}/kernel.lock"):
-            hangs.report("guilty", "the holder")
+            hangs.report("blocking", "the holder")
             os.write(writing, b"x")
             os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(0)
@@ -125,7 +127,7 @@ def holder_stopped(mitigation: str) -> None:
         os.kill(holder, signal.SIGKILL)
     # Another cache has another lock.
     cache = _new_folder() if mitigation == "local_cache" else folder
-    with hangs.waiting(LOCKER), FileLock(f"{cache}/kernel.lock"):
+    with hangs.report_wait(LOCKER), FileLock(f"{cache}/kernel.lock"):
         pass
 
 
@@ -144,7 +146,7 @@ def baton_left(mitigation: str) -> None:
         Path(folder, "lock").unlink()
     cache = _new_folder() if mitigation == "local_cache" else folder
     # The owner is dead, so the waiting process is the only one that is stuck.
-    with hangs.waiting(LOCKER, blocking=True):
+    with hangs.report_wait(LOCKER, blocking=True):
         baton = FileBaton(f"{cache}/lock")
         if not baton.try_acquire():
             baton.wait()
@@ -189,7 +191,7 @@ def answer_in_log(mitigation: str) -> None:
 
 
 @hangs.trigger(
-    "HNG011", REWARD, simulated="the trainer's reward loop and its pattern: a thread of ours, Python's re"
+    "HNG011", REWARD, simulated="the trainer's reward loop and its pattern: a thread, and Python's re"
 )
 def pattern_backtracks(mitigation: str) -> None:
     """A pattern of words and spaces is searched in an answer whose closing tag is missing."""
@@ -199,7 +201,7 @@ def pattern_backtracks(mitigation: str) -> None:
 
 def _compute_reward(reward: Callable[[], object], mitigation: str, *, small: bool) -> None:
     """Call `reward` in a thread, or as the mitigation says; with `bound_input` only if the input is `small`."""
-    with hangs.waiting(REWARD, blocking=True):
+    with hangs.report_wait(REWARD, blocking=True):
         if mitigation == "own_process":
             with contextlib.suppress(TimeoutError):
                 processes.run_isolated(lambda: bool(reward()), LIMIT_S)
@@ -210,7 +212,7 @@ def _compute_reward(reward: Callable[[], object], mitigation: str, *, small: boo
             thread.join()
 
 
-hangs.repro("HNG011", simulated=("the trainer's reward loop: a thread of ours makes the calls",))
+hangs.repro("HNG011", simulated=("the trainer's reward loop: a thread makes the calls",))
 
 
 @hangs.trigger("HNG014", REWARD)
@@ -218,12 +220,12 @@ def inner_task(mitigation: str) -> None:
     """A reward runs in a pool of one thread, and submits a comparison to the same pool."""
     outer = ThreadPoolExecutor(1)
     inner = ThreadPoolExecutor(1) if mitigation == "two_pools" else outer
-    with hangs.waiting(REWARD, blocking=True):
+    with hangs.report_wait(REWARD, blocking=True):
         outer.submit(lambda: inner.submit(float, "1").result()).result()
     os._exit(0)
 
 
-hangs.repro("HNG014", simulated=("the trainer: a pool and a reward of ours",))
+hangs.repro("HNG014", simulated=("the trainer: a thread pool and a small reward",))
 
 
 if __name__ == "__main__":

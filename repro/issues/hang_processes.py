@@ -1,7 +1,8 @@
 """Reproduce waits for a process that is stopped, dead or waiting itself, and for a message that never comes.
 
-PyTorch, Ray and vLLM are unmodified. A function with a decorator is a trigger of the known issue in the decorator, and
-its name is that of the trigger.
+HNG004: stopped processes. HNG005: killed processes. HNG012: a full pipe. HNG013: processes that wait for each other.
+HNG016: replies that never come. PyTorch, Ray and vLLM are unmodified. A function with a decorator is a trigger of the
+known issue in the decorator, and its name is that of the trigger.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def loader_stopped(mitigation: str) -> None:
     from torch.utils.data import DataLoader
 
     def build_batch(items: list[int]) -> list[int]:
-        hangs.report("guilty", "the worker")
+        hangs.report("blocking", "the worker")
         os.kill(os.getpid(), signal.SIGSTOP)
         return items
 
     indices: Any = [0]
     rows: Any = iter(DataLoader(indices, num_workers=1, collate_fn=build_batch))
-    with hangs.waiting():
+    with hangs.report_wait():
         [worker] = multiprocessing.active_children()
         hangs.continue_later(worker.pid, mitigation)
         next(rows)
@@ -57,7 +58,7 @@ def loader_stopped(mitigation: str) -> None:
     "HNG004",
     hangs.DRIVER,
     needs=("ray",),
-    simulated="driver and worker: programs of ours, in a cluster of Ray's own",
+    simulated="driver and worker: small programs in a real Ray cluster",
 )
 def actor_stopped(mitigation: str) -> None:
     """A Ray actor gets SIGSTOP inside a method call; the driver waits in ray.get."""
@@ -72,8 +73,8 @@ def actor_stopped(mitigation: str) -> None:
 
     worker = ray.remote(Worker).remote()
     pid = ray.get(worker.process.remote())
-    hangs.report("guilty", "the worker", pid)
-    with hangs.waiting(hangs.DRIVER):
+    hangs.report("blocking", "the worker", pid)
+    with hangs.report_wait(hangs.DRIVER):
         hangs.continue_later(pid, mitigation)
         ray.get(worker.step.remote())
 
@@ -84,14 +85,14 @@ def engine_stopped(mitigation: str) -> None:
     engine, folder, port = served_engine.start()
     worker = served_engine.find_worker(engine.pid)
     os.kill(worker, signal.SIGSTOP)
-    hangs.report("guilty", "the engine's worker", worker)
-    with hangs.waiting():
+    hangs.report("blocking", "the engine's worker", worker)
+    with hangs.report_wait():
         hangs.continue_later(worker, mitigation)
         served_engine.request_completion(port, folder)
 
 
 hangs.repro(
-    "HNG004", needs=("torch",), simulated=("the trainer: processes of ours; the guilty one stops itself",)
+    "HNG004", needs=("torch",), simulated=("the trainer: small processes; the blocking one stops itself",)
 )
 
 
@@ -103,7 +104,7 @@ def pipe_left_open(mitigation: str) -> None:
         _kill_this_worker()
     if mitigation == "close_ends":
         workers_end.close()
-    with hangs.waiting(), contextlib.suppress(EOFError):
+    with hangs.report_wait(), contextlib.suppress(EOFError):
         if mitigation != "limit" or trainers_end.poll(hangs.LIMIT_S):
             trainers_end.recv()
 
@@ -118,12 +119,12 @@ def lock_of_killed(mitigation: str) -> None:
         locked.set()
         _kill_this_worker()
     locked.wait()
-    with hangs.waiting():
+    with hangs.report_wait():
         lock.acquire(timeout=hangs.wait_limit(mitigation))
 
 
 def _kill_this_worker() -> None:
-    hangs.report("guilty", "the worker")
+    hangs.report("blocking", "the worker")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -139,7 +140,7 @@ def store_key_of_killed(mitigation: str) -> None:
     def run(rank: int, port: int) -> None:
         store = TCPStore("127.0.0.1", port, hangs.RANKS, rank == host)
         # The killed rank counts as done: only the others are stuck.
-        with hangs.waiting(hangs.RANK_NAMES[rank], blocking=rank == blocking):
+        with hangs.report_wait(hangs.RANK_NAMES[rank], blocking=rank == blocking):
             if rank != blocking:
                 with contextlib.suppress(DistStoreError):
                     store.wait([f"rank {blocking} has its weights"], limit)
@@ -152,7 +153,7 @@ def store_key_of_killed(mitigation: str) -> None:
     hangs.wait_for_end([*children[:blocking], *children[blocking + 1 :], children[blocking]])
 
 
-hangs.repro("HNG005", simulated=("trainer and worker: processes of ours; the guilty one kills itself",))
+hangs.repro("HNG005", simulated=("trainer and worker: small processes; the blocking one kills itself",))
 
 
 PARENT = "the parent"
@@ -164,8 +165,8 @@ _PROGRAM = f"import sys; sys.stdout.write('x' * {PIPE_OVERFLOW})"
 def wait_before_read(mitigation: str) -> None:
     """A child fills its stdout pipe; the parent calls wait() before it reads the pipe."""
     with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE) as process:
-        hangs.report("guilty", "the child", process.pid)
-        with hangs.waiting(PARENT, blocking=True):
+        hangs.report("blocking", "the child", process.pid)
+        with hangs.report_wait(PARENT, blocking=True):
             if mitigation == "read_first":
                 process.communicate()
             else:
@@ -179,14 +180,14 @@ def join_before_get(mitigation: str) -> None:
     rollouts: Any = context.Queue()
     worker = context.Process(target=rollouts.put, args=("x" * PIPE_OVERFLOW,))
     worker.start()
-    hangs.report("guilty", "the worker", worker.pid)
-    with hangs.waiting(PARENT, blocking=True):
+    hangs.report("blocking", "the worker", worker.pid)
+    with hangs.report_wait(PARENT, blocking=True):
         if mitigation == "read_first":
             rollouts.get()
         worker.join()
 
 
-hangs.repro("HNG012", simulated=("the trainer and what it starts: two programs of ours",))
+hangs.repro("HNG012", simulated=("the trainer and its child process: two small programs",))
 
 
 SERVER = "the server"
@@ -199,13 +200,13 @@ def answer_before_weights(mitigation: str) -> None:
     limit = hangs.wait_limit(mitigation)
     trainer = os.fork()
     if trainer == 0:
-        with hangs.waiting(blocking=True):
+        with hangs.report_wait(blocking=True):
             if mitigation == "one_direction":
                 os.write(to_server[1], b"w")
             if _wait_for_byte(to_trainer[0], limit) and mitigation != "one_direction":
                 os.write(to_server[1], b"w")
         os._exit(0)
-    with hangs.waiting(SERVER, blocking=True):
+    with hangs.report_wait(SERVER, blocking=True):
         if _wait_for_byte(to_server[0], limit):
             os.write(to_trainer[1], b"a")
     os.waitpid(trainer, 0)
@@ -221,7 +222,7 @@ def _wait_for_byte(descriptor: int, limit: float | None) -> bool:
     "HNG013",
     hangs.DRIVER,
     needs=("ray",),
-    simulated="trainer and collector: two actors of ours, in a cluster of Ray's own",
+    simulated="trainer and collector: two small actors in a real Ray cluster",
 )
 def actors(mitigation: str) -> None:
     """Two Ray actors wait for each other in ray.get: the trainer for rollouts, the collector for weights."""
@@ -240,14 +241,12 @@ def actors(mitigation: str) -> None:
 
     trainer, collector = (ray.remote(Party).remote() for _ in range(2))
     for actor, name in ((trainer, hangs.TRAINER), (collector, "the collector")):
-        hangs.report("guilty", name, ray.get(actor.process.remote()))
-    with hangs.waiting(hangs.DRIVER):
+        hangs.report("blocking", name, ray.get(actor.process.remote()))
+    with hangs.report_wait(hangs.DRIVER):
         ray.get([trainer.meet.remote(collector), collector.meet.remote(trainer)])
 
 
-hangs.repro(
-    "HNG013", simulated=("trainer and server: two processes of ours, and pipes for their connection",)
-)
+hangs.repro("HNG013", simulated=("trainer and server: two small processes, and pipes for their connection",))
 
 
 ENGINE = "the engine core"
@@ -258,7 +257,7 @@ def worker_gone(mitigation: str) -> None:
     """A worker of a multiprocessing.Pool exits in the middle of a task."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         pool.apply(int)  # wait until the worker runs
-        with hangs.waiting(blocking=True), contextlib.suppress(multiprocessing.TimeoutError):
+        with hangs.report_wait(blocking=True), contextlib.suppress(multiprocessing.TimeoutError):
             pool.apply_async(os._exit, (9,)).get(hangs.wait_limit(mitigation))
 
 
@@ -270,7 +269,7 @@ def producer_raised(mitigation: str) -> None:
     threading.excepthook = lambda _: None
     producer.start()
     producer.join()
-    with hangs.waiting(blocking=True), contextlib.suppress(queue.Empty):
+    with hangs.report_wait(blocking=True), contextlib.suppress(queue.Empty):
         rollouts.get(timeout=hangs.wait_limit(mitigation))
 
 
@@ -281,11 +280,11 @@ def pool_of_parent(mitigation: str) -> None:
     pool.submit(int).result()
     worker = os.fork()
     if not worker:
-        hangs.report("guilty", "the worker")
+        hangs.report("blocking", "the worker")
         with contextlib.suppress(FutureTimeoutError):
             pool.submit(int).result(hangs.wait_limit(mitigation))
         os._exit(0)
-    with hangs.waiting():
+    with hangs.report_wait():
         os.waitpid(worker, 0)
 
 
@@ -293,7 +292,7 @@ def pool_of_parent(mitigation: str) -> None:
     "HNG016",
     ENGINE,
     needs=("vllm",),
-    simulated="engine core and worker: two processes of ours, on vLLM's own queues",
+    simulated="engine core and worker: two small processes, on vLLM's own queues",
 )
 def reply_lost(mitigation: str) -> None:
     """An engine core calls a worker over vLLM's own message queues; the worker takes the call and never replies."""
@@ -305,7 +304,7 @@ def reply_lost(mitigation: str) -> None:
         workers_end.send(replies.export_handle())
         calls.wait_until_ready()
         replies.wait_until_ready()
-        hangs.report("guilty", "the worker")
+        hangs.report("blocking", "the worker")
         while True:
             calls.dequeue(indefinite=True)
     calls = queues(1, 1)
@@ -313,7 +312,7 @@ def reply_lost(mitigation: str) -> None:
     replies = queues.create_from_handle(cores_end.recv(), 0)
     calls.wait_until_ready()
     replies.wait_until_ready()
-    with hangs.waiting(ENGINE), contextlib.suppress(TimeoutError):
+    with hangs.report_wait(ENGINE), contextlib.suppress(TimeoutError):
         calls.enqueue("execute_model")
         limit = hangs.wait_limit(mitigation)
         replies.dequeue(timeout=limit, **({} if mitigation else {"indefinite": True}))
@@ -323,18 +322,18 @@ def reply_lost(mitigation: str) -> None:
     "HNG016",
     hangs.DRIVER,
     needs=("ray",),
-    simulated="the driver: a program of ours, in a cluster of Ray's own",
+    simulated="the driver: a small program in a real Ray cluster",
 )
 def group_pending(mitigation: str) -> None:
     """A placement group requests more CPUs than the cluster has, and the driver waits for it."""
     ray = hangs.start_ray(1)
     placement = import_module("ray.util.placement_group")
-    with hangs.waiting(hangs.DRIVER, blocking=True), contextlib.suppress(ray.exceptions.GetTimeoutError):
+    with hangs.report_wait(hangs.DRIVER, blocking=True), contextlib.suppress(ray.exceptions.GetTimeoutError):
         group = placement.placement_group([{"CPU": 8}])
         ray.get(group.ready(), timeout=hangs.wait_limit(mitigation))
 
 
-hangs.repro("HNG016", simulated=("the trainer and what it waits for: processes and threads of ours",))
+hangs.repro("HNG016", simulated=("the trainer and its workers: small processes and threads",))
 
 
 if __name__ == "__main__":

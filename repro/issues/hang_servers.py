@@ -1,6 +1,7 @@
 """Reproduce trainers that wait forever for a server or an actor: unmodified FastAPI, Ray, vLLM and TRL's client.
 
-A function with a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
+HNG009: a server blocks its own event loop. HNG010: a server never answers a request. A function with a decorator is a
+trigger of the known issue in the decorator, and its name is that of the trigger.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def own_health_uvloop(mitigation: str) -> None:
 
 
 def _request_own_health(mitigation: str, loop: str) -> None:
+    """Run a server whose endpoint requests the server's own /health; with `to_thread` outside of the event loop."""
     port = hangs.free_port()
 
     def health() -> dict[str, str]:
@@ -41,7 +43,7 @@ def _request_own_health(mitigation: str, loop: str) -> None:
 
     update = wait_for_health if mitigation == "to_thread" else block_loop
     _serve(port, {"/health": health, "/update": update}, loop)
-    with hangs.waiting():
+    with hangs.report_wait():
         served_engine.request_status(port, "/update")
 
 
@@ -52,14 +54,12 @@ def _serve(port: int, routes: dict[str, Callable[[], object]], loop: str = "asyn
     for path, endpoint in routes.items():
         app.add_api_route(path, endpoint)
     if not os.fork():
-        hangs.report("guilty", "the server")
+        hangs.report("blocking", "the server")
         uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical", loop=loop)
     served_engine.wait_for(port, "/docs")
 
 
-@hangs.trigger(
-    "HNG009", needs=("ray",), simulated="trainer, engine and judge: a driver and two actors of ours"
-)
+@hangs.trigger("HNG009", needs=("ray",), simulated="trainer, engine and judge: a driver and two small actors")
 def get_in_actor(mitigation: str) -> None:
     """A method of an async actor calls ray.get: it blocks the event loop, on which the awaited method would run."""
     ray = hangs.start_ray(3)
@@ -81,14 +81,12 @@ def get_in_actor(mitigation: str) -> None:
 
     engine = ray.remote(Engine).remote()
     judge = ray.remote(Judge).remote(engine)
-    hangs.report("guilty", "the engine", ray.get(engine.process.remote()))
-    with hangs.waiting():
+    hangs.report("blocking", "the engine", ray.get(engine.process.remote()))
+    with hangs.report_wait():
         ray.get(engine.update.remote(judge))
 
 
-hangs.repro(
-    "HNG009", simulated=("trainer and server: a client and two routes of ours, under FastAPI and uvicorn",)
-)
+hangs.repro("HNG009", simulated=("trainer and server: a client and two routes, under FastAPI and uvicorn",))
 
 
 TRL_CLIENT = "trl.generation.vllm_client"
@@ -111,7 +109,7 @@ def task_lost(mitigation: str) -> None:
 
     port = hangs.free_port()
     _serve(port, {"/generate": generate})
-    with hangs.waiting():
+    with hangs.report_wait():
         served_engine.request_status(port, "/generate", hangs.wait_limit(mitigation, "ask_again"))
 
 
@@ -119,38 +117,38 @@ def task_lost(mitigation: str) -> None:
 def engine_paused(mitigation: str) -> None:
     """A real `vllm serve` is paused for a weight update that does not come, and gets a completion request."""
     folder, port = _start_paused_engine()
-    with hangs.waiting():
+    with hangs.report_wait():
         _resume_engine(port, mitigation)
         served_engine.request_completion(port, folder, hangs.wait_limit(mitigation, "ask_again"))
 
 
 @hangs.trigger(
-    "HNG010", needs=("vllm", TRL_CLIENT), simulated="the trainer: nothing but TRL's client; the model is tiny"
+    "HNG010", needs=("vllm", TRL_CLIENT), simulated="the trainer: only TRL's client; the model is tiny"
 )
 def trl_client(mitigation: str) -> None:
     """TRL's own client sends a request to a real `vllm serve` that is paused for an update."""
     _, port = _start_paused_engine()
     client = import_module(TRL_CLIENT).VLLMClient(base_url=f"http://127.0.0.1:{port}")
-    with hangs.waiting():
+    with hangs.report_wait():
         _resume_engine(port, mitigation)
         client.generate([served_engine.REQUEST["prompt"]], max_tokens=4)
 
 
 def _start_paused_engine() -> tuple[str, int]:
+    """Start a real `vllm serve` and pause it; return the model's folder and the port."""
     engine, folder, port = served_engine.start()
-    hangs.report("guilty", "the engine's server", engine.pid)
+    hangs.report("blocking", "the engine's server", engine.pid)
     served_engine.request_status(port, "/pause", document={})
     return folder, port
 
 
 def _resume_engine(port: int, mitigation: str) -> None:
+    """Resume the server if the mitigation is `resume`."""
     if mitigation == "resume":
         served_engine.request_status(port, "/resume", document={})
 
 
-hangs.repro(
-    "HNG010", simulated=("trainer and server: a client and a route of ours, under FastAPI and uvicorn",)
-)
+hangs.repro("HNG010", simulated=("trainer and server: a client and a route, under FastAPI and uvicorn",))
 
 
 if __name__ == "__main__":

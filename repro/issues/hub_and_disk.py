@@ -1,4 +1,8 @@
-"""Reproduce failures of unmodified transformers, safetensors and PyTorch by the disk, the hub or broken files."""
+"""Reproduce failures of unmodified transformers, safetensors and PyTorch by the disk, the hub or broken files.
+
+Files: CMP027 (unknown model type), ENV003 (full disk), ENV010 (truncated weights). The hub, which is a closed port or a
+failing HTTP server on this machine: ENV004, ENV005, ENV026.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from repro.drivers import single_call, tiny_trl
     "CMP027",
     needs=("transformers",),
     raises="ValueError: does not recognize this architecture",
-    simulated=("the model: a config.json of ours with a made-up type",),
+    simulated=("the model: a config.json with a made-up type",),
 )
 def cmp027_unknown_type(_mitigation: str | None) -> None:
     """Load a config.json whose model type the installed transformers does not have."""
@@ -97,7 +101,7 @@ def _failing_hub(status: int, code: str = "") -> str:
     needs=("transformers",),
     modules=(),
     raises="OSError: is not a local folder",
-    simulated=("the hub: a server of ours that answers 401 with the hub's header",),
+    simulated=("the hub: a local server that answers 401 with the hub's header",),
 )
 def env005_unauthorized(_mitigation: str | None) -> None:
     """Load a model for which the hub answers 401, as for a wrong name or a private repository."""

@@ -1,6 +1,8 @@
 """Reproduce silent training failures of unmodified TRL and PyTorch, which show in prompts, rewards, masks or weights.
 
-For most of them TRL's GRPOTrainer trains a tiny model for a few steps on a CPU.
+For most of them TRL's GRPOTrainer trains a tiny model for a few steps on a CPU: CFG126 (resume), CFG127, CFG128, NUM046
+and REW004 (no weight moves), NUM041 (groups), NUM042 (tool tokens), NUM045 (reference), REW005 (random rewards). NUM047
+updates bfloat16 weights with PyTorch alone. Each function returns a description of the failure, or None.
 """
 
 from __future__ import annotations

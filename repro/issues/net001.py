@@ -10,14 +10,14 @@ from __future__ import annotations
 from importlib import import_module, metadata
 from typing import Any
 
-from repro.base import Tally, Trigger, repro
+from repro.registry import Tally, Trigger, repro
 
 _NAMES = ("prometheus-fastapi-instrumentator",)
 FUNCTION = "_get_route_name"
 PATHS = ("/health", "/v1/models", "/generate")
 
 
-def application(mitigation: str | None) -> Any:
+def build_application(mitigation: str | None) -> Any:
     """Build an application like vLLM's API server: routes in a router, and the middleware around all routes."""
     fastapi = import_module("fastapi")
     app = fastapi.FastAPI()
@@ -39,9 +39,9 @@ def _empty_answer() -> dict[str, str]:
     return {}
 
 
-def router(mitigation: str | None) -> Tally:
+def _count_answered(mitigation: str | None) -> Tally:
     """Request each path of the application without a network; count the answers with status 200."""
-    client = import_module("fastapi.testclient").TestClient(application(mitigation))
+    client = import_module("fastapi.testclient").TestClient(build_application(mitigation))
     passed = {path: client.get(path).status_code == 200 for path in PATHS}
     return Tally.of_checks(passed, "requests are answered with 200")
 
@@ -70,8 +70,8 @@ repro(
     function=FUNCTION,
     distributions=_NAMES,
     modules=("fastapi.testclient", "prometheus_fastapi_instrumentator"),
-    simulated=("the server: routes of ours, put together by the calls that vLLM's server makes",),
-    triggers=[Trigger("router", router)],
+    simulated=("the server: empty routes, put together by the calls that vLLM's server makes",),
+    triggers=[Trigger("router", _count_answered)],
     recommended={"older_fastapi": "NovaSky-AI/SkyRL#1810"},
     inapplicable_reason=inapplicable_reason,
 )

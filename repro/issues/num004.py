@@ -3,7 +3,8 @@
 TRL samples `steps_per_generation` micro-batches at once and takes an optimizer step after every
 `gradient_accumulation_steps` micro-batches. The token-level losses (dapo, the default since 0.22, and cispo) divide
 each micro-batch by the number of all sampled tokens. This is right if the two settings are equal, as by default. If
-they differ, each gradient is too small by their ratio. TRL 1.9.1 rescales.
+they differ, each gradient is too small by their ratio. TRL 1.9.1 rescales. The repro compares the mean gradient of the
+optimizer steps with that of one step on the same completions, at learning rate 0.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Tally, Trigger, repro
 from repro.drivers import tiny_trl
+from repro.registry import InapplicableError, Tally, Trigger, repro
 
 _NAMES = ("trl",)
 DIVIDES = 'inputs["num_items_in_batch"]'
@@ -44,7 +45,7 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
     texts: list[str] = []
 
     class GradientSum(transformers.TrainerCallback):  # type: ignore[misc] # transformers is not checked outside of cells
-        """Add up the gradients before each optimizer step."""
+        """Sum of the gradients over all optimizer steps."""
 
         def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
             for name, parameter in model.named_parameters():
@@ -88,6 +89,7 @@ def _length_along(vector: list[float], direction: list[float]) -> float:
 
 
 def _compare_gradients(trigger: str, mitigation: str | None) -> Tally:
+    """Train with the trigger's loss and mitigation, and compare the gradient with that of all samples at once."""
     if trigger not in (upstream.source("trl/trainer/grpo_config.py", _NAMES) or ""):
         raise InapplicableError(f"this TRL has no loss of the name {trigger}")
     loss = mitigation if mitigation in {"dr_grpo", "grpo"} else trigger

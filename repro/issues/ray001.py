@@ -25,9 +25,9 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import Tally, Trigger, UpstreamFailureError, repro
 from repro.drivers import verl_job
 from repro.drivers.verl_rollout import NAMES, NAMESPACE, OTHER_NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
+from repro.registry import Tally, Trigger, UpstreamFailureError, repro
 
 ASSERTION = "assert len(actor_names) == vllm_dp_size * vllm_tp_size"
 FILE = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"

@@ -1,4 +1,4 @@
-"""Reproduce errors of unmodified Ray: a dead actor, a wrong cluster address, no cluster."""
+"""Reproduce errors of unmodified Ray: a dead actor (RAY010), a wrong cluster address (RAY011), no cluster (RAY013)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Engine:
 @_repro(
     "RAY010",
     raises="ActorDiedError: actor died",
-    simulated=("the engine: an actor of ours that leaves by os._exit",),
+    simulated=("the engine: a small actor that ends by os._exit",),
 )
 def ray010_actor_ended(_mitigation: str | None) -> None:
     """Call an actor whose process ends: the caller gets ActorDiedError without the reason."""

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from repro import processes, upstream
-from repro.base import InapplicableError, Tally, Trigger, repro
+from repro.registry import InapplicableError, Tally, Trigger, repro
 
 _NAMES = ("math-verify",)
 _VERL = "verl.utils.reward_score.math_verify"
@@ -119,7 +119,7 @@ repro(
     distributions=_NAMES,
     modules=("math_verify",),
     helpful_modules=(_VERL,),
-    simulated=("under verl_reward, verl's reward loop: a thread of ours calls its compute_score",),
+    simulated=("under verl_reward, verl's reward loop: a thread calls its compute_score",),
     triggers=[
         Trigger(
             name,

@@ -1,13 +1,17 @@
-"""Reproduce different distributions in engine and trainer, on vLLM's whole unmodified engine with a tiny model."""
+"""Reproduce different distributions in engine and trainer, on vLLM's whole unmodified engine with a tiny model.
+
+The causes are the temperature (NUM001), a nucleus (NUM002), defaults in the model's folder (NUM003), the rotary
+embedding (NUM043), and a temperature or a penalty that the trainer does not use (NUM049).
+"""
 
 from __future__ import annotations
 
-from repro.base import Tally
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
+from repro.registry import Tally
 
 
-def temperature(mitigation: str | None) -> Tally:
+def _scale_logits(mitigation: str | None) -> Tally:
     """Sample at a temperature below 1; vLLM reports log-probs at temperature 1 by default."""
     value = 1.0 if mitigation == "temperature_one" else 0.6
     policy = whole_engine.model(0)
@@ -17,11 +21,13 @@ def temperature(mitigation: str | None) -> Tally:
 
 
 whole_engine.repro(
-    "NUM001", temperature, recommended={"processed_logprobs": "TRL 0.28.0, huggingface/trl#4873"}
+    "NUM001",
+    temperature=_scale_logits,
+    recommended={"processed_logprobs": "TRL 0.28.0, huggingface/trl#4873"},
 )
 
 
-def nucleus(mitigation: str | None) -> Tally:
+def _sample_nucleus(mitigation: str | None) -> Tally:
     """Sample within a nucleus, while the trainer's softmax covers the whole vocabulary."""
     top_p = 1.0 if mitigation == "neutral_sampling" else 0.7
     mode = "raw_logprobs" if mitigation == "raw_logprobs" else "processed_logprobs"
@@ -39,10 +45,12 @@ def nucleus(mitigation: str | None) -> Tally:
     return whole_engine.count_agreeing(pairs)
 
 
-whole_engine.repro("NUM002", nucleus, recommended={"neutral_sampling": "huggingface/trl#6789"})
+whole_engine.repro(
+    "NUM002", nucleus=_sample_nucleus, recommended={"neutral_sampling": "huggingface/trl#6789"}
+)
 
 
-def defaults(mitigation: str | None) -> Tally:
+def _use_folder_defaults(mitigation: str | None) -> Tally:
     """Sample with the defaults that the engine reads from the model's folder (generation_config.json)."""
     policy = whole_engine.model(0)
     folder = whole_engine.save(policy, {"repetition_penalty": 1.3})
@@ -54,10 +62,12 @@ def defaults(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy, repetition_penalty=penalty)
 
 
-whole_engine.repro("NUM003", defaults, recommended={"generation_config_vllm": "NVIDIA-NeMo/RL#3497"})
+whole_engine.repro(
+    "NUM003", defaults=_use_folder_defaults, recommended={"generation_config_vllm": "NVIDIA-NeMo/RL#3497"}
+)
 
 
-def other_positions(mitigation: str | None) -> Tally:
+def _use_other_rotary_base(mitigation: str | None) -> Tally:
     """Give the engine another base of the rotary embedding than the checkpoint's config has."""
     policy = whole_engine.model(0)
     theta = {"rope_theta": 500000.0}
@@ -69,10 +79,10 @@ def other_positions(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy)
 
 
-whole_engine.repro("NUM043", other_positions)
+whole_engine.repro("NUM043", other_positions=_use_other_rotary_base)
 
 
-def folders_temperature(mitigation: str | None) -> Tally:
+def _use_folder_temperature(mitigation: str | None) -> Tally:
     """Sample at the temperature in the model's folder, which the engine uses if a request has no temperature."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy, {"temperature": 0.6}), **PROCESSED)
@@ -80,7 +90,7 @@ def folders_temperature(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy, temperature=1.0 if mitigation == "pin" else default)
 
 
-def presence_penalty(mitigation: str | None) -> Tally:
+def _use_presence_penalty(mitigation: str | None) -> Tally:
     """Sample with a penalty on ids that the completion contains already."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy), **PROCESSED)
@@ -88,4 +98,6 @@ def presence_penalty(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy, **options)
 
 
-whole_engine.repro("NUM049", folders_temperature, presence_penalty)
+whole_engine.repro(
+    "NUM049", folders_temperature=_use_folder_temperature, presence_penalty=_use_presence_penalty
+)

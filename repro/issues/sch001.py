@@ -14,9 +14,9 @@ import threading
 from collections.abc import Sequence
 
 from repro import upstream
-from repro.base import Tally, Trigger, repro
 from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import ForwardPassError, SchedulerRequest, Setup
+from repro.registry import Tally, Trigger, repro
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
 TRAINING = [SchedulerRequest(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
@@ -48,6 +48,7 @@ class _Rollouts:
 
 
 def _new_engine(mitigation: str | None = None) -> v0.V0Engine:
+    """Return a V0 engine, configured by the mitigation."""
     # The token budget is enough for all prompts in one step, like in most real engines.
     setup = Setup(
         chunked=mitigation == "chunked_prefill_on",

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repro import upstream
-from repro.base import Tally, Trigger, repro
 from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, check_prompt
+from repro.registry import Tally, Trigger, repro
 
 ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = Setup.max_model_len
@@ -38,6 +38,7 @@ _BETWEEN_CALLS = {"abort_leftovers", "drain", "fresh_engine"}
 
 
 def _new_engine(mitigation: str | None, *, chunked: bool) -> v0.V0Engine:
+    """Return a V0 engine with asynchronous output, changed by the mitigation."""
     setup = Setup(
         chunked=chunked and mitigation != "chunked_prefill_off", async_output=mitigation != "async_output_off"
     )
@@ -77,6 +78,7 @@ def _overlong_dropped(mitigation: str | None) -> Tally:
 
 
 def _generate_overlong(mitigation: str | None, neighbour_tokens: int) -> Tally:
+    """Generate for an overlong prompt and a neighbour, with chunked prefill."""
     check_prompt(OVERLONG.prompt, LIMIT)
     neighbour = SchedulerRequest("neighbour", prompt=1, max_tokens=neighbour_tokens)
     return _generate_once(mitigation, [neighbour, OVERLONG], chunked=True)
@@ -101,10 +103,12 @@ def _overlong_poisons_next(mitigation: str | None) -> Tally:
 
 
 def _min_tokens(mitigation: str | None) -> Tally:
+    """Generate for a prompt that exceeds the limit only together with its `min_tokens`."""
     return _generate_once(mitigation, WITH_MINIMUM, chunked=False)
 
 
 def _min_tokens_chunked(mitigation: str | None) -> Tally:
+    """Generate for a prompt that exceeds the limit only together with its `min_tokens`, with chunked prefill."""
     return _generate_once(mitigation, WITH_MINIMUM, chunked=True)
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Tally, Trigger, UpstreamFailureError, repro
 from repro.drivers import whole_engine
+from repro.registry import InapplicableError, Tally, Trigger, UpstreamFailureError, repro
 
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs a second block half-way.

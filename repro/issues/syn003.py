@@ -20,8 +20,8 @@ from importlib import import_module
 from typing import Any
 
 from repro import upstream
-from repro.base import Tally, Trigger, repro
 from repro.drivers import tiny_trl, whole_engine
+from repro.registry import Tally, Trigger, repro
 
 _NAMES = ("trl",)
 RELOADS = 'collective_rpc("reload_weights")'
@@ -76,7 +76,7 @@ def sampled_logprob(value: Any) -> float:
     return float(value[0] if isinstance(value, list) else value)
 
 
-def asleep(mitigation: str | None) -> Tally:
+def _generate_in_sleep_mode(mitigation: str | None) -> Tally:
     """Generate after a weight update with sleep mode on."""
     from transformers import AutoModelForCausalLM
 
@@ -125,7 +125,7 @@ repro(
         "the push of each parameter: the same tensors by reload_weights with an iterator",
         "the optimizer step: another model's weights",
     ),
-    triggers=[Trigger("asleep", asleep, silent=True)],
+    triggers=[Trigger("asleep", _generate_in_sleep_mode, silent=True)],
     recommended={"upgrade": "huggingface/trl#5355"},
     inapplicable_reason=inapplicable_reason,
 )

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Tally, Trigger, repro
 from repro.drivers import tiny_trl, whole_engine
 from repro.drivers.whole_engine import PROMPTS, VOCABULARY
+from repro.registry import InapplicableError, Tally, Trigger, repro
 
 TOKENS = 113  # number of the tokenizer's tokens; the model has VOCABULARY rows
 # Files of the check of a prompt's ids. The V0 engine refuses ids that the tokenizer lacks; later releases compare ids
@@ -50,7 +50,7 @@ def _complete(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None
     return whole_engine.complete(llm, prompts, params)
 
 
-def sampled(mitigation: str | None) -> Tally:
+def _sample_tokens(mitigation: str | None) -> Tally:
     """Count the sampled tokens that have a text."""
     _, llm = _start_engine(mitigation)
     completions = _complete(llm, PROMPTS, mitigation)
@@ -63,7 +63,7 @@ def count_with_text(ids: Sequence[int]) -> Tally:
     return Tally.of_checks(passed, "sampled tokens have a text")
 
 
-def re_encoded(mitigation: str | None) -> Tally:
+def _encode_texts_again(mitigation: str | None) -> Tally:
     """Count the completions whose text is tokenized to the same ids."""
     words, llm = _start_engine(mitigation)
     passed, count, count_again = {}, 0, 0
@@ -77,7 +77,7 @@ def re_encoded(mitigation: str | None) -> Tally:
     return Tally.of_checks(passed, "completions are the same tokens again", note)
 
 
-def fed_back(mitigation: str | None) -> Tally:
+def _continue_with_sampled_ids(mitigation: str | None) -> Tally:
     """Count the requests of a second turn that the engine answers; their prompts contain the sampled ids."""
     if not any(_REFUSES in (upstream.source(path) or "") for path in _CHECKS):
         raise InapplicableError("this vLLM takes every id that the model has a row for as a prompt")
@@ -99,9 +99,9 @@ repro(
     distributions=upstream.VLLM,
     modules=whole_engine.MODULES,
     triggers=[
-        Trigger("sampled", sampled, silent=True),
-        Trigger("re_encoded", re_encoded, silent=True),
-        Trigger("fed_back", fed_back),
+        Trigger("sampled", _sample_tokens, silent=True),
+        Trigger("re_encoded", _encode_texts_again, silent=True),
+        Trigger("fed_back", _continue_with_sampled_ids),
     ],
     recommended={"logit_bias": "volcengine/verl#1398", "top_p": "vllm-project/vllm#13175"},
     inapplicable_reason=whole_engine.inapplicable_reason,

@@ -1,4 +1,8 @@
-"""Reproduce failures of unmodified PyTorch on a machine without a GPU: gloo groups, torchrun, CPU build, memory."""
+"""Reproduce failures of unmodified PyTorch on a machine without a GPU: gloo groups, torchrun, CPU build, memory.
+
+Groups: CFG109 (port in use), NET011 (missing rank), NET014 (late rank), NET021 (ended rank). torchrun: ENG010, ENV009.
+CPU build: ENV014. Memory: MEM010.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,16 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from repro.base import InapplicableError
 from repro.drivers import hangs, single_call
+from repro.registry import InapplicableError
 
 _torch_repro = partial(single_call.repro, needs=("torch",))
 _group_repro = partial(_torch_repro, modules=("torch.distributed",))
 _launch_repro = partial(_torch_repro, modules=("torch.distributed.run",), raises="ChildFailedError: FAILED")
-_RANKS = ("the trainer: two ranks of ours, over gloo in place of NCCL",)
+_RANKS = ("the trainer: two forked ranks, over gloo in place of NCCL",)
 
 
-@_group_repro(
-    "CFG109", raises="DistNetworkError: EADDRINUSE", simulated=("what has the port: a socket of ours",)
-)
+@_group_repro("CFG109", raises="DistNetworkError: EADDRINUSE", simulated=("the user of the port: a socket",))
 def cfg109_rendezvous(mitigation: str | None) -> None:
     """Create a process group at a port that another socket has bound."""
     import torch.distributed as dist
@@ -41,13 +43,13 @@ def _launch(program: str) -> None:
     main(["--standalone", "--nproc_per_node", "1", str(path)])
 
 
-@_launch_repro("ENG010", simulated=("the rank: a program of ours",))
+@_launch_repro("ENG010", simulated=("the rank: a one-line program",))
 def eng010_exit_code(_mitigation: str | None) -> None:
     """Launch a rank that fails: torchrun raises ChildFailedError, which does not have the rank's error."""
     _launch("raise SystemExit(3)")
 
 
-@_launch_repro("ENV009", simulated=("who kills: the rank, a program of ours, sends itself the signal",))
+@_launch_repro("ENV009", simulated=("the killer: the rank, a one-line program, sends itself the signal",))
 def env009_sigkill(_mitigation: str | None) -> None:
     """Launch a rank that gets SIGKILL: torchrun reports the signal, and there is no traceback."""
     _launch("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")

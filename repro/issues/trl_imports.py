@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from repro import upstream
-from repro.base import InapplicableError, Tally, Trigger, repro
 from repro.drivers import imports
+from repro.registry import InapplicableError, Tally, Trigger, repro
 
 MODULES = {"trainer": "trl.trainer.grpo_trainer", "server": "trl.scripts.vllm_serve"}
 LIMIT_S = 200.0
@@ -34,6 +34,7 @@ def identify(error: str) -> str:
 
 
 def _try_import(code: str, trigger: str, mitigation: str | None) -> Tally:
+    """Import the trigger's module in a separate process; a mitigation is inapplicable."""
     if mitigation:
         raise InapplicableError("it is another release: run this there")
     return judge_import(code, trigger, imports.try_import(MODULES[trigger], LIMIT_S))

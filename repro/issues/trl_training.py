@@ -1,4 +1,8 @@
-"""Reproduce errors of unmodified TRL and transformers about options, data, rewards and rollouts; the model is tiny."""
+"""Reproduce errors of unmodified TRL and transformers about options, data, rewards and rollouts; the model is tiny.
+
+Options: CFG101, CFG110, CFG111, CFG113. Data: CFG116. Rewards: CFG022, REW002. Rollouts and engine: ENV012, NUM023,
+SYN014. An older `compute_loss`: CMP025.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError
 from repro.drivers import single_call, tiny_trl
+from repro.registry import InapplicableError
 
 _options_repro = partial(single_call.repro, needs=("trl",))
 _repro = partial(single_call.repro, needs=("trl",), modules=tiny_trl.MODULES)
@@ -100,7 +104,7 @@ def env012_use_vllm(_mitigation: str | None) -> None:
 @_repro(
     "NUM023",
     raises="RuntimeError: No completions were generated",
-    simulated=("the engine that failed: a rollout function of ours",),
+    simulated=("the engine that failed: a rollout function",),
 )
 def num023_empty_rollout(_mitigation: str | None) -> None:
     """Train with a rollout function that returns no completions."""

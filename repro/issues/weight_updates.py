@@ -1,4 +1,8 @@
-"""Reproduce stale, missing or wrong weights in the engine after an update, on vLLM's whole unmodified engine."""
+"""Reproduce stale, missing or wrong weights in the engine after an update, on vLLM's whole unmodified engine.
+
+SYN001: cached keys of old weights. SYN024: an update that was not sent. SYN025: a layer that was left out. SYN026: an
+adapter that is applied twice.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from repro.base import InapplicableError, Tally
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
+from repro.registry import InapplicableError, Tally
 
 
-def same_prompt(mitigation: str | None) -> Tally:
+def _reuse_cached_prompt(mitigation: str | None) -> Tally:
     """Load new weights, and keep the keys that were cached with the old weights for the same prompt."""
     old, new = whole_engine.model(0), whole_engine.model(1)
     caching = mitigation != "prefix_caching_off"
@@ -28,7 +32,7 @@ def same_prompt(mitigation: str | None) -> Tally:
     return whole_engine.count_agreeing(list(zip(sample.logprobs, trainer, strict=True)))
 
 
-whole_engine.repro("SYN001", same_prompt)
+whole_engine.repro("SYN001", same_prompt=_reuse_cached_prompt)
 
 
 def _start_and_train() -> tuple[Any, Any]:
@@ -44,7 +48,7 @@ def _start_and_train() -> tuple[Any, Any]:
     return llm, policy
 
 
-def not_sent(mitigation: str | None) -> Tally:
+def _skip_update(mitigation: str | None) -> Tally:
     """Compare samples of an engine that did not get the update with the policy after a step."""
     llm, policy = _start_and_train()
     if mitigation == "push":
@@ -53,10 +57,10 @@ def not_sent(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy)
 
 
-whole_engine.repro("SYN024", not_sent)
+whole_engine.repro("SYN024", not_sent=_skip_update)
 
 
-def layer_left_out(mitigation: str | None) -> Tally:
+def _leave_layer_out(mitigation: str | None) -> Tally:
     """Send all tensors except those of the second layer."""
     llm, policy = _start_and_train()
     whole_engine.push_weights(llm, policy, lambda name: mitigation == "all_names" or ".layers.1." not in name)
@@ -64,7 +68,7 @@ def layer_left_out(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy)
 
 
-whole_engine.repro("SYN025", layer_left_out)
+whole_engine.repro("SYN025", layer_left_out=_leave_layer_out)
 
 _RANK, _ALPHA, _SIZE = 8, 16, 0.1
 _MODULES = ("q_proj", "v_proj")
@@ -93,7 +97,7 @@ def _write_adapter(model: Any) -> tuple[str, dict[str, Any]]:
     return folder, differences
 
 
-def merged(mitigation: str | None) -> Tally:
+def _apply_adapter_twice(mitigation: str | None) -> Tally:
     """Apply an adapter twice: its change is merged into the weights, and the requests name it, too."""
     import torch
     from vllm.lora.request import LoRARequest
@@ -113,4 +117,4 @@ def merged(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(engine, policy)
 
 
-whole_engine.repro("SYN026", merged)
+whole_engine.repro("SYN026", merged=_apply_adapter_twice)

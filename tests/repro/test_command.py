@@ -9,8 +9,8 @@ import pytest
 
 from repro import __main__ as command
 from repro import render
-from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
+from repro.registry import Attempt, AttemptOutcome
 from repro.upstream import WheelComparison
 from tests.case_files import each_case, read_cases
 from tests.processes import run_python

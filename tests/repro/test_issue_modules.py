@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from repro import upstream
-from repro.base import InapplicableError, UpstreamFailureError
 from repro.drivers import whole_engine
 from repro.drivers.verl_rollout import NAMES, OTHER_NAMESPACE, RIGHT
 from repro.drivers.whole_engine import SampledCompletion
 from repro.issues import REPROS, num004, ray001, rew001, syn002, syn003, tok001, trl_imports
+from repro.registry import InapplicableError, UpstreamFailureError
 
 RIGHT_GRADIENTS = {"a": [1.0, -2.0], "b": [4.0]}
 NAME = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (/a/vllm/sampling_params.py)"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from repro import judge
-from repro.base import Attempt, AttemptOutcome, Tally, Trigger, UpstreamFailureError, overall
+from repro.registry import Attempt, AttemptOutcome, Tally, Trigger, UpstreamFailureError, overall
 
 UPSTREAM = """
 def fails(kind):

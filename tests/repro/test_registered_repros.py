@@ -6,9 +6,9 @@ import tomllib
 import pytest
 
 from diagnostics.matrix.layers.repros import REPRO_MODULES
-from repro import base
-from repro.base import InapplicableError
+from repro import registry
 from repro.issues import REPROS
+from repro.registry import InapplicableError
 from tests.cells import ROOT
 from tests.processes import run_python
 
@@ -17,15 +17,15 @@ def test_entry_reader_matches_a_toml_parser():
     """`read_entry` returns what `tomllib` reads, and each trigger and mitigation has a description."""
     wrong = []
     for code, repro in REPROS.items():
-        entry = tomllib.loads((base.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
+        entry = tomllib.loads((registry.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
         mitigations = [
-            base.TriedMitigation(
+            registry.TriedMitigation(
                 name, item["about"], *(frozenset(item.get(key, ())) for key in ("helps", "fails"))
             )
             for name, item in entry["mitigations"].items()
         ]
         triggers = {name: item["about"] for name, item in entry.get("triggers", {}).items()}
-        if base.read_entry(code) != (entry["title"], triggers, mitigations):
+        if registry.read_entry(code) != (entry["title"], triggers, mitigations):
             wrong.append(code)
         if not all(item.about for item in (*repro.triggers, *repro.mitigations)):
             wrong.append(f"{code}: a trigger or mitigation without a description")
@@ -34,9 +34,9 @@ def test_entry_reader_matches_a_toml_parser():
 
 def test_missing_trigger_in_the_entry_is_named():
     """The error names the entry and the TOML table that it lacks."""
-    trigger = base.Trigger("frobnicate", lambda mitigation: base.Tally({}, []), "")
+    trigger = registry.Trigger("frobnicate", lambda mitigation: registry.Tally({}, []), "")
     with pytest.raises(ValueError, match=r"CFG101: its entry .* has no \[triggers\.frobnicate\]"):
-        base.repro("CFG101", triggers=[trigger])
+        registry.repro("CFG101", triggers=[trigger])
 
 
 def test_matrix_finds_each_repro_module():

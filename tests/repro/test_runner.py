@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro import processes, runner
-from repro.base import AttemptOutcome
+from repro.registry import AttemptOutcome
 
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
 

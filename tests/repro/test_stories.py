@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from repro.base import BrokenInvariantError
 from repro.fuzz import stories
 from repro.fuzz.search import FuzzRounds
 from repro.fuzz.stories import Ending, EngineActions, StepKind, Story
+from repro.registry import BrokenInvariantError
 
 UP, DOWN = {"do": "raise", "by": 1}, {"do": "lower"}
 SMALL = Ending("invariant", "small", "3 is above two")

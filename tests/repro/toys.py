@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-from repro.base import InapplicableError, Repro, Tally, TriedMitigation, Trigger
+from repro.registry import InapplicableError, Repro, Tally, TriedMitigation, Trigger
 
 
 def hang(_mitigation):

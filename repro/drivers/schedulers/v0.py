@@ -11,7 +11,7 @@
 
 A step is a generator that is suspended where the forward pass runs. While it is suspended, another thread may call the
 engine, the device may raise an exception (`throw`), or a coroutine may be cancelled (`close`). So a race is a fixed
-order of calls.
+order of calls. `count_answers` makes the tally of an attempt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Tally
+from repro.registry import InapplicableError, Tally
 
 TOKEN = 7
 SIMULATED = (

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from repro.base import BrokenInvariantError
 from repro.drivers import stub_model
+from repro.registry import BrokenInvariantError
 
 SIMULATED = (
     "the model runner and its output (made-up tokens)",
@@ -234,6 +234,7 @@ class SimulatedRunner:
         del self._tokens[name][self._requests[name].prompt + outputs :]
 
     def _sample(self, name: str, end: int) -> list[int]:
+        """Return the token that a step samples for a request; empty if the step ends before the known tokens."""
         tokens, request = self._tokens[name], self._requests[name]
         if end < len(tokens):
             return []
@@ -253,6 +254,7 @@ class SimulatedRunner:
         return prefixes
 
     def _slot(self, name: str, position: int) -> tuple[int, int]:
+        """Return (block, offset) of a token's KV cache slot; raise BrokenInvariantError if no block covers it."""
         index, offset = divmod(position, self._block_size)
         if index >= len(self._blocks[name]):
             raise BrokenInvariantError(
@@ -262,6 +264,7 @@ class SimulatedRunner:
         return self._blocks[name][index], offset
 
     def _write(self, name: str, start: int, end: int) -> None:
+        """Fill the slots of computed tokens; raise BrokenInvariantError beyond the request's tokens."""
         if end > len(self._tokens[name]):
             raise BrokenInvariantError(
                 "computed tokens stay within the request",
@@ -271,6 +274,7 @@ class SimulatedRunner:
             self._slots[self._slot(name, position)] = prefix
 
     def _check_read(self, name: str, end: int) -> None:
+        """Raise BrokenInvariantError if a slot that the step reads has other content than expected."""
         for position, prefix in enumerate(self._prefixes(name, end)):
             if self._slots.get(self._slot(name, position)) != prefix:
                 raise BrokenInvariantError(
