@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
 
 
 class _Parser(argparse.ArgumentParser):
+    """Parser that escapes control characters in its messages."""
+
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(render.escape_controls(message), file)
 

@@ -199,7 +199,7 @@ def read_document(completed: CellRun, schema: str) -> CellRun:
 
 
 def outcome_of_exit(process: Completed) -> Outcome:
-    """Return the outcome of a program without a document: a crash is a failure of the cell, all else is ours.
+    """Return the outcome of a program without a document: FAIL after a crash, else an infrastructure error.
 
     A crash is an end by a signal other than SIGKILL, SIGTERM and SIGINT. These come from outside, SIGKILL mostly
     because memory ran out.

@@ -134,11 +134,12 @@ _lock = threading.Lock()
 
 @lru_cache(CACHED_RELEASES)
 def _parse_engine(engine: WheelSources) -> Surface:
+    """Return vLLM's parsed source, cached for the last two releases."""
     return Surface(SourceFacts(engine), "vllm")
 
 
 def _check(context: Context, cell: Cell) -> Answer:
-    """Compare the wheels of TRL and vLLM; for another trainer, ask the API index."""
+    """Compare the wheels of TRL and vLLM; for another trainer, compare their entries in the API index."""
     if cell.trainer != "trl":
         return indexed_answer(cell)
     cache = context.folder("wheels")

@@ -114,7 +114,7 @@ def _loss_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
 
 
 def _check_loss(context: Context, cell: Cell) -> Answer:
-    """Compare the trainer's loss, gradient and advantages with ours, by the programs that tests run for this."""
+    """Compare the trainer's loss, gradient and advantages with grpo_core's, by programs that the tests also run."""
 
     def copy_programs(folder: Path) -> None:
         shutil.copytree(ROOT / PEER_PROGRAMS, folder, dirs_exist_ok=True)
