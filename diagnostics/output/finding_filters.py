@@ -44,6 +44,7 @@ def parse_codes(text: str) -> list[str]:
 
 
 def _similar(word: str, known: Iterable[str]) -> str:
+    """Return similar codes and families as text, or all families if none is similar."""
     families = {code.rstrip("0123456789") for code in known}
     similar = difflib.get_close_matches(word, {*known, *families}, n=3, cutoff=0.5)
     return f"similar: {', '.join(similar)}" if similar else f"families: {', '.join(sorted(families))}"
@@ -94,6 +95,7 @@ def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
 
 
 def _baseline_fingerprints(baseline: Path, tool: str) -> set[str]:
+    """Read a JSON report of the same command, also from a pipe; return the fingerprints of its findings."""
     try:
         document = safe_io.parse_json(safe_io.read_bytes(baseline, safe_io.DOCUMENT_LIMIT, pipes=True))
         known = {fingerprint(finding, tool) for finding in document["findings"]}
@@ -108,6 +110,7 @@ def _baseline_fingerprints(baseline: Path, tool: str) -> set[str]:
 
 
 def _filter(report: Report, keep: Callable[[Finding], bool], reason: str) -> Report:
+    """Return a report without some findings; a check that loses some has their number and the reason."""
     checks = []
     for check in report.checks:
         findings = tuple(filter(keep, check.findings))

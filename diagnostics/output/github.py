@@ -34,6 +34,7 @@ def render(report: Report) -> str:
 
 
 def _annotation(finding: Finding) -> str:
+    """Return the command of a finding, with its evidence and fix."""
     text = one_line(finding.detail) or finding.title
     values = "; ".join(f"{item.text} [{item.place}]" for item in finding.evidence)
     fix = f"\nFix: {fix_text(finding.remedy)}" if finding.remedy else ""
@@ -44,8 +45,9 @@ def _annotation(finding: Finding) -> str:
 
 
 def _command(name: str, title: str, text: str, **where: str) -> str:
-    properties = {"title": redact(title), **where}
-    escaped = {key: _escape(text).replace(":", "%3A").replace(",", "%2C") for key, text in properties.items()}
+    """Return one workflow command; empty fields are left out."""
+    fields = {"title": redact(title), **where}
+    escaped = {key: _escape(value).replace(":", "%3A").replace(",", "%2C") for key, value in fields.items()}
     listed = ",".join(f"{key}={value}" for key, value in escaped.items() if value)
     return f"::{name} {listed}::{_escape(redact(text))}"
 

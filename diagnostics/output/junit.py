@@ -38,6 +38,7 @@ def render(report: Report, fail_on: Severity) -> str:
 
 
 def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
+    """Return the test case of a check."""
     case = ET.Element("testcase", {"classname": f"grpo-doctor.{report.tool}", "name": xml_text(check.check)})
     if check.outcome == "crashed":
         ET.SubElement(case, "error", {"message": xml_text(check.reason), "type": "crashed"})

@@ -30,6 +30,7 @@ def _is_file(path: str) -> bool:
 
 
 def _relative(path: str) -> str:
+    """Return a path relative to the working folder if it is inside, otherwise unchanged; redacted."""
     try:
         return redact(Path(path).absolute().relative_to(Path.cwd()).as_posix())
     except (ValueError, OSError):

@@ -122,6 +122,7 @@ _CHANGE_OF_KIND = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<
 
 
 def _unless_revision(match: Match) -> str:
+    """Mask a token, unless it is a git revision: 40 characters after a word such as `commit`."""
     before = match.string[max(0, match.start() - 24) : match.start()]
     return match[0] if len(match[0]) == 40 and _REVISION.search(before) else MASK
 
@@ -426,6 +427,7 @@ def _address(match: Match) -> str:
 
 
 def _machine(match: Match) -> str:
+    """Redact a name below a domain of machines or companies, but keep well-known public sites."""
     name = match[0].removesuffix(".").lower()
     at_company = (
         name.endswith(_COMPANY_DOMAINS)

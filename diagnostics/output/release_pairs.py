@@ -81,6 +81,7 @@ def published_pairs(cells: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:
 
 
 def _pair(cell: Mapping[str, Any]) -> PublishedPair:
+    """Return the pair of a cell of the published table."""
     layers = cell["layers"]
     layer_groups = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
     ran = {name for name, entry in layers.items() if _executed(entry) and entry["verdict"] in _PASSED}
@@ -102,6 +103,7 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
 
 
 def _executed(layer: Mapping[str, Any]) -> bool:
+    """Return whether a layer ran."""
     ran: bool = layer["evidence"] == "executed" and layer["verdict"] != "not_run"
     return ran
 

@@ -67,6 +67,7 @@ def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
 
 
 def _location(file: str, line: int) -> dict[str, Any]:
+    """Return a physical location; a relative file is relative to the checkout, and line 0 is left out."""
     artifact: dict[str, Any] = {"uri": quote(file)}
     if not file.startswith("/"):
         artifact["uriBaseId"] = "%SRCROOT%"

@@ -82,6 +82,7 @@ def print_text(
 
 
 def _as_called(text: str) -> str:
+    """Write `python -m diagnostics` in a text as `grpo-doctor`, if the user started that."""
     return text.replace(_MODULE, _PROGRAM) if sys.argv[0].rpartition("/")[2] == _PROGRAM.strip() else text
 
 
@@ -232,6 +233,7 @@ def subject_lines(report: Report) -> list[str]:
 
 
 def _file_kinds(report: Report, file: dict[str, object]) -> str:
+    """Return the runs and servers in a file with their frameworks, or the reason why none was found."""
     plans: list[dict[str, str]] = file["plans"]  # type: ignore[assignment]  # as the document has it
     kinds = [f"{plan['framework']} {'server' if plan['role'] == 'serve' else 'run'}" for plan in plans]
     label = {f"reading {file['file']}", "reading the command"}

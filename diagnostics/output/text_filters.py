@@ -61,6 +61,7 @@ def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip
 
 
 def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
+    """Do what `change_texts` does; a tab in a command is escaped too."""
     if isinstance(value, str):
         return line(value)
     if isinstance(value, dict):
