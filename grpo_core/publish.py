@@ -7,7 +7,7 @@ nothing looked like one that worked. Here each sync is proven by:
    weights. The engine chooses the exact digest, or one that is cheap enough for every update
    (`grpo_core.rollout.weights.digest`).
 2. *Probe*: the engine samples a short completion from a fixed prompt and seed, and its log-probs are compared to the
-   trainer's for the same ids. Works for every engine, kernels and caches included.
+   trainer's for the same ids. It needs no access to the engine's weights, and covers kernels and caches.
 """
 
 from __future__ import annotations

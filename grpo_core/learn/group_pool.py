@@ -78,7 +78,7 @@ class GroupPool:
 
 
 def has_signal(group: Group) -> bool:
-    """Return whether any rewards of a group differ; if not, every advantage of a `group` baseline is zero."""
+    """Return whether any rewards of a group differ; if not, its advantages with a `group` baseline are zero."""
     return len({sample.reward for sample in group}) > 1
 
 

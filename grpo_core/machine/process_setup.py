@@ -49,7 +49,7 @@ def versions() -> dict[str, str | None]:
 
 
 class Interrupts:
-    """Handles SIGINT so that it is never lost and never splits a line that is being written.
+    """Handles SIGINT so that it is not lost, and does not split a line that is being written in a shielded block.
 
     Python raises KeyboardInterrupt between any two bytecodes. Raised in a destructor it vanishes; raised in a callback
     of C++ code, such as autograd's, it comes out as another error. So the signal is also recorded.

@@ -1,6 +1,7 @@
 """Convert requests to vLLM's sampling parameters, and vLLM's outputs to completions; read shapes of stored models.
 
-All sampling parameters are set explicitly, so that no default of vLLM applies.
+The sampling parameters that shape the distribution or end a completion are set explicitly, so vLLM's defaults do not
+apply.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def check_temperature(params: SamplingParams, engine: str) -> None:
 
 
 def sampling_arguments(params: SamplingParams, request: Request) -> dict[str, Any]:
-    """Return every sampling parameter that shapes the distribution or ends a completion, by vLLM's names."""
+    """Return the sampling parameters that shape the distribution or end a completion, by vLLM's names."""
     return {
         "n": 1,
         "max_tokens": params.max_tokens,

@@ -102,7 +102,7 @@ class RewardSet:
         return scored
 
     def _columns(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, list[Any]]:
-        """Return the lists for every function: the rows' columns, prompts and completions."""
+        """Return the lists that functions may name: the rows' columns, prompts and completions."""
         keys = dict.fromkeys(key for prompt in prompts for key in prompt.columns)
         columns: dict[str, list[Any]] = {key: [prompt.columns.get(key) for prompt in prompts] for key in keys}
         columns |= {"prompts": [prompt.text for prompt in prompts], "completions": list(texts)}

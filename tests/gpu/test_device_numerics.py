@@ -44,15 +44,16 @@ def test_chunked_logprobs_and_gradients_match_float64(device, dtype, chunk):
     hidden, weight, ids = output_layer(device, dtype)
     values, _ = chunked_logprobs(hidden, weight, ids, temperature=0.7, chunk=chunk)
     values.sum().backward()
-    plain, layer = (each.detach().cpu().double().requires_grad_() for each in (hidden, weight))
+    plain, layer = (value.detach().cpu().double().requires_grad_() for value in (hidden, weight))
     logits = plain @ layer.T / 0.7
     expected = torch.log_softmax(logits, -1).gather(-1, ids.cpu()[:, None])[:, 0]
     expected.sum().backward()
-    near = 1e-4 if dtype is torch.float32 else 0.05
-    torch.testing.assert_close(values.detach().cpu().double(), expected.detach(), rtol=near, atol=near)
+    tolerance = 1e-4 if dtype is torch.float32 else 0.05
+    actual = values.detach().cpu().double()
+    torch.testing.assert_close(actual, expected.detach(), rtol=tolerance, atol=tolerance)
     for value, exact in ((hidden, plain), (weight, layer)):
         gradient = value.grad.cpu().double().flatten()
-        assert torch.cosine_similarity(gradient, exact.grad.flatten(), 0) > 1 - near**2
+        assert torch.cosine_similarity(gradient, exact.grad.flatten(), 0) > 1 - tolerance**2
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -85,13 +86,13 @@ def test_sampled_tokens_match_the_cpu(device):
     draw = torch.rand(64, generator=generator, dtype=torch.float64)
     draw[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
     expected, logprobs = sample_tokens(logits / 0.9, draw)
-    found, there = sample_tokens(logits.to(device) / 0.9, draw.to(device))
-    assert torch.equal(found.cpu(), expected)
-    assert torch.isfinite(there).all()
-    torch.testing.assert_close(there.cpu(), logprobs, rtol=1e-4, atol=1e-5)
+    ids, device_logprobs = sample_tokens(logits.to(device) / 0.9, draw.to(device))
+    assert torch.equal(ids.cpu(), expected)
+    assert torch.isfinite(device_logprobs).all()
+    torch.testing.assert_close(device_logprobs.cpu(), logprobs, rtol=1e-4, atol=1e-5)
     for row in (0, 1, 40):
-        one, _ = sample_tokens(logits[row : row + 1].to(device) / 0.9, draw[row : row + 1].to(device))
-        assert one.item() == expected[row].item()
+        alone, _ = sample_tokens(logits[row : row + 1].to(device) / 0.9, draw[row : row + 1].to(device))
+        assert alone.item() == expected[row].item()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -103,16 +104,17 @@ def test_samples_do_not_depend_on_the_batch(model_dir, device):
     params = SamplingParams(max_tokens=12, temperature=1.0)
     requests = [Request(f"r{i}", prompt, seed=i) for i, prompt in enumerate(PROMPTS)]
     together = engine.generate(requests, params)
-    turned = engine.generate(requests[::-1], params)[::-1]
+    reversed_order = engine.generate(requests[::-1], params)[::-1]
     alone = [engine.generate([request], params)[0] for request in requests]
-    assert [each.ids for each in together] == [each.ids for each in turned] == [each.ids for each in alone]
+    ids = [[completion.ids for completion in batch] for batch in (together, reversed_order, alone)]
+    assert ids[0] == ids[1] == ids[2]
 
 
 @on_gpu
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_chunks_limit_peak_memory(backward):
     """In chunks, the peak is at most 10 % of that of all logits at once, or 45 % with the backward pass."""
-    found = []
+    peaks = []
     for chunk in (256, None):
         hidden = torch.randn(6144, 256, device="cuda", requires_grad=backward)
         weight = (torch.randn(32000, 256, device="cuda") * 0.02).requires_grad_(backward)
@@ -126,8 +128,8 @@ def test_chunks_limit_peak_memory(backward):
                 values, _ = chunked_logprobs(hidden, weight, ids, temperature=1.0, chunk=chunk)
             if backward:
                 values.sum().backward()
-        found.append(torch.cuda.max_memory_allocated() - before)
-    assert found[0] <= (0.45 if backward else 0.10) * found[1]
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[0] <= (0.45 if backward else 0.10) * peaks[1]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -137,7 +139,7 @@ def test_gradients_of_very_negative_attention_scores_are_finite(device, length):
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 1, 1, length, 64, generator=generator).mul(0.1).unbind()
     query[..., 0], key[..., 0] = 1.0, -120 * 64**0.5
-    inputs = [each.to(device, torch.bfloat16).requires_grad_() for each in (query, key, value)]
+    inputs = [tensor.to(device, torch.bfloat16).requires_grad_() for tensor in (query, key, value)]
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
     torch.nn.functional.scaled_dot_product_attention(*inputs, attn_mask=mask).sum().backward()
-    assert all(bool(each.grad.isfinite().all()) for each in inputs)
+    assert all(bool(tensor.grad.isfinite().all()) for tensor in inputs)

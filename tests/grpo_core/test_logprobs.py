@@ -1,4 +1,7 @@
-"""Chunked log-probs equal the naive computation in value and gradient, and never hold the logits of all positions."""
+"""Chunked log-probs equal the naive computation in value and gradient, and compute the logits of one chunk at a time.
+
+Padding does not change them.
+"""
 
 import pytest
 import torch

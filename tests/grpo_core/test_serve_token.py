@@ -1,4 +1,4 @@
-"""The rollout server's token: where it comes from, and that it is never shown."""
+"""The rollout server's token comes from the environment or is random; it is not in files, output or errors."""
 
 from __future__ import annotations
 

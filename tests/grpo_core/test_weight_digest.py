@@ -1,4 +1,4 @@
-"""The cheap digest of weights detects and misses exactly what docs/sync.md states."""
+"""The sampled digest of weights detects and misses what docs/sync.md states, on any device and in any layout."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class RawLogProbs(Broken):
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         completions = self._inner.generate(requests, self.sampled_at(params))
-        pairs = [(entry.prompt_ids, two.ids) for entry, two in zip(requests, completions, strict=True)]
+        pairs = [(asked.prompt_ids, got.ids) for asked, got in zip(requests, completions, strict=True)]
         rows = self._case.reference.logprobs(pairs, self.reported(params))
         return [replace(entry, logprobs=tuple(row)) for entry, row in zip(completions, rows, strict=True)]
 
@@ -177,8 +177,9 @@ class SwapsCompletions(Broken):
         completions = self._inner.generate(requests, params)
         if len(completions) < 2:
             return completions
-        one, two, *rest = completions
-        return [replace(two, request_id=one.request_id), replace(one, request_id=two.request_id), *rest]
+        first, second, *rest = completions
+        swapped = replace(second, request_id=first.request_id), replace(first, request_id=second.request_id)
+        return [*swapped, *rest]
 
 
 class CompletionOrder(Broken):
@@ -187,7 +188,7 @@ class CompletionOrder(Broken):
     caught_by = ("test_completions_match_their_requests_in_order",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        return sorted(self._inner.generate(requests, params), key=lambda one: (len(one.ids), one.ids))
+        return sorted(self._inner.generate(requests, params), key=lambda entry: (len(entry.ids), entry.ids))
 
 
 class DropsRequests(Broken):

@@ -62,7 +62,7 @@ def logprob_difference(
     temperature: float = 1.0,
 ) -> float:
     """Return the largest difference of a log-prob between trainer and engine."""
-    pairs = [(entry.prompt_ids, two.ids) for entry, two in zip(requests, completions, strict=True)]
+    pairs = [(asked.prompt_ids, got.ids) for asked, got in zip(requests, completions, strict=True)]
     expected = reference.logprobs(pairs, temperature)
     return max(
         (
@@ -168,9 +168,9 @@ def test_sample_depends_only_on_the_seed(engine_case):
     backwards = sample_checked(engine_case, batch[::-1])[::-1]
     alone = [sample_checked(engine_case, [entry])[0] for entry in batch[:8]]
     for again in (sample_checked(engine_case, batch), renamed, backwards, alone):
-        for entry, two in zip(together, again, strict=False):
-            assert entry.ids == two.ids
-            assert entry.logprobs == pytest.approx(two.logprobs, abs=TOLERANCE)
+        for first, second in zip(together, again, strict=False):
+            assert first.ids == second.ids
+            assert first.logprobs == pytest.approx(second.logprobs, abs=TOLERANCE)
 
 
 def test_different_seeds_give_different_samples(engine_case):

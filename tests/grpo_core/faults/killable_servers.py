@@ -1,8 +1,8 @@
-"""Start rollout servers that can be killed and restarted quickly, and that log every sample with hashes of the weights.
+"""Start rollout servers that can be killed and restarted quickly, and that log samples with hashes of the weights.
 
-All servers are forked from one process that has done the imports. `LoggedEngine` wraps a server's real
-engine. It logs all samples, which are compared with the trainer's records. Its `Switch` kills the server in the middle
-of a call, or suspends the engine so that its queue fills.
+The servers are forked from one process that has done the imports. `LoggedEngine` wraps a server's real engine. It logs
+the samples, which are compared with the trainer's records. Its `Switch` kills the server in the middle of a call, or
+suspends the engine so that its queue fills.
 """
 
 from __future__ import annotations
