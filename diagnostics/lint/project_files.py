@@ -2,7 +2,7 @@
 
 Below a folder, files count by suffix; links, caches and installed packages are skipped, and at most 5,000 files are
 considered. A named file is found in the folder of the file that names it or up to five folders above, if it is at most
-as large as `MAX_BYTES`.
+as large as `MAX_BYTES`; a config also in the working folder, and a script also in `src`.
 """
 
 from __future__ import annotations

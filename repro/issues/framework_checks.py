@@ -1,7 +1,7 @@
 """Reproduce refusals by vLLM's and verl's own unmodified functions, called directly, without an engine or a job.
 
-The refusals are about memory (MEM004, MEM005, MEM006), weight updates (SYN013, SYN021), verl's actor (CFG019), rewards
-(REW003) and prompt lengths (TOK017).
+The refusals are about memory (MEM004, MEM005, MEM006), a weight update (SYN013), serialization (SYN021), verl's actor
+(CFG019), rewards (REW003) and prompt lengths (TOK017).
 """
 
 from __future__ import annotations
