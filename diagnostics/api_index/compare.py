@@ -129,6 +129,9 @@ class Lookup:
         if use.kind == "registered":
             known = surface.has_model_type(use.path[0])
             return f"transformers has the model type {use.path[0]!r} itself" if known else ""
+        if use.kind == "model_type":
+            known = surface.has_model_type(use.path[0])
+            return "" if known else f"transformers has no model type {use.path[0]!r}"
         definition = surface.find(use.module, use.name)
         if definition is None:
             if use.kind not in {"name", "patched"}:

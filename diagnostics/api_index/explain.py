@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from diagnostics.api_index import query, store
+from diagnostics.api_index import options, query, store
 from diagnostics.api_index.compare import Lookup, condition_holds
 from diagnostics.api_index.extract import MODEL_TYPES
-from diagnostics.api_index.members import find_member, find_namesake, inherited_use
+from diagnostics.api_index.members import (
+    find_class,
+    find_extended_class,
+    find_member,
+    find_namesake,
+    inherited_use,
+    outermost_definition,
+)
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
 
 _ERRORS = (
-    (re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'"), "name"),
+    # People and web forms lose quotes.
+    (re.compile(r"cannot import name '?(?P<name>\w+)'? from '?(?P<module>\w[\w.]*\w)"), "name"),
     (re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'"), "module"),
-    (re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'"), "name"),
-    (re.compile(r"type object '(?P<owner>\w+)' has no attribute '(?P<name>\w+)'"), "attribute"),
-    (re.compile(r"'(?P<owner>[A-Z]\w+)' object has no attribute '(?P<name>\w+)'"), "attribute"),
+    (re.compile(r"\bmodule '?(?P<module>\w[\w.]*)'? has no attribute '?(?P<name>\w+)"), "name"),
+    (re.compile(r"type object '?(?P<owner>\w+)'? has no attribute '?(?P<name>\w+)"), "attribute"),
+    (
+        re.compile(r"(?<![\w.])(?P<owner>[A-Z]\w+)'?(?: object)? has no attribute '?(?P<name>\w+)"),
+        "attribute",
+    ),
     (
         re.compile(
             r"(?<![\w.])(?P<owner>\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'"
@@ -47,7 +59,18 @@ _ERRORS = (
         "without",
     ),
     (re.compile(r"'(?P<model_type>[\w.-]+)' is already used by a Transformers config"), "registered"),
+    (
+        re.compile(r"has model type '?(?P<model_type>[\w.-]+)'? but Transformers does not recognize"),
+        "model_type",
+    ),
+    (
+        re.compile(r"Model architectures \['(?P<architecture>\w+)'[^\]]*\] (?:are not supported|failed)"),
+        "name",
+    ),
+    (re.compile(r"Tokenizer class (?P<name>\w+) does not exist(?P<module>)"), "name"),
 )
+# Marks around a name in text that people write.
+_QUOTES = str.maketrans("`\u2018\u2019\u201c\u201d", "'''''")
 # Errors about options of a command, with the package whose command prints them.
 _OPTION_ERRORS = (
     (re.compile(r"\bvllm(?: serve)?: error: unrecognized arguments: (?P<options>-.*)"), "vllm"),
@@ -55,10 +78,28 @@ _OPTION_ERRORS = (
     (re.compile(r"not used by the HfArgumentParser: \[(?P<options>.*)"), "trl"),
     (re.compile(r"\btrain_ppo_ray\S*: error: unrecognized arguments: (?P<options>-.*)"), "openrlhf"),
 )
+_CHOICE = re.compile(
+    r"(?P<program>trl|vllm|swift|train_ppo_ray|api_server)\b[^:]{0,40}: error: argument (?P<option>[\w-]+)[^:]*:"
+    r" invalid choice: '(?P<value>[\w.-]+)'",
+    re.IGNORECASE,
+)
+_PROGRAMS = {
+    "trl": "trl",
+    "vllm": "vllm",
+    "swift": "ms-swift",
+    "train_ppo_ray": "openrlhf",
+    "api_server": "vllm",
+}
+# Modules with the subcommands of a program.
+_SCRIPTS = re.compile(r"\.(?:scripts|cli|commands)\.")
 _OPTION = re.compile(r"(?<![\w-])(?P<dashes>--?)(?P<name>[A-Za-z][\w.-]*)")
 # The file of the module in an ImportError; Python's own modules and installed packages are in other folders.
 _FILE = re.compile(r"' \((?P<file>[^()]+)\)")
 _INSTALLED_FOLDER = re.compile(r"[/\\](?:site-packages|dist-packages|python3[\w.]*)[/\\]")
+# A class name that hardly any other program has.
+_TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
+# Errors that name a member of a class.
+_MEMBER_ERRORS = {"attribute", "argument", "positional"}
 _CALL_REPAIRS = {"without": "Pass it in the call", "positional": "Pass fewer arguments by position"}
 _LONGEST = 2000
 _PROVIDERS = ("vllm", "transformers", "peft", "accelerate", "trl")
@@ -102,6 +143,9 @@ class Explanation:
         failing: The releases that may raise the error; empty if any without the name may.
         override: The method of the user's own class that overrides the provider's, as Class.method; '' if none.
         call_repair: What to do with the call if no release accepts it.
+        subclass: The user's class that, by its name, extends the class of the subject; '' if none.
+        is_import: Whether an import of the subject fails.
+        is_replaced: Whether the release in use sets the subject, and the subclass replaces the method that does.
     """
 
     subject: str
@@ -122,6 +166,9 @@ class Explanation:
     failing: tuple[str, ...] = ()
     override: str = ""
     call_repair: str = "Remove it from the call"
+    subclass: str = ""
+    is_import: bool = True
+    is_replaced: bool = False
 
     @property
     def headline(self) -> str:
@@ -131,17 +178,9 @@ class Explanation:
             return f"{self.subject} is not found: Python imports a folder {self.provider} that has no __init__.py."
         if not self.is_decided:
             state = f"{self.provider} {self.installed}".strip()
-            return f"{self.caller} imports {self.subject}, which the {state} in use does not have."
-        if self.model_type:
-            taken = [version for version in releases if version not in self.versions]
-            span = f"from {taken[0]} to {taken[-1]}"
-            text = f"{self.provider} has the model type {self.model_type!r} itself {span}."
-        elif not self.versions:
-            text = f"No {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
-        elif len(self.versions) == len(releases):
-            text = f"Every {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
-        else:
-            text = f"{self.provider} has {self.subject} {_describe_spans(self.versions, releases)}."
+            verb = "imports" if self.is_import else "reads"
+            return f"{self.caller} {verb} {self.subject}, which the {state} in use does not have."
+        text = self._releases_sentence(releases)
         note = f" {self.elsewhere}" if self.elsewhere else ""
         if self.local_folder:
             return f"Python imports {self.local_folder}, which is not where packages are installed. {text}"
@@ -149,9 +188,34 @@ class Explanation:
             return (
                 f"{text} {self.namesake} has one of that name, too: not decided which of the two was called."
             )
+        if self.is_replaced:
+            others = tuple(version for version in releases if version not in self.versions)
+            written_for = f"written for one {_describe_spans(others, releases)}"
+            return f"{text} {self.subclass} does not set it, so it was {written_for}."
+        if self.subclass and not self.changes:
+            return text + note
         if self.is_conditional:
             text += " It is defined under a condition, such as an installed optional package."
         return text + self._installed_sentence(releases) + self._calling_sentence() + note
+
+    def _releases_sentence(self, releases: list[str]) -> str:
+        """Return a sentence on the releases that define the name, or that the override of a method fits."""
+        if self.model_type:
+            taken = [version for version in releases if version not in self.versions]
+            span = f"from {taken[0]} to {taken[-1]}"
+            return f"{self.provider} has the model type {self.model_type!r} itself {span}."
+        spans = _describe_spans(self.versions, releases)
+        if self.override:
+            verb = "overrides" if "." in self.override else "replaces"
+            return f"{self.override} {verb} {self.subject} and fits {self.provider} {spans}."
+        if not self.versions:
+            return f"No {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
+        if len(self.versions) == len(releases):
+            return f"Every {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
+        text = f"{self.provider} has {self.subject} {spans}."
+        if not self.subclass:
+            return text
+        return f"By its name, {self.subclass} extends {self.subject.split('.')[-2]}. {text}"
 
     def _installed_sentence(self, releases: list[str]) -> str:
         """Return sentences on the release in use, with a leading space; empty if no release has the name."""
@@ -213,59 +277,127 @@ def explain_missing(
         caller: The package whose code raised the exception; '' if unknown.
     """
     installed = installed or {}
-    pieces = [line.strip() for line in message[:_LONGEST].splitlines()]
+    pieces = [line.strip() for line in _with_marks(message).splitlines()]
     for text in dict.fromkeys(("".join(pieces), " ".join(pieces))):
         if found := (
             _explain_option(text, installed)
+            or _explain_choice(text, installed)
             or _explain_shadowed(text)
             or _explain_use(text, installed, caller)
         ):
             return found
-        match = _ERRORS[0][0].search(text)
-        module = match["module"] if match else ""
-        provider = module.partition(".")[0]
-        if match and caller and query.module_of(caller) != provider:
-            subject, release = f"{module}.{match['name']}", installed.get(provider, "")
-            return Explanation(subject, provider, (), (), release, caller=caller, is_decided=False)
+        if caller and (found := _explain_undecided(text, installed.get, caller)):
+            return found
     # The end of the line may be cut off: either just the quote, or a part of the name, which no release has then.
     completed = _explain_use(f"{''.join(pieces)}'", installed, caller) if message.count("'") % 2 else None
     return completed if completed and completed.versions else None
 
 
-def explain_override(message: str, file: str, installed: Mapping[str, str]) -> Explanation | None:
-    """Explain a call in an indexed package that a user's subclass refuses; None if it is not decided.
+def _explain_undecided(message: str, installed: Callable[[str, str], str], caller: str) -> Explanation | None:
+    """Explain which package lacks a name, if the index does not have that package's names."""
+    for pattern, kind in _ERRORS:
+        match = pattern.search(message) if kind in {"name", "module", "attribute"} else None
+        parts = match.groupdict() if match else {}
+        module, names = parts.get("module") or "", [parts.get("name")]
+        provider = query.package_of(module.partition(".")[0]) or module.partition(".")[0]
+        if parts.get("owner"):
+            places = find_class(parts["owner"]) if _TWO_WORDS.search(parts["owner"]) else []
+            provider, module = places[0] if len(places) == 1 else ("", "")
+            names = [parts["owner"], *names]
+        if provider and provider not in {caller, query.module_of(caller), *sys.stdlib_module_names}:
+            subject = ".".join(filter(None, (module, *names)))
+            return Explanation(
+                subject, provider, (), (), installed(provider, ""), caller=caller, is_decided=False,
+                is_import="attribute" not in message,
+            )  # fmt: skip
+    return None
+
+
+def explain_own_class(
+    message: str, file: str, caller: str, installed: Mapping[str, str]
+) -> Explanation | None:
+    """Explain an error about a class in no package of the index by the class that it extends; None if undecided.
+
+    That class is one in the module of the last frame, or one whose name the class contains: a `Qwen2VLGRPOTrainer`
+    extends `GRPOTrainer`. A method without its class replaces one of that name, as unsloth's functions do.
 
     Args:
-        message: Exception type and message. They name the subclass, which is in no package of the index.
-        file: The installed file whose code calls the method; one of its classes is taken for the base class.
+        message: Exception type and message.
+        file: The file of the traceback's last frame; '' if unknown.
+        caller: The package of that file; '' if unknown.
         installed: Known releases by package.
     """
-    matches = (
-        (pattern.search(message), kind) for pattern, kind in _ERRORS if kind in {"argument", "positional"}
-    )
+    text = _with_marks(message)
+    matches = ((pattern.search(text), kind) for pattern, kind in _ERRORS if kind in _MEMBER_ERRORS)
     parts, kind = next(((match.groupdict(), kind) for match, kind in matches if match), ({}, ""))
-    method, path = parts.get("method"), re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    provider = query.package_of(module.partition(".")[0])
-    index = store.load(provider) if provider and method and parts["owner"] else None
-    if index is None or module not in index.about["modules"]:
+    owner, method = parts.get("owner") or "", parts.get("method") or ""
+    path, member = tuple(filter(None, (method, parts.get("name")))), method or parts.get("name", "")
+    if not member or method == "__init__" or (kind != "attribute" and not method):
         return None
-    classes = {
-        owner for owner, _, name in (key.partition(".") for key in index.packed(module)) if name == method
-    }
-    if len(classes) != 1 or parts["owner"] in classes:
+    in_file = _class_of_file(owner, method, file)
+    found = in_file or find_extended_class(owner, member)
+    if found is None:
         return None
-    use = Use(kind, module, classes.pop(), (method or "", parts["name"]))
+    module, name, provider = found
+    use = Use(kind, module, name, path)
+    if kind == "attribute":
+        return _explain_own_attribute(use, provider, owner, caller, installed)
+    if not in_file:
+        use, provider = outermost_definition(use, provider)
     # The releases that make the call define the argument in their own class, those that the subclass fits do not.
     calling, fitting, undecided = query.releases_with(provider, use)
     release = installed.get(provider, "")
     if not calling or not fitting or undecided or release in fitting:
         return None
     direction, changes = _changes(provider, tuple(fitting), release, tuple(calling))
-    override = f"{parts['owner']}.{method}"
+    override = f"{owner}.{method}" if owner else f"the function {method}"
     return Explanation(
-        f"{use.module}.{use.name}.{method} as {override} overrides it", provider, tuple(fitting), (), release,
-        direction, tuple(changes), failing=tuple(calling), override=override,
+        f"{use.module}.{use.name}.{method}", provider,
+        tuple(fitting), (), release, direction, tuple(changes), failing=tuple(calling), override=override,
+    )  # fmt: skip
+
+
+def _with_marks(message: str) -> str:
+    """Return the beginning of a message with the quotes and underscores that web forms change or drop."""
+    return message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
+
+
+def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] | None:
+    """Return (module, class, package) of the one class in an installed file that has a method, if it is not `owner`."""
+    path = re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    provider = query.package_of(module.partition(".")[0])
+    index = store.load(provider) if provider and method and owner else None
+    if index is None or module not in index.about["modules"]:
+        return None
+    classes = {
+        name for name, _, member in (key.partition(".") for key in index.packed(module)) if member == method
+    }
+    return (module, classes.pop(), provider) if len(classes) == 1 and owner not in classes else None
+
+
+def _explain_own_attribute(
+    use: Use, provider: str, owner: str, caller: str, installed: Mapping[str, str]
+) -> Explanation | None:
+    """Explain an attribute that an instance of a user's class lacks, by the releases whose base class sets it."""
+    found, missing, _ = query.releases_with(provider, use)
+    if not found or not missing:
+        return None
+    release = installed.get(provider, "")
+    # The package's own code reads it: the release in use sets it, in a method that the user's class replaces.
+    is_replaced = caller == provider or release in found
+    versions, failing = (missing, found) if is_replaced else (found, missing)
+    direction, changes = _changes(provider, tuple(versions), release, tuple(failing))
+    note = ""
+    if not (caller or release) and direction == "too old":
+        direction, newer, changes = "", " or ".join(changes), []
+        note = (
+            f"If the last frame of the traceback is in {provider}, {owner} was written for one without it."
+            f" If it is in code of your own, take {newer}."
+        )
+    return Explanation(
+        use.text, provider, tuple(found), (), release, direction, tuple(changes), caller=caller,
+        elsewhere=note, failing=tuple(failing), subclass=owner, is_replaced=is_replaced,
     )  # fmt: skip
 
 
@@ -286,6 +418,7 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
         if not versions and (undecided or not _is_read(provider, use.module)):
             continue
         release = installed.get(provider, "")
+        caller = "" if use.kind == "model_type" else caller
         # A use under a condition that a release without the name does not meet is not the one that failed.
         callers = tuple(_callers(provider, use, release or (missing[-1] if missing else "0")))
         callers = tuple(item for item in callers if item.package == caller) or callers
@@ -453,7 +586,45 @@ def _releases_with_option(package: str, name: str) -> tuple[str, ...]:
     numbers = {
         number for spans, mark in marks.items() if not mark for number in store.expand_spans(spans, count)
     }
-    return tuple(index.releases[number] for number in sorted(numbers))
+    versions = (index.releases[number] for number in sorted(numbers))
+    if package != "vllm":
+        return tuple(versions)
+    # The names of sampling parameters and environment variables are no options of `vllm serve`.
+    surfaces = ((version, query.surface_of(query.Release(package, version))) for version in versions)
+    return tuple(
+        version for version, surface in surfaces if surface and surface.has_serve_option(f"--{name}")
+    )
+
+
+def _explain_choice(message: str, installed: Mapping[str, str]) -> Explanation | None:
+    """Explain a command's error about a subcommand or a value of an option that some of its releases accept."""
+    match = _CHOICE.search(message)
+    package = _PROGRAMS.get(match["program"].lower()) if match else None
+    index = store.load(package) if package else None
+    if not match or not package or index is None:
+        return None
+    option, value = match["option"].lstrip("-").replace("-", "_"), match["value"]
+    end = f".{value.replace('-', '_')}"
+    scripts = [
+        module for module in index.about["modules"] if _SCRIPTS.search(module) and module.endswith(end)
+    ]
+    releases = [query.Release(package, version) for version in index.releases]
+    if scripts:
+        found = {
+            version for item in scripts for version in query.releases_with(package, Use("name", item, ""))[0]
+        }
+        versions = [version for version in index.releases if version in found]
+        subject = f"the command {value}"
+    else:
+        allowed = {item.version: options.choices(item, option) for item in releases}
+        versions = [version for version, values in allowed.items() if value in values]
+        subject = f"the value {value} of {match['option']}"
+        # Where the choices are unknown, the value may be allowed.
+        if not versions or not all(allowed.values()):
+            return None
+    release = installed.get(package, "")
+    direction, changes = _changes(package, tuple(versions), release)
+    return Explanation(subject, package, tuple(versions), (), release, direction, tuple(changes))
 
 
 def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
@@ -461,9 +632,15 @@ def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
     for pattern, kind in _ERRORS:
         match = pattern.search(message)
         parts = match.groupdict() if match else {}
-        if "module" in parts:
-            if provider := query.package_of(parts["module"].partition(".")[0]):
-                yield Use("name", parts["module"], parts.get("name") or ""), provider
+        if "architecture" in parts:
+            index = store.load("vllm")
+            for module in index.find_name(parts["architecture"]) if index else ():
+                if ".models." in module:
+                    yield Use("name", module, parts["architecture"]), "vllm"
+        elif "module" in parts:
+            module = parts["module"] or "transformers"
+            if provider := query.package_of(module.partition(".")[0]):
+                yield Use("name", module, parts.get("name") or ""), provider
         elif "model_type" in parts:
             yield Use(kind, CONFIGS, MODEL_TYPES, (parts["model_type"],)), "transformers"
         elif parts:

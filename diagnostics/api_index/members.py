@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -9,6 +10,12 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Surface
 from diagnostics.api_index.uses import Use
+
+# Packages whose classes others extend, and the classes that are extended under any name.
+_EXTENDED = ("trl", "transformers", "vllm", "verl", "accelerate", "peft")
+_BASES = {"Trainer"}
+_EXPERIMENTAL = ".experimental."
+_WORD = re.compile(r"[A-Z][a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def find_member(
@@ -58,6 +65,51 @@ def inherited_use(use: Use, package: str) -> tuple[Use, str]:
             return use if owner == package else replace(use, module=item.module, name=item.name), owner
         if use.kind == "argument" and "__init__" in members:
             break
+    return use, package
+
+
+def find_class(owner: str) -> list[tuple[str, str]]:
+    """Return (package, module) of each indexed package that has a class or function of that name."""
+    places = ((package, _find_module(package, owner, "")) for package in store.indexed_packages())
+    return [(package, module) for package, module in places if module]
+
+
+def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
+    """Return (module, class, package) of the class with a member that another class, by its name, extends.
+
+    The class's name ends with the same word, and the rest of it is in `owner`: `GRPOTrainer` for Qwen2VLGRPOTrainer.
+    The longest such name is meant. Without an `owner`, it is the only class with that member.
+
+    Args:
+        owner: A class in no package of the index; '' for a function.
+        member: The attribute or method.
+    """
+    if owner and find_class(owner):
+        return None
+    last = (_WORD.findall(owner) or [owner])[-1]
+    found: dict[tuple[str, str], str] = {}
+    for package in _EXTENDED:
+        index = store.load(package)
+        for module, name in index.find_members(member) if index else ():
+            stem = name.removesuffix(last)
+            fits = name.endswith(last) and stem in owner and (stem or name in _BASES) and name != owner
+            if (fits or not owner) and _EXPERIMENTAL not in module:
+                found.setdefault((name, package), module)
+    if not found or (not owner and len(found) > 1):
+        return None
+    name, package = max(found, key=lambda item: len(item[0]))
+    module = _find_module(package, name, member)
+    return (module, name, package) if module else None
+
+
+def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
+    """Return (use, package) for the outermost base class that defines the method of a use."""
+    surface = query.surface_with_companions(Release(package, query.find_releases(package, "")[0]))
+    definition = surface.find(use.module, use.name) if surface else None
+    for item in surface.class_and_bases(definition) if surface and definition else ():
+        owner = query.package_of(item.module.partition(".")[0]) if item else ""
+        if surface and item and owner and use.path[0] in surface.own_members(item):
+            use, package = replace(use, module=item.module, name=item.name), owner
     return use, package
 
 

@@ -23,7 +23,7 @@ from diagnostics import UserError
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
 SCHEMA = "grpo-doctor.api.v1"
 _CHUNK = 250_000
-_NAME_FILTER = "name-filter.bin"
+_NAME_FILTER, _MEMBER_FILTER = "name-filter.bin", "member-filter.bin"
 # A fixed date, so that equal content gives equal bytes.
 _DATE = (2026, 1, 1, 0, 0, 0)
 
@@ -111,8 +111,11 @@ def write_package(
             text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
             data = text.encode(errors="replace")  # a string in the source can have half a character
             archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), data, zipfile.ZIP_LZMA)
-        top_names = {name for _spans, names in modules.values() for name in names if "." not in name}
-        archive.writestr(zipfile.ZipInfo(_NAME_FILTER, _DATE), name_filter(top_names), zipfile.ZIP_STORED)
+        all_names = {name for _spans, names in modules.values() for name in names}
+        members = {name.rpartition(".")[2] for name in all_names if "." in name}
+        top_names = {name for name in all_names if "." not in name}
+        for file, listed in ((_NAME_FILTER, top_names), (_MEMBER_FILTER, members)):
+            archive.writestr(zipfile.ZipInfo(file, _DATE), name_filter(listed), zipfile.ZIP_STORED)
     temporary.replace(path)
 
 
@@ -199,23 +202,33 @@ class Package:
         names: dict[str, Any] = self.document(f"names-{entry[0]:03}")[module] if entry else {}
         return names
 
-    @cached_property
-    def _name_filter(self) -> bytes:
-        return self._read(_NAME_FILTER) if _NAME_FILTER in self._members else b""
+    def _modules_with(self, filter_name: str, name: str, key: bytes) -> Iterator[str]:
+        """Yield the modules in whose document a key is, unless the filter shows that no module has the name."""
+        if filter_name in self._members:
+            bits = self._read(filter_name)
+            place, bit = divmod(_filter_bit(name, bits), 8)
+            if not bits[place] >> bit & 1:
+                return
+        chunks = {member for member in self._members if member.startswith("names-")}
+        with_key = {item for item in chunks if key in self._read(item)}
+        for module, (chunk, _spans) in self.about["modules"].items():
+            if f"names-{chunk:03}.json" in with_key:
+                yield module
 
     def find_name(self, name: str) -> list[str]:
         """Return the modules that define or import a name in some release."""
-        if bits := self._name_filter:
-            place, bit = divmod(_filter_bit(name, bits), 8)
-            if not bits[place] >> bit & 1:
-                return []
-        key = f"{json.dumps(name)}:".encode()
-        chunks = {member for member in self._members if member.startswith("names-")}
-        with_name = {item for item in chunks if key in self._read(item)}
+        modules = self._modules_with(_NAME_FILTER, name, f"{json.dumps(name)}:".encode())
+        return [module for module in modules if name in self.packed(module)]
+
+    def find_members(self, member: str) -> list[tuple[str, str]]:
+        """Return (module, class) of the classes that define a member in some release, without nested classes."""
+        modules = self._modules_with(_MEMBER_FILTER, member, f'.{member}":'.encode())
+        end = f".{member}"
         return [
-            module
-            for module, (chunk, _spans) in self.about["modules"].items()
-            if f"names-{chunk:03}.json" in with_name and name in self.packed(module)
+            (module, name.removesuffix(end))
+            for module in modules
+            for name in self.packed(module)
+            if name.endswith(end) and name.count(".") == 1
         ]
 
     def release_spans(self, module: str) -> str:

@@ -1,7 +1,8 @@
 """Collect the uses of other packages in source code: imports, attributes, arguments, routes and command options.
 
 Each use carries the conditions around it. Unreachable code is left out, and the arms of a `try … except ImportError`
-are alternatives of which one must work.
+are alternatives of which one must work. A function that the file refers to under a comparison of versions is reached
+for these versions only.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _MOST_ATTRIBUTES = 20
 _MOST_USES = 50_000
 _LONGEST_KEY = 200
 
+# A condition that compares the version of a package.
+_COMPARED = re.compile(r"\w+[<>=!]=?\d")
+
 _LEAVING = ast.Return | ast.Continue | ast.Break
 
 Branch = tuple[str, ...] | None
@@ -57,8 +61,8 @@ class Use:
     keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule` (a rule
     of rules.toml that a release breaks; only the contract layer makes it),
     `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it),
-    `positional` (a call with a number of positional arguments) or `without` (a call without an argument), both from
-    error messages only, or `arm` (an arm of a `try` without a use)."""
+    `positional` (a call with a number of positional arguments), `without` (a call without an argument) or `model_type`
+    (that transformers must have), these from error messages only, or `arm` (an arm of a `try` without a use)."""
     module: str
     """The module that the name is imported from."""
     name: str
@@ -78,6 +82,8 @@ class Use:
     def text(self) -> str:
         """The use as source code would write it."""
         name = ".".join(part for part in (self.module, self.name) if part)
+        if self.kind == "model_type":
+            return f"the model type {self.path[0]}"
         if self.kind == "registered":
             return f'AutoConfig.register("{self.path[0]}")'
         *outer, last = self.path or [""]
@@ -277,6 +283,8 @@ class _Walk:
     """Local name -> (module, name)."""
     instances: dict[str, tuple[str, str]] = field(default_factory=dict)
     """'self.llm' -> the class that created it."""
+    references: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Name -> the comparisons of versions around each reference to it in the file."""
     literals: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     """Name of a dictionary literal -> its keys and their conditions, for calls with `**name`."""
 
@@ -309,7 +317,9 @@ class _Walk:
                 self.value_errors_caught = outer_caught
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 outer, self.literals = self.literals, {}
-                self.block(node.body, replace(guards, late=True))
+                reached = () if guards.late else self.references.get(node.name, frozenset())
+                conditions = _bounded((*guards.conditions, *sorted(reached)))
+                self.block(node.body, replace(guards, late=True, conditions=conditions))
                 self.literals = outer
             case _:
                 self.assignment(node, guards)
@@ -420,8 +430,12 @@ class _Walk:
                 self.conditions.names[name] = branches
 
     def expression(self, node: ast.expr, guards: Use) -> None:  # noqa: C901 - a branch a kind of use
-        """Collect the uses inside an expression."""
+        """Collect the uses inside an expression; the first pass collects the conditions around references."""
         if self.binding_only:
+            compared = frozenset(item for item in guards.conditions if _COMPARED.match(item))
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+                    self.references[part.id] = self.references.get(part.id, compared) & compared
             return
         for attribute in _outermost_attributes(node):
             # The target of an assignment need not exist before.

@@ -20,7 +20,7 @@ from diagnostics.triage.requirement_conflicts import explain_conflicts
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource, SkippedFiles, SourceError, find_logs
-from diagnostics.triage.verdict import Diagnosis, judge
+from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis, judge
 
 # Exit codes by state; any other state is incomplete: an unknown failure, or a log that was not checked.
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
@@ -82,12 +82,14 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
     verdict = replace(verdict, computed=(*names, *conflicts))
     if verdict.state in {"known", "clean"}:
         return verdict
-    first = verdict.anchors[0].location if verdict.anchors else ""
+    # Lines that only may report a failure are in no order.
+    anchors = verdict.anchors if verdict.state == NOT_JUDGED else verdict.anchors[:1]
+    first = {item.location for item in anchors}
     places = {item.evidence[0].place for item in names}
     # If something else failed, requirements that are not met may be harmless.
     failed = any(log.failures or (log.errors and not log.cut) for log in verdict.logs)
     if (conflicts and not failed) or any(
-        item.certainty != Certainty.HYPOTHESIS and item.evidence[0].place in ({first} if first else places)
+        item.certainty != Certainty.HYPOTHESIS and item.evidence[0].place in (first or places)
         for item in (*names, *conflicts)
     ):
         return replace(verdict, state="known", anchors=())

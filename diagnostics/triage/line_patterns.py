@@ -80,7 +80,7 @@ def _patterns(names: str) -> tuple[re.Pattern[str], ...]:
         re.compile(rf"(?P<name>{names})(?: *== *|@| +){_NUMBER}(?:\s.*)?$"),
         re.compile(rf"(?:^|[/ ])(?P<name>{names})-{_NUMBER}\.dist-info"),
         re.compile(
-            rf" *(?:[-*] )?\**`?(?P<name>{titles})`?(?: version)?\**: ?(?:\*\* ?)?{_NUMBER}(?: \(GPU\))?$",
+            rf" *(?:[-*] )?\**`?(?P<name>{titles})`?(?: version)?\**[: ] ?(?:\*\* ?)?{_NUMBER}(?: \(GPU\))?$",
             re.IGNORECASE,
         ),
         re.compile(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.explain import Explanation, explain_missing, explain_override
+from diagnostics.api_index.explain import Explanation, explain_missing, explain_own_class
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
@@ -89,8 +89,9 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     texts = (message, "\n".join([message, *wrapped]))
     explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
     explanation = next(filter(None, explanations), None)
-    if explanation is None and caller and traceback:
-        explanation = explain_override(message, traceback.frames[-1][0], installed)
+    if explanation is None:
+        file = traceback.frames[-1][0] if traceback and traceback.frames else ""
+        explanation = explain_own_class(message, file, caller, installed)
     if explanation and explanation.caller == explanation.provider and not _is_written_in(hit, message):
         return explain_missing(message, installed)
     return explanation
@@ -116,8 +117,9 @@ def package_of(path: str) -> str:
         if mark in path:
             module = path.rpartition(mark)[2].partition("/")[0]
             return query.package_of(module) or module
-    parts = path.removesuffix(".py").split("/")
-    for start in range(len(parts) - 2, 0, -1):
+    parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
+    is_folder = path.endswith("/__init__.py")
+    for start in range(len(parts) - 2 + is_folder, 0, -1):
         package = query.package_of(parts[start])
         index = store.load(package) if package else None
         # A folder of the user may have the same name.
@@ -131,7 +133,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     # A name that no release has, in code of unknown origin, may be a mistake in that code.
     is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
     is_uncertain |= explanation.is_conditional and not explanation.installed
-    is_uncertain |= bool(explanation.namesake)
+    is_uncertain |= bool(explanation.namesake) or not (explanation.is_decided or explanation.is_import)
     evidence = [Evidence(hit.text, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers

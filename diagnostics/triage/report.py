@@ -70,7 +70,8 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
         is_exact = findings[number].known_by == "executed" and not candidate.issue.code.startswith("CFG")
         if not is_exact and any(hit.location in decided for hit in candidate.hits):
             findings[number] = replace(findings[number], severity=Severity.INFO, remedy=None)
-    findings += [_lead_finding(lead, place) for place, lead in enumerate(verdict.leads[:MAX_LEADS])]
+    leads = [lead for lead in verdict.leads if not verdict.computed or verdict.state != "known"]
+    findings += [_lead_finding(lead, place) for place, lead in enumerate(leads[:MAX_LEADS])]
     findings += verdict.computed
     check = CheckResult.of("known issues", findings, _not_checked(verdict))
     outcome = "skipped" if verdict.state == "empty" else check.outcome

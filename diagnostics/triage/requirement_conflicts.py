@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -15,7 +15,9 @@ from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import parse_line
+from diagnostics.triage.line_patterns import pattern_of
 from diagnostics.triage.log_facts import LogFacts
+from diagnostics.triage.missing_names import LoggedReleases, package_of
 from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import in_range
 
@@ -34,8 +36,48 @@ _PATTERNS = (
     re.compile(rf"\s+(?P<user>{_NAME}) (?P<version>\d\S{{0,60}}) depends on {_REQUIREMENT}$"),
     re.compile(rf"\s+The user requested {_REQUIREMENT}$"),
 )
-# uv writes several requirements into a line.
-_UV = re.compile(rf"(?P<user>{_NAME})==(?P<version>\d[\w.+!-]{{0,60}}) depends on {_REQUIREMENT}(?=[\s,]|$)")
+# uv writes several requirements into a line, and wraps it.
+_UV = re.compile(
+    rf"(?P<user>{_NAME})(?:\[[\w,.-]{{1,80}}\])?==(?P<version>\d[\w.+!-]{{0,60}}) depends on"
+    rf" {_REQUIREMENT}(?=[\s,]|$)"
+)
+_UV_START, _UV_MARKER = re.compile(r"\s*(?:╰─▶ Because|And because) "), re.compile(r"\{[^{}]{1,200}\}")
+_UV_MISSING = re.compile(rf"there (?:is|are) no versions? of {_REQUIREMENT}(?=[\s,]|$)")
+# Time and step of a docker build.
+_BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
+# pip, without a file for this Python and platform.
+_UNAVAILABLE = re.compile(
+    rf"Could not find a version that satisfies the requirement {_REQUIREMENT}(?:;[^()]{{1,200}})?"
+    rf"(?: \(from (?P<user>{_NAME})(?:->[^()]{{1,200}})?\))? \(from versions: (?P<offered>[^()]{{1,4000}})\)"
+)
+_OTHER_PYTHON = re.compile(
+    rf"Package '(?P<user>{_NAME})' requires a different Python: (?P<found>[\d.]{{1,20}}) not in"
+    r" '(?P<range>[^']{1,80})'"
+)
+# Messages of exceptions that state a version.
+_RAISED = re.compile(r"\b\w*(?:Error|Exception)\b")
+_TITLES = {"pytorch": "torch"}
+_PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
+_DEMAND = re.compile(
+    r"(?i)\b(?:requires?|required|needs?|must|please|supports?|supported|install|upgrade|at least)\b"
+)
+_STATED = (
+    re.compile(rf"(?i){_PACKAGE} ?(?P<range>(?:(?:[<>=~!]=|[<>]) ?\d[\w.]{{0,20}}(?:, ?(?=[<>=~!]))?)+)"),
+    re.compile(
+        rf"(?i){_PACKAGE}(?: version)? (?P<found>\d[\w.]{{0,20}}) is (?:not supported|unsupported|too \w+)"
+        r"(?:.{0,80}?(?P<range>[<>=]= ?\d[\w.]{0,20}))?"
+    ),
+    re.compile(
+        rf"(?i){_PACKAGE}(?: version)?(?: (?:must|should) be| of)? (?:at least )?(?P<least>\d[\w.]{{0,20}}?)"
+        r"(?: or (?:later|newer|higher|above|greater)|\+)"
+    ),
+    re.compile(
+        rf"(?i){_PACKAGE}(?: version)?(?: (?:must|should) be| of)? at least (?P<least>\d[\w.]{{0,20}})"
+    ),
+)
+_FOUND = re.compile(
+    r"(?i)\b(?:found|have|got|installed|current(?:ly)?|is)\b[^\d<>]{0,40}v?(\d+\.\d[\w.+]{0,20})"
+)
 # What transformers' `require_version` and xformers print at an import, and how pip would print it.
 _REWORDED = {
     re.compile(rf"^.*?({_NAME}?{_RANGE}) is required for a normal .*, but found (\S+?)==(\S+?)\.?$"): (
@@ -45,7 +87,7 @@ _REWORDED = {
         r"xformers requires torch==\1, but you have torch \2 which is incompatible"
     ),
 }
-_MAX_LINES, _MAX_EVIDENCE = 2000, 8
+_MAX_LINES, _MAX_EVIDENCE, _MAX_SENTENCE, _MAX_FITTING = 2000, 8, 4000, 20
 # Checks of a release against a specifier, which take about a microsecond each; known logs need some hundred.
 _MAX_CHECKS = 200_000
 
@@ -57,6 +99,7 @@ class StatedRequirement:
     Attributes:
         user: The package and release that requires it; '' if the user requested it.
         found: The installed release; '' if there is none or it is unknown.
+        offered: The releases that the installer offers instead, in words; '' if it offers a fitting one.
     """
 
     user: str
@@ -64,22 +107,30 @@ class StatedRequirement:
     specifier: SpecifierSet
     found: str
     evidence: Evidence
+    offered: str = ""
+    is_raised: bool = False
+    """Whether an exception's message states it."""
 
     @property
     def is_unmet(self) -> bool:
         """Whether the log reports that the installed packages do not satisfy it."""
-        return bool(self.found) or " requires " in self.evidence.text
+        return bool(self.found or self.offered) or self.is_raised or " requires " in self.evidence.text
 
     def __str__(self) -> str:
-        text = f"{self.user or 'the command'} requires {self.name}{self.specifier}"
+        user = self.user or ("the program" if self.is_raised else "the command")
+        text = f"{user} requires {self.name}{self.specifier}"
+        if self.offered:
+            return f"{text}, but {self.offered}"
         return f"{text}, found {self.found}" if self.found else text
 
 
 def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     """Yield a finding for the requirements that the logs report as not met or not solvable."""
-    requirements = list(
-        dict.fromkeys(requirement for log in verdict.logs for requirement in _read_requirements(log))
+    installed = LoggedReleases(
+        {name: version for name, (version, _) in verdict.versions.items()}, verdict.logs
     )
+    found = (requirement for log in verdict.logs for requirement in _read_requirements(log, installed))
+    requirements = list(dict.fromkeys(found))
     # Of those that pip lists after an installation, the ones of the training stack matter.
     requirements = [item for item in requirements if not item.is_unmet or _is_of_stack(item)] or requirements
     by_name: dict[str, list[StatedRequirement]] = {}
@@ -94,6 +145,15 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     title = "; ".join(map(str, first)) + (f"; and {more} more." if more else ".")
     changes, steps, checks = [], [], 0
     for items in conflicts:
+        if unavailable := next((item for item in items if item.offered), None):
+            steps.append(_without_distribution(unavailable))
+            continue
+        if items[0].name == "python":
+            user = items[0].user.partition(" ")[0]
+            steps.append(
+                f"Use Python {items[0].specifier}, or take a release of {user} for Python {items[0].found}."
+            )
+            continue
         solution, more_checks = _solve(items, _MAX_CHECKS - checks)
         checks += more_checks
         if solution:
@@ -101,7 +161,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         elif solution is None:
             steps.append(f"Not searched for a release, because of too many requirements: {items[0].name}.")
         else:
-            steps.append(f"No release satisfies all: {'; '.join(map(str, items))}.")
+            steps.append(_without_solution(items[:_MAX_FITTING]))
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     if fix and len(conflicts) == 1 and first[0].found:
         user = first[0].user.partition(" ")[0] or "the program"
@@ -118,6 +178,42 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
         Fix.of(" ".join([*fix, *steps]), *([Install(installable)] if installable else [])),
     )
+
+
+def _without_distribution(item: StatedRequirement) -> str:
+    """Return what to do if no file of a required release fits this Python and platform."""
+    other = _other_release(item, re.findall(r"\d[\w.+]*", item.offered))
+    user = item.user.partition(" ")[0] or "what requires it"
+    change = f"take another release of {user}{f', such as {other}' if other else ''}."
+    if not item.offered.startswith("pip"):
+        return change.capitalize()
+    return (
+        f"Use a Python version and a platform for which {item.name}{item.specifier} has a file, or {change}"
+    )
+
+
+def _other_release(item: StatedRequirement, versions: list[str]) -> str:
+    """Return the newest release of the package that states a requirement whose own range has one of the versions."""
+    user = canonicalize_name(item.user.partition(" ")[0])
+    for release in query.find_releases(user, "") if versions else ():
+        ranges = query.declared_ranges(query.Release(user, release), item.name)
+        plain = [specifier for specifier, extra in ranges if not extra]
+        if plain and any(all(in_range(text, specifier) for specifier in plain) for text in versions):
+            return f"{user} {release}"
+    return ""
+
+
+def _without_solution(items: list[StatedRequirement]) -> str:
+    """Return a sentence on requirements that no release satisfies, with a release of one side that fits the others."""
+    fitting = []
+    for item in items:
+        others = SpecifierSet(",".join(str(other.specifier) for other in items if other is not item))
+        versions = [
+            text for text in query.find_releases(item.name, "") if others.contains(text, prereleases=True)
+        ]
+        fitting.append(_other_release(item, versions[:_MAX_FITTING]))
+    advice = f" {' or '.join(filter(None, fitting))} fits the other side." if any(fitting) else ""
+    return f"No release satisfies all: {'; '.join(map(str, items))}.{advice}"
 
 
 def _is_of_stack(requirement: StatedRequirement) -> bool:
@@ -161,26 +257,88 @@ def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str 
     return "", checks
 
 
-def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
+def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[StatedRequirement]:
     """Yield the requirements in the first lines of a log, as far as LogFacts stores them."""
-    lines = log.lines_from(1, _MAX_LINES)
-    for number, raw in enumerate(lines, 1):
-        if any(words in raw for words in ("require", "depends on", "user requested", "you have")):
-            text = pip_text = parse_line(raw).text.removeprefix("ERROR: ")
-            for wording, replacement in _REWORDED.items():
-                pip_text = wording.sub(replacement, pip_text)
-            matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
-            for match in matches or _UV.finditer(text):
-                groups = match.groupdict()
-                user = " ".join(filter(None, (groups.get("user"), groups.get("version"))))
-                # Other programs call that function of transformers, too, for packages that it does not require.
-                if text != pip_text and user == "transformers" and not _requires(user, groups["name"]):
-                    user = ""
-                evidence = Evidence(text.strip(), f"{log.source}:{number}")
-                try:
-                    specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
-                except InvalidSpecifier:
-                    continue
-                name, found = canonicalize_name(groups["name"]), groups.get("found") or ""
-                if not (found and in_range(found, specifier)):
-                    yield StatedRequirement(user, name, specifier, found, evidence)
+    failures = {failure.end: failure for failure in log.failures}
+    for number, text in _joined_lines(log):
+        evidence = Evidence(text.strip(), f"{log.source}:{number}")
+        pip_text = text.removeprefix("ERROR: ")
+        for wording, replacement in _REWORDED.items():
+            pip_text = wording.sub(replacement, pip_text)
+        matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
+        matches += [match for pattern in (_UNAVAILABLE, _OTHER_PYTHON) if (match := pattern.search(text))]
+        is_raised = number in failures or bool(_RAISED.search(text))
+        if is_raised and not matches:
+            frames = failures[number].frames if number in failures else []
+            user = package_of(frames[-1][0]) if frames else ""
+            yield from _raised_requirements(text, user, evidence, installed)
+        missing = [(match["name"], match["range"]) for match in _UV_MISSING.finditer(text)]
+        for match in matches or _UV.finditer(text):
+            groups = match.groupdict()
+            user = " ".join(filter(None, (groups.get("user"), groups.get("version"))))
+            # Other programs call that function of transformers, too, for packages that it does not require.
+            if text != pip_text and user == "transformers" and not _requires(user, groups["name"]):
+                user = ""
+            try:
+                specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
+            except InvalidSpecifier:
+                continue
+            name, found = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
+            offered = _offered(groups, (groups.get("name"), groups["range"]) in missing)
+            if not (found and in_range(found, specifier)):
+                yield StatedRequirement(user, name, specifier, found, evidence, offered)
+
+
+def _joined_lines(log: LogFacts) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) of the first lines; a sentence of uv that it wrapped is one text."""
+    start, sentence = 0, ""
+    for number, raw in enumerate([*log.lines_from(1, _MAX_LINES), ""], 1):
+        text = parse_line(raw).text
+        text = text[match.end() :] if (match := _BUILD_STEP.match(text)) else text
+        if (
+            sentence
+            and text.startswith("      ")
+            and not _UV_START.match(text)
+            and len(sentence) < _MAX_SENTENCE
+        ):
+            sentence = f"{sentence} {_UV_MARKER.sub('', text.strip())}"
+            continue
+        if sentence:
+            yield start, _UV_MARKER.sub("", sentence)
+        start, sentence = (number, text) if _UV_START.match(text) else (0, "")
+        if not sentence:
+            yield number, text
+
+
+def _offered(groups: Mapping[str, str | None], is_missing: bool) -> str:
+    """Return in words what an installer offers instead of a required release; '' if the log does not say it."""
+    listed = [item for item in (groups.get("offered") or "").split(", ") if item and item != "none"]
+    if listed:
+        span = listed[0] if len(listed) == 1 else f"{listed[0]} to {listed[-1]}"
+        return f"pip offers {span} for this Python and platform"
+    if groups.get("offered"):
+        return "pip offers no release for this Python and platform"
+    return "the package index has no such release" if is_missing else ""
+
+
+def _raised_requirements(
+    text: str, user: str, evidence: Evidence, installed: Mapping[str, str]
+) -> Iterator[StatedRequirement]:
+    """Yield the requirement that an exception's message states: the first one with a package of the index."""
+    for place, pattern in enumerate(_STATED):
+        match = pattern.search(text) if place == 1 or _DEMAND.search(text) else None
+        if match is None:
+            continue
+        # A sentence may end after a version.
+        groups = {key: (value or "").rstrip(".") for key, value in match.groupdict().items()}
+        name = canonicalize_name(groups["name"])
+        name = _TITLES.get(name, name)
+        stated = groups.get("found") or next(iter(_FOUND.findall(text[match.end() :])), "").rstrip(".")
+        found, least = stated or installed.get(name, ""), groups.get("least")
+        try:
+            specifier = SpecifierSet(f">={least}" if least else groups.get("range") or f"!={found}")
+        except InvalidSpecifier:
+            continue
+        if name != user and not (found and in_range(found, specifier)):
+            yield StatedRequirement(user, name, specifier, found, evidence, is_raised=True)
+        return

@@ -77,8 +77,9 @@ class Diagnosis:
 
     @property
     def leads(self) -> tuple[Lead, ...]:
-        """Known issues that may explain the logs; empty unless the verdict is a hypothesis."""
-        return self.fallback.leads if self.state == HYPOTHESIS else ()
+        """Known issues that may explain the logs; empty if a signature proves one or the verdict is another."""
+        is_computed = self.state == "known" and not self.candidates
+        return self.fallback.leads if self.state == HYPOTHESIS or is_computed else ()
 
     @property
     def similar(self) -> tuple[Issue, ...]:

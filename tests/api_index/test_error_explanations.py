@@ -11,7 +11,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from diagnostics.api_index.explain import explain_missing
+from diagnostics.api_index.explain import explain_missing, explain_own_class
 from diagnostics.triage import command as triage
 from tests.case_files import read_cases
 
@@ -189,6 +189,42 @@ def test_package_outside_the_index_is_named_with_its_caller():
     explanation = explain_missing("ImportError: cannot import name 'x' from 'megatron.core'", {}, "mbridge")
     assert explanation.headline == "mbridge imports megatron.core.x, which the megatron in use does not have."
     assert not explanation.changes
+
+
+@pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
+def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_extends(case):
+    """By its name a class extends one of the index; the package of the last frame decides which side is at fault."""
+    assert explain_missing(case["message"], case["installed"], case["caller"]) is None
+    explanation = explain_own_class(case["message"], case["file"], case["caller"], case["installed"])
+    assert (explanation.headline, list(explanation.changes)) == (case["headline"], case["changes"])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        # No release of the class lacks it, no class has that name, and none has that method.
+        "AttributeError: 'OurTrainer' object has no attribute 'args'",
+        "AttributeError: 'DriverFrame' object has no attribute 'num_iterations'",
+        "TypeError: my_function() takes 1 positional argument but 2 were given",
+    ],
+)
+def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
+    assert explain_own_class(message, "", "", {}) is None
+
+
+def test_member_of_a_class_whose_members_are_unread_is_named_with_its_reader():
+    """The index has only the names of vLLM's tool parsers, so it claims no releases."""
+    message = "AttributeError: type object 'Glm47MoeModelToolParser' has no attribute '_extract'"
+    explanation = explain_missing(message, {}, "vllm-ascend")
+    assert explanation.headline.startswith(
+        "vllm-ascend reads vllm.tool_parsers.glm47_moe_tool_parser.Glm47Moe"
+    )
+    assert (explanation.is_decided, explanation.changes) == (False, ())
+
+
+@pytest.mark.parametrize("option", ["temperature", "VLLM_USE_V1"])
+def test_parameter_or_environment_variable_is_no_option_of_the_server(option):
+    assert explain_missing(f"vllm: error: unrecognized arguments: --{option} 1") is None
 
 
 def test_import_of_a_folder_without_an_init_is_no_matter_of_releases(index):

@@ -74,7 +74,7 @@ def test_override_that_does_not_take_what_its_base_class_passes(triage_lines, me
         "    train_dataloader = self.get_train_dataloader()",
         f"TypeError: MyTrainer.{method}() {problem}",
     )
-    assert f"transformers.trainer.Trainer.{method} as MyTrainer.{method} overrides it" in finding.title
+    assert f"MyTrainer.{method} overrides transformers.trainer.Trainer.{method}" in finding.title
     assert "is too new: pip show transformers" in finding.title
     assert f"{fitting}; or let MyTrainer." in fix_text(finding.remedy)
 
@@ -241,3 +241,23 @@ def test_range_in_other_words_is_read_in_linear_time(triage_lines):
     start = time.process_time()
     report(triage_lines(*[f"{text} and 9999 {number}" for number in range(400)]), ["a.log"])
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("case", CASES["stated_requirements"], ids=lambda case: case["title"])
+def test_requirement_that_a_message_states_is_read(triage_lines, case):
+    """Messages of exceptions, of pip without a fitting file, and of uv in several lines."""
+    (finding,) = findings(triage_lines, "CMP904", *case["lines"])
+    assert (finding.title, fix_text(finding.remedy)) == (case["title"], case["fix"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: vLLM 0.31.0 is ready",
+        "ValueError: temperature must be at least 0.1",
+        "Requires transformers>=4.58.0",
+        "ImportError: transformers>=4.50 is required, found 4.51.0",
+    ],
+)
+def test_line_without_an_unmet_requirement_is_not_read(triage_lines, line):
+    assert findings(triage_lines, "CMP904", line) == []
