@@ -181,22 +181,32 @@ class Explanation:
             verb = "imports" if self.is_import else "reads"
             return f"{self.caller} {verb} {self.subject}, which the {state} in use does not have."
         text = self._releases_sentence(releases)
-        note = f" {self.elsewhere}" if self.elsewhere else ""
         if self.local_folder:
             return f"Python imports {self.local_folder}, which is not where packages are installed. {text}"
         if self.namesake:
             return (
                 f"{text} {self.namesake} has one of that name, too: not decided which of the two was called."
             )
+        return f"{text}{self._deciding_sentences(releases)}"
+
+    def _deciding_sentences(self, releases: list[str]) -> str:
+        """Return sentences on the release in use and the side at fault, with a leading space."""
+        note = f" {self.elsewhere}" if self.elsewhere else ""
         if self.is_replaced:
             others = tuple(version for version in releases if version not in self.versions)
             written_for = f"written for one {_describe_spans(others, releases)}"
-            return f"{text} {self.subclass} does not set it, so it was {written_for}."
+            return f" {self.subclass} does not set it, so it was {written_for}."
         if self.subclass and not self.changes:
-            return text + note
-        if self.is_conditional:
-            text += " It is defined under a condition, such as an installed optional package."
-        return text + self._installed_sentence(releases) + self._calling_sentence() + note
+            return note
+        condition = " It is defined under a condition, such as an installed optional package."
+        return "".join(
+            (
+                condition if self.is_conditional else "",
+                self._installed_sentence(releases),
+                self._calling_sentence(),
+                note,
+            )
+        )
 
     def _releases_sentence(self, releases: list[str]) -> str:
         """Return a sentence on the releases that define the name, or that the override of a method fits."""
