@@ -16,7 +16,7 @@ from diagnostics.lint.settings_reader import read_file
 from diagnostics.lint.steps import plans_of
 from diagnostics.lint.versions import Versions
 from tests.case_files import each_case, read_cases
-from tests.diagnostics.lint_helpers import lint, plans, report
+from tests.diagnostics.lint_reports import lint, plans, report
 
 PACKAGE = Path(diagnostics.__file__).parent
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "lint.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.settings_reader import read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
 from tests.case_files import each_case, read_cases
-from tests.diagnostics.lint_helpers import codes, findings, lint, plans
+from tests.diagnostics.lint_reports import codes, findings, lint, plans
 from tests.limits import cpu_and_memory_limits
 
 CASES = read_cases(__file__, "lint_runs.yaml")

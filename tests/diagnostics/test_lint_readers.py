@@ -16,7 +16,7 @@ from diagnostics.lint.steps import check_plans, plans_of
 from diagnostics.lint.values import UNKNOWN, parse_scalar
 from diagnostics.lint.versions import Versions
 from tests.case_files import read_cases
-from tests.diagnostics.lint_helpers import versions
+from tests.diagnostics.lint_reports import versions
 
 FORMS = read_cases(__file__, "lint_forms.yaml")
 SEEDS = [(form["syntax"], form["text"]) for form in FORMS["found"] + FORMS["accepted"]]

@@ -15,7 +15,7 @@ from diagnostics.lint import rules
 from diagnostics.lint.rules.declared import DECLARED, evaluate
 from diagnostics.lint.run_plan import VOCABULARY
 from tests.case_files import load_yaml
-from tests.diagnostics.lint_helpers import findings, lint
+from tests.diagnostics.lint_reports import findings, lint
 
 CASES = {
     name: entries

@@ -13,7 +13,7 @@ from diagnostics.lint.readers.shell import read_script
 from diagnostics.lint.readers.shell_scope import HOLE, slurm_variables
 from diagnostics.lint.readers.structured import UnreadableError
 from tests.case_files import each_case, read_cases
-from tests.diagnostics.lint_helpers import codes
+from tests.diagnostics.lint_reports import codes
 from tests.processes import run_text
 
 CASES = read_cases(__file__, "shell_words.yaml")

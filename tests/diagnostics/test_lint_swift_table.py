@@ -12,7 +12,7 @@ from packaging.version import Version
 from diagnostics.lint.settings_reader import read_command_line
 from diagnostics.lint.steps import check_plans, plans_of
 from evaluation.repro.swift_arguments import CASES
-from tests.diagnostics.lint_helpers import versions
+from tests.diagnostics.lint_reports import versions
 
 TABLE = json.loads(Path(__file__).parents[2].joinpath("diagnostics", "data", "swift.json").read_text())
 ANSWERS = [

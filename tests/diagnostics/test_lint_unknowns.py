@@ -4,7 +4,7 @@ from diagnostics.findings import Severity
 from diagnostics.lint import not_checked
 from diagnostics.lint.settings_reader import read_text
 from tests.case_files import each_case, read_cases
-from tests.diagnostics.lint_helpers import codes, lint, report
+from tests.diagnostics.lint_reports import codes, lint, report
 
 CASES = read_cases(__file__, "lint_runs.yaml")
 

@@ -1,4 +1,4 @@
-"""Read launch scripts and configs, and run lint's rules on them for chosen package releases."""
+"""Return the run plans, findings and reports of lint on texts and files, for chosen package releases."""
 
 from packaging.version import Version
 
