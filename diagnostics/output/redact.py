@@ -17,7 +17,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 from diagnostics.frameworks import FRAMEWORKS
 
@@ -26,30 +25,33 @@ MASK = "<secret>"
 _POSSESSIVE = re.compile(r"(?<=[*+?}])\+")
 
 
-class Rule(NamedTuple):
+class Rule:
     """A pattern and the replacement of its matches.
 
     Attributes:
         needs: Texts in lower case of which every match contains one; empty if unknown.
     """
 
-    pattern: re.Pattern[str]
-    replacement: str | Callable[[Match], str]
-    needs: tuple[str, ...] = ()
+    def __init__(
+        self, pattern: str, replacement: str | Callable[[Match], str] = MASK, flags: int = 0, needs: str = ""
+    ) -> None:
+        self._source, self.replacement, self._flags = pattern, replacement, flags
+        self.needs = tuple(needs.split())
 
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern, compiled when first used: compiling all would take half of a command's start.
 
-def _rule(
-    pattern: str, replacement: str | Callable[[Match], str] = MASK, flags: int = 0, needs: str = ""
-) -> Rule:
-    """Return a rule; in Python 3.10, which has no possessive quantifiers, they are replaced by greedy ones."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - it travels to remote hosts
-        pattern = _POSSESSIVE.sub("", pattern)
-    return Rule(re.compile(pattern, flags), replacement, tuple(needs.split()))
+        Python 3.10 has no possessive quantifiers; there they are replaced by greedy ones.
+        """
+        if sys.version_info < (3, 11):  # noqa: UP036 - it travels to remote hosts
+            return re.compile(_POSSESSIVE.sub("", self._source), self._flags)
+        return re.compile(self._source, self._flags)
 
 
 def _labelled(needs: str, pattern: str) -> Rule:
     """Return a rule for secrets whose label (the pattern's first group) stays; case is ignored."""
-    return _rule(pattern, rf"\1{MASK}", re.IGNORECASE, needs)
+    return Rule(pattern, rf"\1{MASK}", re.IGNORECASE, needs)
 
 
 # Beginning of a word: also after an escaped line end or colour in quoted text.
@@ -167,7 +169,7 @@ _OPTIONS = {
     "wpa_passphrase": r"\s\S{1,64}(?=\s)",
 }
 _PROGRAMS = {
-    name: _rule(
+    name: Rule(
         rf"(?<![\w-])((?:{options})(?:=|{_GAP}{_NO_OPTION}|{_OPENED}))(?!\d{{1,5}}(?:[\s'\"]|\Z))"
         rf"{_HARMLESS}(?:{_WHOLE}|{_UNQUOTED})",
         rf"\1{MASK}",
@@ -179,8 +181,8 @@ _PROGRAMS = {
 
 def _mask_options(match: Match) -> str:
     """Mask the passwords among the arguments of a program."""
-    pattern, replacement, _ = _PROGRAMS[match["program"]]
-    return match["program"] + pattern.sub(replacement, match["arguments"])
+    rule = _PROGRAMS[match["program"]]
+    return match["program"] + rule.pattern.sub(rule.replacement, match["arguments"])
 
 
 def _mask_value(match: Match) -> str:
@@ -206,13 +208,13 @@ def _value_rules(label: str) -> tuple[Rule, Rule]:
     """Return the rules for the values after a label: unquoted ones up to a blank, and those in URLs and brackets."""
     label = rf"(?P<label>{label}){_HARMLESS}"
     return (
-        _rule(rf"{label}(?P<value>{_WHOLE}|{_UNQUOTED})", _mask_unquoted, re.IGNORECASE, _KEY_TEXTS),
-        _rule(rf"{label}(?P<value>{_WHOLE}|{_VALUE})", _mask_value, re.IGNORECASE, _KEY_TEXTS),
+        Rule(rf"{label}(?P<value>{_WHOLE}|{_UNQUOTED})", _mask_unquoted, re.IGNORECASE, _KEY_TEXTS),
+        Rule(rf"{label}(?P<value>{_WHOLE}|{_VALUE})", _mask_value, re.IGNORECASE, _KEY_TEXTS),
     )
 
 
 _SECRETS: tuple[Rule, ...] = (
-    _rule(
+    Rule(
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
         r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)",
         needs="private",
@@ -240,27 +242,27 @@ _SECRETS: tuple[Rule, ...] = (
         "cookies: signature=", r"(\bcookies:\s{0,4}\w{1,64}=|\bsignature=(?=[0-9a-f]{40}))[^\s'\"]{4,}"
     ),
     # The address of a webhook is a secret: anybody who has the address can post to the webhook.
-    _rule(
+    Rule(
         r"(://(?:hooks?|maker|sctapi|api\.day|outlook|[\w-]{1,64}\.webhook)\.[\w.-]{1,64}/|/bot(?=\d{6})"
         r"|/webhooks?(?:b2)?/|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}",
         rf"\1{MASK}",
         needs="hook maker sctapi api.day outlook /bot /t/",
     ),
     # In a URL up to the last @ of the authority, as a password may contain one; `user:password@host` without a scheme.
-    _rule(
+    Rule(
         r"(?<=://)[^/\s'\"]{1,512}@|(?<=://)[^\s'\"/:@]{1,64}:(?!\d{1,5}(?:[/?#]))[^\s'\"<>@]{1,256}@(?=[\w\[])"
         r"|(?:(?<![\w:/.+-])|(?<=:/))[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)"
         r"|(?i:(?<=%3A%2F%2F)[\w.~-]{0,64}%3A[\w.~%!*^-]{1,128}%40)",
         f"{MASK}@",
         needs="@ %40",
     ),
-    _rule(
+    Rule(
         rf"{EDGE}eyJ[A-Za-z0-9_-]{{8,}}(?:\.[A-Za-z0-9_-]*){{0,4}}",
         lambda match: MASK if len(match[0].partition(".")[2]) >= 8 else match[0],
         needs="eyj",
     ),
     # Tokens whose prefix shows the issuer.
-    _rule(
+    Rule(
         rf"{EDGE}(?:(?:{'|'.join(_ISSUERS)})"
         r"[_-][A-Za-z0-9_-]{16,}|(?:secret|sess)[_-](?=[\w-]{0,24}\d)[A-Za-z0-9_-]{24,}|ATATT3[\w=-]{20,}"
         r"|a[ks]-[A-Za-z0-9]{22}(?![\w-])|fc-[0-9a-f]{32}(?![0-9a-f])|[0-9a-f]{32}\.[A-Za-z0-9]{16}(?!\w|\.\w)"
@@ -280,7 +282,7 @@ _SECRETS: tuple[Rule, ...] = (
         r"((?:\b|(?<=%20))bearer(?:\s{1,4}|%20)|\bbasic\s{1,4}(?=[a-z0-9+/]{16,}={0,2}(?![\w.-]))(?-i:(?=[^\sA-Z]{0,256}[A-Z])))"
         r"(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}",
     ),
-    _rule(
+    Rule(
         rf"(\b(?:echo|printf)\s(?:-n\s|'%s(?:\\n)?'\s)?{_OPENED}(?:[\w.-]{{1,64}}:(?=[^|\n]{{1,256}}chpasswd))?)(?!<)"
         r"(?:(?<=\")[^\"\n]{4,256}|(?<=')[^'\n]{4,256}|[^\s|'\"]{4,256})"
         r"(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|--with-token|sudo -S|chpasswd))"
@@ -288,7 +290,7 @@ _SECRETS: tuple[Rule, ...] = (
         rf"\1\2{MASK}",
         needs="stdin sudo --with-token chpasswd",
     ),
-    _rule(
+    Rule(
         rf"(?<![\w-])(?P<program>{'|'.join(_PROGRAMS)})(?![\w:-])"
         rf"(?P<arguments>(?:(?!\b(?:{'|'.join(_PROGRAMS)})(?![\w:-]))[^\n;|]|[;|](?=\S)|(?<=[\\,])\n){{4,1024}})",
         _mask_options,
@@ -309,7 +311,7 @@ _SECRETS: tuple[Rule, ...] = (
         "private-lines",
         r"(private-lines:\s{1,4}\d{1,4}\s{1,4})(?!<)[a-z0-9+/=]{4,128}(?:\s{1,4}[a-z0-9+/=]{4,128}(?![\w+/=:-])){0,512}",
     ),
-    _rule(
+    Rule(
         rf"(\bAUTH\s(?=[^\s]{{0,64}}?\d)|\b(?:vault|swanlab) login\s"
         rf"|\b(?:IDENTIFIED BY|PASSWORD)\s{{1,4}}['\"])(?![-<]){_VALUE}",
         rf"\1{MASK}",
@@ -358,8 +360,8 @@ _SECRETS: tuple[Rule, ...] = (
         rf"{_HARMLESS}{_NO_NUMBER}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     ),
     # Key material without its header line, and random words.
-    _rule(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}", _if_random_part),
-    _rule(
+    Rule(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}", _if_random_part),
+    Rule(
         rf"{EDGE}(?:_Z\w{{1,4096}}|sha(?:1|256|512)[=:-][\w+/=-]{{1,128}}|archive-v\d/[\w-]{{1,64}}|[A-Za-z0-9]{{20,}})",
         lambda match: MASK if _is_random(match[0]) else match[0],
     ),
@@ -375,7 +377,7 @@ _NOT_A_USER = (
     r"|local|scratch\d*|volumes?|storage|workspace|weights|home\d*|[a-z]|wheels|tokens?|tokeni[sz]e(?:d|rs?)|<user>)(?![\w.-])"
 )
 _FOLDERS: tuple[Rule, ...] = (
-    _rule(
+    Rule(
         rf"({_PATH_EDGE}(?:[A-Za-z]:)?[/\\]{{1,4}}(?:home\d{{0,2}}|Users)[/\\]{{1,4}}(?:users[/\\]{{1,4}})?(?!\.)"
         rf"|(?<=[\w-])[/\\]{{1,4}}home\d{{0,2}}[/\\]{{1,4}}(?:users[/\\]{{1,4}})?(?!\.)"
         rf"|[/\\]{{1,4}}users?[/\\]{{1,4}}(?=[^/\\\s:]++[/\\\s'\"]|[^/\\\s:.]++\Z)(?:[a-z]/[a-z]{{2}}/)?"
@@ -387,14 +389,14 @@ _FOLDERS: tuple[Rule, ...] = (
         re.IGNORECASE,
         "home user scratch lustre nfs afs /tmp/",
     ),
-    _rule(
+    Rule(
         rf"{_PATH_EDGE}(/(?:u|media|fsx|workspace|data|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"
         rf"|jfs|dfs|mnt(?:/(?:data|fsx|nfs|efs))?)/)(?!{_NOT_A_USER})"
         rf"(?:{_NAME}(?=/)|[^/\\\s:`'\",;()\[\].]++(?!\w|\.\w))",
         r"\1<user>",
         needs="/",
     ),
-    _rule(r"(?:(?<![\w/.~-])|(?<=\\[nrt]))~[A-Za-z_][\w.-]*+(?=/)", "~<user>", needs="~"),
+    Rule(r"(?:(?<![\w/.~-])|(?<=\\[nrt]))~[A-Za-z_][\w.-]*+(?=/)", "~<user>", needs="~"),
 )
 _NO_MACHINE = r"localhost\b|127\.|0\.0\.0\.0|<|Job\b|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
 _MACHINES = (
@@ -450,7 +452,7 @@ def _address6(match: Match) -> str:
 
 
 _IDENTITY: tuple[Rule, ...] = (
-    _rule(
+    Rule(
         r"((?:(?<![a-z])(?:USER|LOGNAME|USERNAME)|(?<!\w)(?i:user_?name|owner))['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
         r"|['\"]user['\"]\s{0,2}:\s{0,2}['\"](?=[\w.-]{1,32}['\"])"
         r"|\bHOME=(?:~|(?:/[\w.-]{1,32}){1,4})/(?=[\w.-]{1,32}(?![\w./-]))"
@@ -460,24 +462,24 @@ _IDENTITY: tuple[Rule, ...] = (
         r"\1<user>",
         needs="user owner logname home= uid= gid= logged sudo: wandb.ai git@",
     ),
-    _rule(
+    Rule(
         r"(^[dl-](?:[r-][w-][xsStT-]){3}[.+@]?\s{1,4}\d{1,6}\s{1,8})(?!root\b|<)[\w.-]{1,32}\s{1,8}[\w.-]{1,32}(?=\s)",
         r"\1<user> <user>",
         re.MULTILINE,
     ),
-    _rule(
+    Rule(
         r"^(?!<|root:)[\w.-]{1,32}(:[x*!]?:\d{1,9}:\d{1,9}:)[^:\n]{0,128}(?=:/)",
         r"<user>\1",
         re.MULTILINE,
         ":/",
     ),
-    _rule(
+    Rule(
         r"(\b(?:Author|Committer|[A-Z][\w-]{2,20}-by):\s{1,4})[^<\n]{1,80}(?= <)",
         r"\1<user>",
         needs="author: committer: -by:",
     ),
     # `ssh user@host` and prompts.
-    _rule(
+    Rule(
         r"(\b(?:ssh|scp|rsync|sftp)\b(?:\s-{1,2}[\w=-]{1,32}(?:\s\d{1,5})?){0,8}\s(?:[^\s@]{1,64}\s)?|(?<=\[)|(?<=\) )"
         r"|\bPermission denied: |^(?=[^\s@]{1,32}@[\w.-]{1,64}:(?:[~/][^\n]{0,256}?[$#]| Permission denied)))"
         r"[a-z_][\w.-]{0,31}@[\w.-]{1,64}(?![\w.@-])",
@@ -486,13 +488,13 @@ _IDENTITY: tuple[Rule, ...] = (
         needs="@",
     ),
     # Servers of shared folders, also with each backslash doubled; no other part of a path and no pattern.
-    _rule(
+    Rule(
         r"(?:(?<=(?<![\w:\\}).*+\]])\\\\)|(?<=(?<![\w:\\}).*+\]])\\{4}))[A-Za-z0-9][\w.-]{2,62}(?=\\)|(?<![\w.:/-])(?=[\w-]{0,32}\d|[\w-]{1,32}\.)[A-Za-z][\w.-]{1,64}"
         r"(?=:/(?:export|home|vol|mnt)\b)",
         "<host>",
         needs="\\\\ :/",
     ),
-    _rule(
+    Rule(
         r"(--(?:master|head|node|server)[_-](?:addr(?:ess)?|host|ip)[ =]|--rdzv[_-]endpoint[ =]|--host[ =]"
         r"|NODELIST=|NODENAME=|\bLinux (?!kernel|version)(?=[\w.-]{1,64} \d{1,2}\.\d{1,3}\.)"
         r"|\b(?:resolve|added) '|connect to host |\bconnect to \[|\b(?:srun|mpirun|prun): (?:error: )?"
@@ -501,40 +503,40 @@ _IDENTITY: tuple[Rule, ...] = (
         r"\1<host>",
         needs="addr host ip endpoint nodelist= nodename= linux resolve added connect run: step login: rank node",
     ),
-    _rule(
+    Rule(
         r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}(?::\d{1,8} \[\d{1,3}\] NCCL |\] \*{3} ))",
         "<host>",
         needs="nccl ***",
     ),
-    _rule(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", r"\1<host>", re.MULTILINE),
+    Rule(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", r"\1<host>", re.MULTILINE),
     *_FOLDERS,
-    _rule(
+    Rule(
         r"(?:(?<![\w.+%-])[\w.+%-]++|\"[^\"\n@]{1,64}\")@[\w-]++(?:\.[\w-]++)++"
         r"|(?<![\w.+%-])[\w.+-]{1,64}%40[\w-]++(?:\.[\w-]++)++",
         _mail,
         needs="@ %40",
     ),
-    _rule(
+    Rule(
         r"(?<=//)(?!localhost\b|127\.|0\.0\.0\.0|<|(?:[\w-]++\.){0,4}(?:github|huggingface|pytorch|readthedocs)\b)"
         r"[A-Za-z0-9][\w.-]*(?=[:/])",
         "<host>",
         needs="//",
     ),
-    _rule(
+    Rule(
         r"((?<![^\W_])(?:host|hostname|server\.address|master_addr|rdzv_endpoint|(?:https?|all)_proxy))(['\"]?\s{0,8}[=:]\s{0,8})"
         r"(?!\[?['\"]?(?:localhost|127\.|0\.0\.0\.0|<))\S++",
         r"\1\2<host>",
         re.IGNORECASE,
         "host address addr endpoint proxy",
     ),
-    _rule(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?", _machine, needs="."),
-    _rule(
+    Rule(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?", _machine, needs="."),
+    Rule(
         rf"{_PATH_EDGE}(?:(?:ip|ec2|domU|node|host)-(?:\d{{1,3}}-){{3}}\d{{1,3}}(?!\d)|i-0[0-9a-f]{{16}}(?!\w)"
         r"|gke-[\w-]{4,64}-[0-9a-f]{8}-\w{4}(?!\w)|aks-\w{1,32}-\d{6,10}-vmss\w{6}(?!\w))",
         "<host>",
         needs="ip- ec2- domu- node- host- i-0 gke- aks-",
     ),
-    _rule(
+    Rule(
         r"(?i:(?:(?<![\w:-])|(?<=\\[nrt])|(?<=[^\W\d_]:)(?<![0-9a-f]{2}:))[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4,18}[0-9a-f]{2}"
         r"(?![\w-]|:\w))|(?<![\w:.-])(?=[0-9a-f]{4}:)(?=[0-9:]{0,19}[a-f])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:-])"
         r"|(?:(?<![\w.])|(?<=\\[nrt]))(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}(?!\w|\.\w)"
@@ -542,20 +544,20 @@ _IDENTITY: tuple[Rule, ...] = (
         "<address>",
         needs=": - .",
     ),
-    _rule(
+    Rule(
         r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm)|(?<=[^=]=))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)",
         _address,
         needs=".",
     ),
-    _rule(
+    Rule(
         r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[a-z]:))[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,}+(?:%[\w.-]{1,15})?\w?",
         _address6,
         re.IGNORECASE,
         ":",
     ),
     # As in `scp` and prompts; a split of a data set, name/set@train, is none.
-    _rule(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[a-zA-Z][\w-]*+:)", "<user>@", needs="@"),
-    _rule(
+    Rule(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[a-zA-Z][\w-]*+:)", "<user>@", needs="@"),
+    Rule(
         rf"{EDGE}(?<![0-9a-f]{{4}}-)(?:[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}(?![A-Za-z0-9-])"
         r"|[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}(?![A-Za-z0-9]))",
         "<uuid>",
@@ -618,9 +620,9 @@ def _apply(rules: tuple[Rule, ...], text: str) -> str:
     """Apply all rules until nothing changes: at most 4 times, and once to a long text."""
     for _ in range(_ROUNDS if len(text) < _LONG else 1):
         before, lowered = text, text.lower()
-        for pattern, replacement, needs in rules:
-            if not needs or any(map(lowered.__contains__, needs)):
-                text = pattern.sub(replacement, text)
+        for rule in rules:
+            if not rule.needs or any(map(lowered.__contains__, rule.needs)):
+                text = rule.pattern.sub(rule.replacement, text)
         if text == before:
             break
     return text
