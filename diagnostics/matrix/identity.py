@@ -7,6 +7,7 @@ of it. A change of a comment, or of the docstring of a module, class or function
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,11 +64,14 @@ class SourceDigests:
     def _file_digest(self, path: Path) -> str:
         """Return the digest of a file, for a Python file of its syntax tree."""
         if path not in self._digests:
-            data = path.read_bytes()
-            if path.suffix == ".py":
-                data = syntax_tree_text(data.decode()).encode()
-            self._digests[path] = hashlib.sha256(data).hexdigest()[:16]
+            self._digests[path] = _content_digest(path.read_bytes(), is_python=path.suffix == ".py")
         return self._digests[path]
+
+
+@functools.lru_cache(1024)
+def _content_digest(data: bytes, *, is_python: bool) -> str:
+    text = syntax_tree_text(data.decode()).encode() if is_python else data
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def syntax_tree_text(text: str) -> str:
