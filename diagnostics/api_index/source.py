@@ -64,7 +64,8 @@ def _fstring_steps(text: str) -> int:
 
 def _checked_children(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the direct children of a node; refuse a very long name, or a number that Python does not print."""
-    for value in vars(node).values():
+    for name in node._fields:
+        value = getattr(node, name, None)
         if isinstance(value, ast.AST):
             yield value
         elif isinstance(value, list):

@@ -292,8 +292,9 @@ class Surface:
         """Return the members that a class itself defines, with their entries."""
         prefix, facts = f"{definition.name}.", self.facts(definition.module)
         names = facts.packed if isinstance(facts, UnpackedValues) else facts
-        members = (name for name in names if name.startswith(prefix) and "." not in name[len(prefix) :])
-        return {name.removeprefix(prefix): facts[name] for name in members if name in facts}
+        members = [name for name in names if name.startswith(prefix) and "." not in name[len(prefix) :]]
+        entries = ((name.removeprefix(prefix), facts.get(name)) for name in members)
+        return {name: entry for name, entry in entries if entry is not None}
 
     def attribute_types(
         self, definition: Definition, attribute: str, depth: int = 0
