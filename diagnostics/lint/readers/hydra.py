@@ -181,10 +181,11 @@ def _parse_default(entry: Any) -> tuple[str, str]:
 
 def resolve_interpolations(options: dict[str, Value]) -> None:
     """Replace values that are one `${a.b}`, in place, over up to eight references; others with `${` become unknown."""
+    rest = list(options)
     for last in (False,) * _MAX_STEPS + (True,):
-        for key, value in list(options.items()):
-            if isinstance(value.data, str) and "${" in value.data:
-                match = _INTERPOLATION.fullmatch(value.data.strip())
-                target = options.get(match[1]) if match and not last else None
-                data = UNKNOWN if target is None else target.data
-                options[key] = replace(value, data=data, soft=bool(target and target.soft))
+        rest = [key for key in rest if isinstance(options[key].data, str) and "${" in options[key].data]
+        for key in rest:
+            match = _INTERPOLATION.fullmatch(options[key].data.strip())
+            target = options.get(match[1]) if match and not last else None
+            data = UNKNOWN if target is None else target.data
+            options[key] = replace(options[key], data=data, soft=bool(target and target.soft))
