@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -89,8 +90,7 @@ class ModuleFinder:
             OSError, ValueError: The file cannot be read or parsed.
         """
         if file not in self._imports:
-            tree = safe_io.parse_python(safe_io.read_installed(file, safe_io.SOURCE_LIMIT))
-            self._imports[file] = list(_unconditional_imports(tree.body))
+            self._imports[file] = _parse_imports(safe_io.read_installed(file, safe_io.SOURCE_LIMIT))
         return self._imports[file]
 
     def find(self, name: str) -> str:
@@ -184,6 +184,11 @@ def _module_file(home: str, name: str) -> Path | None:
     path = Path(home, *name.split(".")[1:])
     files = (path / "__init__.py", path.with_suffix(".py"))
     return next((file for file in files if os.path.isfile(file)), None)  # noqa: PTH113 - a long name is no error
+
+
+@lru_cache(1)  # of a file to which several links lead
+def _parse_imports(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return list(_unconditional_imports(safe_io.parse_python(text).body))
 
 
 def _unconditional_imports(body: Iterable[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
