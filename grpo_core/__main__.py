@@ -28,6 +28,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,9 @@ def _load(arguments: list[str], *, serving: bool = False) -> Config:
     config = load(path, overrides, (lambda _: None) if serving else _print_error)
     if not serving:
         check_model_folder(config)
+        modules = ("torch", "transformers", "safetensors")  # to import torch alone takes seconds
+        for missing in (name for name in modules if find_spec(name) is None):
+            raise ModuleNotFoundError(name=missing)
     return config
 
 
@@ -175,9 +179,8 @@ def _help_text(words: list[str]) -> str:
     if words[0] in helps:
         summary, usage, *rest = helps[words[0]].split("\n\n")
         usage = usage.replace("usage:", f"usage: {_PROGRAM}")
-        search = f"{_PROGRAM} {words[0]} --help-settings [WORD]"
-        settings = f"All {len(fields())} settings with their defaults: {search}"
-        return "\n\n".join([usage, summary, *rest, settings])
+        search = f"settings with their defaults: {_PROGRAM} {words[0]} --help-settings [WORD]"
+        return "\n\n".join([usage, summary, *rest, f"All {len(fields())} {search}"])
     commands = [f"{command:<7} {text.partition(chr(10))[0]}" for command, text in helps.items()]
     end = "COMMAND --help shows more; --help-settings [WORD] lists the settings."
     return "\n".join([f"usage: {_PROGRAM} COMMAND ...", "", *commands, "", end])
@@ -189,9 +192,8 @@ def _print_error(text: str) -> None:
 
 def _document_text(document: dict[str, Any], flags: set[str]) -> str:
     """Return a document as JSON, or as one line per key."""
-    if "--json" in flags:
-        return json.dumps(document)
-    return "\n".join(f"{key}: {value}" for key, value in document.items())
+    text = "\n".join(f"{key}: {value}" for key, value in document.items())
+    return json.dumps(document) if "--json" in flags else text
 
 
 def _summary(document: dict[str, Any]) -> str:

@@ -37,8 +37,7 @@ def check_model_folder(config: Config) -> None:
     Raises:
         ConfigError: The folder does not exist.
     """
-    folder = config.model.path
-    if folder and not Path(folder).is_dir():
+    if (folder := config.model.path) and not Path(folder).is_dir():
         raise ConfigError(f"model.path = {folder!r}: no such folder; expected a transformers checkpoint")
 
 
