@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from unittest import mock
 
 import pytest
 
@@ -18,10 +19,17 @@ SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))
 
 
 @pytest.fixture(scope="module")
-def site_sources(tmp_path_factory):
-    """Write the sources that Sphinx reads; return their folder."""
+def site_sources(tmp_path_factory, commands):
+    """Write the sources that Sphinx reads, with the output of forked commands; return their folder."""
     folder = tmp_path_factory.mktemp("site") / "sources"
-    SITE["write_sources"](folder)
+
+    def run_forked(command, *, env, **_options):
+        done = commands.run(command[2:], env=env)
+        assert done.returncode == 0
+        return mock.Mock(stdout=done.stdout.decode())
+
+    with mock.patch("subprocess.run", run_forked):
+        SITE["write_sources"](folder)
     return folder
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from diagnostics.uv import UvMissingError, find_uv
 from evaluation.doctor import environment_cases as real_cases
-from evaluation.doctor.real_environments import BuiltCase, doctor, last_error_line
-from evaluation.doctor.real_plans import read_plan, run_commands
+from evaluation.doctor import real_plans
+from evaluation.doctor.real_environments import BuiltCase, last_error_line
 from tests.matrix.conftest import build_wheel
 
 PACKAGES = {
@@ -75,8 +75,21 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def doctor(commands, monkeypatch):
+    """Return a function that runs doctor on a case in a forked process, also for `read_plan`."""
+
+    def run(case, *arguments):
+        words = ["diagnostics", "doctor", "--prefix", str(case.prefix), *arguments]
+        done = commands.run(words, cwd=case.working, env=case.environ)
+        return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    monkeypatch.setattr(real_plans, "doctor", run)
+    return run
+
+
 @pytest.mark.parametrize("name", BROKEN)
-def test_printed_plan_fixes_the_environment(healthy_environment, name):
+def test_printed_plan_fixes_the_environment(healthy_environment, doctor, name):
     """Before the plan the import fails and doctor reports the fault; after its commands both are fine."""
     prefix, working = healthy_environment.prefix, healthy_environment.working
     assert last_error_line(prefix, RUN, healthy_environment.environ, working) == ""
@@ -85,8 +98,8 @@ def test_printed_plan_fixes_the_environment(healthy_environment, name):
     shutil.rmtree(prefix / "lib" / "__pycache__", ignore_errors=True)
     assert last_error_line(prefix, RUN, healthy_environment.environ, working)
     assert code in doctor(healthy_environment).stdout
-    commands, _words = read_plan(healthy_environment)
-    text, environ = run_commands(commands, healthy_environment)
+    commands, _words = real_plans.read_plan(healthy_environment)
+    text, environ = real_plans.run_commands(commands, healthy_environment)
     assert text == ""
     assert last_error_line(prefix, RUN, environ, working) == ""
     assert f" {code}" not in doctor(healthy_environment).stdout.replace("explain", "")

@@ -102,7 +102,7 @@ def serve_index(folder: Path) -> Iterator[Index]:
     server = _Server(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
     server.daemon_threads = True
     new_index = Index(folder, f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield new_index
     server.shutdown()

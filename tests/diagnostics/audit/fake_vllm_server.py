@@ -258,7 +258,7 @@ def serving(engine: Engine) -> Iterator[str]:
 def run_server(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
     """Run an HTTP server in a thread until the block ends; yield its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
