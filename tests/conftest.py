@@ -42,14 +42,15 @@ def _folder(argument):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Group the tests of a file on one xdist worker if they share a module fixture, and start slow tests first.
+    """Group tests that share a fork server or a module fixture on one xdist worker, and start slow tests first.
 
-    Otherwise one worker runs a slow test at the end while the others wait.
+    A fork server takes seconds to start. Without the order, a worker runs a slow test at the end and the others wait.
     """
     for item in items:
-        definitions = item._fixtureinfo.name2fixturedefs.values()
-        if any(definition.scope == "module" for several in definitions for definition in several):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        definitions = item._fixtureinfo.name2fixturedefs
+        servers = [name for name in ("trainer", "commands") if name in definitions]
+        if servers or any(one.scope == "module" for several in definitions.values() for one in several):
+            item.add_marker(pytest.mark.xdist_group([*servers, item.path.stem][0]))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
