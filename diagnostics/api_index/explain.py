@@ -305,9 +305,9 @@ def explain_missing(
 
 def _explain_undecided(message: str, installed: Callable[[str, str], str], caller: str) -> Explanation | None:
     """Explain which package lacks a name, if the index does not have that package's names."""
-    for pattern, kind in _ERRORS:
-        match = pattern.search(message) if kind in {"name", "module", "attribute"} else None
-        parts = match.groupdict() if match else {}
+    kinds = {"name", "module", "attribute"}
+    for match in filter(None, (pattern.search(message) for pattern, kind in _ERRORS if kind in kinds)):
+        parts = match.groupdict()
         module, names = parts.get("module") or "", [parts.get("name")]
         provider = query.package_of(module.partition(".")[0]) or module.partition(".")[0]
         if parts.get("owner"):

@@ -141,7 +141,7 @@ def _find_module(package: str, owner: str, method: str) -> str:
     defined = {module: places for module, places in defined.items() if places}
     with_method = [module for module in defined if method and f"{owner}.{method}" in index.packed(module)]
     defined = {module: defined[module] for module in with_method or defined}
-    surfaces = [query.surface_of(Release(package, version)) for version in index.releases]
+    surfaces = [query.surface_of(Release(package, version)) for version in index.releases if defined]
     bases = {
         module: places
         for module, places in defined.items()
