@@ -56,11 +56,11 @@ def log_lines(numbers: random.Random, count: int) -> list[str]:
 
 
 def write_log(path: Path, megabytes: int) -> None:
-    """Write at least `megabytes` MB of log, with a traceback after every 200,000 lines."""
-    numbers = random.Random(1)
+    """Write at least `megabytes` MB of log, with a traceback after every 200,000 lines; a small log has more."""
+    numbers, count = random.Random(1), min(200_000, 10_000 * megabytes)
     with path.open("w") as log:
         while log.tell() < megabytes * 1e6:
-            log.write("\n".join(log_lines(numbers, 200_000)) + "\n" + FAILURE)
+            log.write("\n".join(log_lines(numbers, count)) + "\n" + FAILURE)
 
 
 def run_timed(command: list[str]) -> tuple[float, float]:
