@@ -69,9 +69,9 @@ def make_policy(model_dir, **settings) -> Policy:
 
 
 @contextmanager
-def own_server(forked_servers, model_dir, *options):
+def own_server(forked_servers, model_dir, *options, program="grpo_core"):
     """Start `serve` without a token; yield its process and its address. The caller ends the process."""
-    command = ["grpo_core", "serve", "--allow-unauthenticated", f"--model.path={model_dir}", *options]
+    command = [program, "serve", "--allow-unauthenticated", f"--model.path={model_dir}", *options]
     process = forked_servers.start_server(command, threads=1)
     with process.stdin, process.stdout:
         yield process, SimpleNamespace(**json.loads(process.stdout.readline()))

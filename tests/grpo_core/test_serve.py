@@ -321,7 +321,8 @@ def test_sigterm_ends_a_running_call(forked_servers, tmp_path, capfd):
     capfd.readouterr()
     options = ("--model.max_length=200100", "--rollout.timeout_s=600")
     body = generate_body(params={"max_tokens": 200_000, "temperature": 1.0, "stop_ids": []})
-    server_process = own_server(forked_servers, tmp_path, *options)
+    program = "tests.grpo_core.impatient_server"  # a running call would take the CPU for 9 s
+    server_process = own_server(forked_servers, tmp_path, *options, program=program)
     with server_process as (process, server), ThreadPoolExecutor(1) as pool:
         running = pool.submit(call, server, "POST", "/generate", body, None, **JSON)
         while not call(server, "GET", "/info", token=None)[1]["calls"]:
