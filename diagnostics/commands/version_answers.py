@@ -32,6 +32,8 @@ SCHEMA = "grpo-doctor.versions-answer.v1"
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
 # Largest numbers of printed rows that fit, of rows that do not fit, and of missing names in a row.
 _MAX_FITTING, _MAX_UNFIT, _MAX_NAMES = 5, 3, 2
+_WHEN_CALLED = ("missing when called", "fails when called")
+_NAMES_MISSING = ("missing at import", "fails at import", *_WHEN_CALLED)
 _RESOLVE_LIMIT_S = 20
 _RUN_TEXTS = {"ran": "ran on a CPU", "part": "ran in part", "fails": "the table says that it does not work"}
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
@@ -266,10 +268,12 @@ def render(
         first = answer.pairs[0]
         package, release = (answer.provider, first.user) if one_user else (answer.user, first.provider)
         print_text(console, f"{package} for {release}", "bold")
-        rows = _evidence_rows(answer, one_user=one_user, with_names=every or answer.best is None)
+        rows = _evidence_rows(answer, one_user=one_user, with_names=every or answer.best is None, every=every)
         visible = rows if every else [*_first(rows, "✔!", _MAX_FITTING), *_first(rows, "✘", _MAX_UNFIT)]
-        for row in visible:
-            print_text(console, " ".join(row))
+        for mark, text, missing in visible:
+            print_text(console, f"{mark} {text}")
+            for line in missing:
+                print_text(console, line, indent=4)
         if len(visible) < len(rows):
             print_text(console, f"{len(rows) - len(visible)} more lines with --all", "dim")
     print_text(console, "")
@@ -294,20 +298,26 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         print_text(console, f"{_mark_of(pair)} {pair.user} with {pair.provider}: {evidence}")
 
 
-def _evidence_rows(answer: Answer, *, one_user: bool, with_names: bool) -> list[tuple[str, str]]:
-    """Return mark and text for each group of successive releases with the same evidence, the best first."""
+def _evidence_rows(
+    answer: Answer, *, one_user: bool, with_names: bool, every: bool
+) -> list[tuple[str, str, list[str]]]:
+    """Return mark, text and lines on missing names for each group of successive releases, the best first.
+
+    A group has the same evidence; without `every`, names that are missing when a function is called may differ.
+    """
 
     def varying(pair: Compatibility) -> Release:
         return pair.provider if one_user else pair.user
 
+    def lines(pair: Compatibility) -> list[str]:
+        return list(evidence_lines(pair, with_names=with_names))
+
     def key(item: tuple[int, Compatibility]) -> tuple[object, ...]:
         # The pairs are sorted from the newest: position plus release number is equal for successive releases.
         place, pair = item
-        return (
-            place + query.store_number(varying(pair)),
-            pair.contradicted,
-            *evidence_lines(pair, with_names=with_names),
-        )
+        # Names that only functions call differ a little from release to release: the row shows those of the newest.
+        same = [line for line in lines(pair) if every or not line.startswith(_WHEN_CALLED)]
+        return (place + query.store_number(varying(pair)), _mark_of(pair), *same)
 
     rows = []
     for _key, group in groupby(enumerate(answer.pairs), key=key):
@@ -315,8 +325,11 @@ def _evidence_rows(answer: Answer, *, one_user: bool, with_names: bool) -> list[
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
         label = last if first == last else f"{first} to {last}"
         label = label if one_user else f"{answer.user} {label}"
-        evidence = "; ".join(evidence_lines(pairs[0], with_names=with_names))
-        rows.append((_mark_of(pairs[0]), f"{label}: {evidence}"))
+        newest = lines(pairs[0])
+        head = [line for line in newest if not line.startswith(_NAMES_MISSING)]
+        which = "" if all(lines(pair) == newest for pair in pairs) else f"in {last}: "
+        names = [f"{which}{line}" for line in newest if line not in head]
+        rows.append((_mark_of(pairs[0]), f"{label}: {'; '.join(head)}", names))
     return rows
 
 
@@ -325,7 +338,9 @@ def _mark_of(pair: Compatibility) -> str:
     return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
 
 
-def _first(rows: Sequence[tuple[str, str]], marks: str, count: int) -> list[tuple[str, str]]:
+def _first(
+    rows: Sequence[tuple[str, str, list[str]]], marks: str, count: int
+) -> list[tuple[str, str, list[str]]]:
     return [row for row in rows if row[0] in marks][:count]
 
 
