@@ -390,7 +390,9 @@ def _explain_own_attribute(
     use: Use, provider: str, owner: str, caller: str, installed: Mapping[str, str]
 ) -> Explanation | None:
     """Explain an attribute that an instance of a user's class lacks, by the releases whose base class sets it."""
-    found, missing, _ = query.releases_with(provider, use)
+    found, missing, undecided = query.releases_with(provider, use)
+    # The error shows that the release in use lacks it, so it does if its source does not decide that.
+    missing = [version for version in _releases(provider) if version in {*missing, *undecided}]
     if not found or not missing:
         return None
     release = installed.get(provider, "")
@@ -618,23 +620,25 @@ def _explain_choice(message: str, installed: Mapping[str, str]) -> Explanation |
     scripts = [
         module for module in index.about["modules"] if _SCRIPTS.search(module) and module.endswith(end)
     ]
-    releases = [query.Release(package, version) for version in index.releases]
     if scripts:
         found = {
             version for item in scripts for version in query.releases_with(package, Use("name", item, ""))[0]
         }
-        versions = [version for version in index.releases if version in found]
+        versions, failing = [version for version in index.releases if version in found], []
         subject = f"the command {value}"
     else:
-        allowed = {item.version: options.choices(item, option) for item in releases}
+        allowed = {item: options.choices(query.Release(package, item), option) for item in index.releases}
         versions = [version for version, values in allowed.items() if value in values]
-        subject = f"the value {value} of {match['option']}"
         # Where the choices are unknown, the value may be allowed.
-        if not versions or not all(allowed.values()):
+        failing = [version for version, values in allowed.items() if values and value not in values]
+        subject = f"the value {value} of {match['option']}"
+        if not versions or not failing:
             return None
     release = installed.get(package, "")
-    direction, changes = _changes(package, tuple(versions), release)
-    return Explanation(subject, package, tuple(versions), (), release, direction, tuple(changes))
+    direction, changes = _changes(package, tuple(versions), release, tuple(failing))
+    return Explanation(
+        subject, package, tuple(versions), (), release, direction, tuple(changes), failing=tuple(failing)
+    )
 
 
 def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:

@@ -7,13 +7,23 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from diagnostics.api_index import query, store
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Surface
 from diagnostics.api_index.uses import Use
 
-# Packages whose classes others extend, and the classes that are extended under any name.
+# Packages whose classes others extend.
 _EXTENDED = ("trl", "transformers", "vllm", "verl", "accelerate", "peft")
-_BASES = {"Trainer"}
+# Classes of transformers that are extended under any name, by the end of that name.
+_BASES = {
+    "Trainer": "Trainer",
+    "ForCausalLM": "PreTrainedModel",
+    "ForConditionalGeneration": "PreTrainedModel",
+    "Model": "PreTrainedModel",
+    "Tokenizer": "PreTrainedTokenizerBase",
+    "TokenizerFast": "PreTrainedTokenizerBase",
+    "Processor": "ProcessorMixin",
+}
 _EXPERIMENTAL = ".experimental."
 _WORD = re.compile(r"[A-Z][a-z0-9]+|[A-Z]+(?![a-z])")
 
@@ -78,23 +88,28 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
     """Return (module, class, package) of the class with a member that another class, by its name, extends.
 
     The class's name ends with the same word, and the rest of it is in `owner`: `GRPOTrainer` for Qwen2VLGRPOTrainer.
-    The longest such name is meant. Without an `owner`, it is the only class with that member.
+    The longest such name is meant; else one that models, tokenizers or processors extend under any name. Without an
+    `owner`, it is the only class with that member.
 
     Args:
         owner: A class in no package of the index; '' for a function.
         member: The attribute or method.
     """
-    if owner and find_class(owner):
+    known = find_class(owner) if owner else []
+    # The members of a class in an outlined file are unread.
+    if not all(PACKAGES[package].is_outlined(f"{module.replace('.', '/')}.py") for package, module in known):
         return None
     last = (_WORD.findall(owner) or [owner])[-1]
     found: dict[tuple[str, str], str] = {}
-    for package in _EXTENDED:
+    for package in _EXTENDED if not known else ():
         index = store.load(package)
         for module, name in index.find_members(member) if index else ():
             stem = name.removesuffix(last)
-            fits = name.endswith(last) and stem in owner and (stem or name in _BASES) and name != owner
+            fits = name.endswith(last) and stem and stem in owner and name != owner
             if (fits or not owner) and _EXPERIMENTAL not in module:
                 found.setdefault((name, package), module)
+    if not found and (base := next((name for end, name in _BASES.items() if owner.endswith(end)), "")):
+        found[base, "transformers"] = ""
     if not found or (not owner and len(found) > 1):
         return None
     name, package = max(found, key=lambda item: len(item[0]))

@@ -139,6 +139,8 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     # Without an installed release, only two requirements on one package are a conflict.
     conflicts = [items for items in by_name.values() if len(items) > 1 or items[0].is_unmet]
     if not conflicts:
+        if verdict.state not in {"known", "clean", "empty"}:
+            yield from _unmet_requirements(verdict)
         return
     first = conflicts[0][:1] if conflicts[0][0].is_unmet else conflicts[0][:2]
     more = sum(map(len, conflicts)) - len(first)
@@ -178,6 +180,24 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
         tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
         Fix.of(" ".join([*fix, *steps]), *([Install(installable)] if installable else [])),
     )
+
+
+def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
+    """Yield a hypothesis for each package in the logs that requires another release of another one in the logs."""
+    for user, (version, place) in verdict.versions.items():
+        for name, ranges in query.requirements_of(query.Release(user, version)).items():
+            found, found_place = verdict.versions.get(name, ("", ""))
+            needed = ",".join(str(specifier) for specifier, extra in ranges if not extra)
+            if not found or in_range(found, SpecifierSet(needed)):
+                continue
+            title = f"{user} {version} requires {name}{SpecifierSet(needed)}, found {found}."
+            fix = Fix.of(
+                f"Install {name}{SpecifierSet(needed)}.", Install((f"{name}{SpecifierSet(needed)}",))
+            )
+            evidence = (Evidence(f"{name} {found}", found_place), Evidence(f"{user} {version}", place))
+            yield Finding(
+                _CODE, title, Severity.WARNING, Certainty.HYPOTHESIS, "declared", title, evidence, fix
+            )  # fmt: skip
 
 
 def _without_distribution(item: StatedRequirement) -> str:

@@ -261,3 +261,14 @@ def test_requirement_that_a_message_states_is_read(triage_lines, case):
 )
 def test_line_without_an_unmet_requirement_is_not_read(triage_lines, line):
     assert findings(triage_lines, "CMP904", line) == []
+
+
+@pytest.mark.parametrize(("transformers", "titles"), [("4.48.0", 1), ("4.57.1", 0)])
+def test_unmet_requirement_of_an_installed_package_is_a_hypothesis(triage_lines, transformers, titles):
+    """If nothing explains a failure, the requirements of the packages that the log lists may."""
+    lines = ("trl==0.24.0", f"transformers=={transformers}", "RuntimeError: 78 main specs are required")
+    found = findings(triage_lines, "CMP904", *lines)
+    assert [finding.title for finding in found] == [
+        "trl 0.24.0 requires transformers>=4.56.1, found 4.48.0."
+    ] * titles
+    assert triage_lines(*lines).state == "unknown"
