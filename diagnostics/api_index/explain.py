@@ -1,4 +1,8 @@
-"""Explain an error about a missing name: which releases define it, which packages use it, and the smallest change."""
+"""Explain an error about a missing name: which releases define it, which packages use it, and the smallest change.
+
+`explain_missing` reads messages about names, arguments, options, their values and model types of indexed packages,
+`explain_own_class` those about a user's class that extends one of them.
+"""
 
 from __future__ import annotations
 
@@ -198,15 +202,10 @@ class Explanation:
             return f" {self.subclass} does not set it, so it was {written_for}."
         if self.subclass and not self.changes:
             return note
-        condition = " It is defined under a condition, such as an installed optional package."
-        return "".join(
-            (
-                condition if self.is_conditional else "",
-                self._installed_sentence(releases),
-                self._calling_sentence(),
-                note,
-            )
-        )
+        text = self._installed_sentence(releases) + self._calling_sentence() + note
+        if self.is_conditional:
+            return f" It is defined under a condition, such as an installed optional package.{text}"
+        return text
 
     def _releases_sentence(self, releases: list[str]) -> str:
         """Return a sentence on the releases that define the name, or that the override of a method fits."""

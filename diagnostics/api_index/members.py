@@ -1,4 +1,4 @@
-"""Find the class or function that an error names without its module, and the indexed package that defines it."""
+"""Find the indexed package and module of a class that an error names, or of the class that it extends by its name."""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ def write_package(
             data = text.encode(errors="replace")  # a string in the source can have half a character
             archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), data, zipfile.ZIP_LZMA)
         all_names = {name for _spans, names in modules.values() for name in names}
-        members = {name.rpartition(".")[2] for name in all_names if "." in name}
+        last_parts = {name.rpartition(".")[2] for name in all_names if "." in name}
         top_names = {name for name in all_names if "." not in name}
-        for file, listed in ((_NAME_FILTER, top_names), (_MEMBER_FILTER, members)):
+        for file, listed in ((_NAME_FILTER, top_names), (_MEMBER_FILTER, last_parts)):
             archive.writestr(zipfile.ZipInfo(file, _DATE), name_filter(listed), zipfile.ZIP_STORED)
     temporary.replace(path)
 

@@ -1,4 +1,7 @@
-"""Explain requirements that pip or uv reports as unmet or unsolvable, and find releases that satisfy them."""
+"""Explain requirements that pip, uv or an exception's message reports as unmet, and find releases that satisfy them.
+
+If a log reports none and its failure is unknown, what its packages require of each other by their metadata is compared.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ _UV = re.compile(
     rf"(?P<user>{_NAME})(?:\[[\w,.-]{{1,80}}\])?==(?P<version>\d[\w.+!-]{{0,60}}) depends on"
     rf" {_REQUIREMENT}(?=[\s,]|$)"
 )
-_UV_START, _UV_MARKER = re.compile(r"\s*(?:╰─▶ Because|And because) "), re.compile(r"\{[^{}]{1,200}\}")
+_UV_START, _UV_REST = re.compile(r"\s*(?:╰─▶ Because|And because) "), re.compile(r" {6}(?! *And because )")
+_UV_MARKER = re.compile(r"\{[^{}]{1,200}\}")
 _UV_MISSING = re.compile(rf"there (?:is|are) no versions? of {_REQUIREMENT}(?=[\s,]|$)")
 # Time and step of a docker build.
 _BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
@@ -197,7 +201,7 @@ def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
             evidence = (Evidence(f"{name} {found}", found_place), Evidence(f"{user} {version}", place))
             yield Finding(
                 _CODE, title, Severity.WARNING, Certainty.HYPOTHESIS, "declared", title, evidence, fix
-            )  # fmt: skip
+            )
 
 
 def _without_distribution(item: StatedRequirement) -> str:
@@ -315,12 +319,7 @@ def _joined_lines(log: LogFacts) -> Iterator[tuple[int, str]]:
     for number, raw in enumerate([*log.lines_from(1, _MAX_LINES), ""], 1):
         text = parse_line(raw).text
         text = text[match.end() :] if (match := _BUILD_STEP.match(text)) else text
-        if (
-            sentence
-            and text.startswith("      ")
-            and not _UV_START.match(text)
-            and len(sentence) < _MAX_SENTENCE
-        ):
+        if sentence and _UV_REST.match(text) and len(sentence) < _MAX_SENTENCE:
             sentence = f"{sentence} {_UV_MARKER.sub('', text.strip())}"
             continue
         if sentence:
@@ -351,8 +350,8 @@ def _raised_requirements(
             continue
         # A sentence may end after a version.
         groups = {key: (value or "").rstrip(".") for key, value in match.groupdict().items()}
-        name = canonicalize_name(groups["name"])
-        name = _TITLES.get(name, name)
+        title = canonicalize_name(groups["name"])
+        name = _TITLES.get(title, title)
         stated = groups.get("found") or next(iter(_FOUND.findall(text[match.end() :])), "").rstrip(".")
         found, least = stated or installed.get(name, ""), groups.get("least")
         try:
