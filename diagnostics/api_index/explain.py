@@ -663,6 +663,7 @@ def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
             matching_uses = (
                 (Use(kind, use.module, use.name, path), name)
                 for name in _PROVIDERS
+                if (index := store.load(name)) and index.find_name(owner)
                 for _package, _file, use, _spans in _uses_of_all(name, f'"{owner}"')
                 if (use.name, use.path, use.kind) == (owner, path, kind)
             )

@@ -88,8 +88,8 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
     """Return (module, class, package) of the class with a member that another class, by its name, extends.
 
     The class's name ends with the same word, and the rest of it is in `owner`: `GRPOTrainer` for Qwen2VLGRPOTrainer.
-    The longest such name is meant; else one that models, tokenizers or processors extend under any name. Without an
-    `owner`, it is the only class with that member.
+    The longest such name of a package is meant; else one that models, tokenizers or processors extend under any name.
+    Without an `owner`, it is the only class with that member.
 
     Args:
         owner: A class in no package of the index; '' for a function.
@@ -108,6 +108,8 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
             fits = name.endswith(last) and stem and stem in owner and name != owner
             if (fits or not owner) and _EXPERIMENTAL not in module:
                 found.setdefault((name, package), module)
+        if owner and found:
+            break
     if not found and (base := next((name for end, name in _BASES.items() if owner.endswith(end)), "")):
         found[base, "transformers"] = ""
     if not found or (not owner and len(found) > 1):
