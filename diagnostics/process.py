@@ -86,14 +86,16 @@ def run(
         env: The program's whole environment; None to inherit ours.
         cwd: Working folder.
         stdin: Text for the program's standard input; None for an empty one.
-        log: File for standard error, overwritten; None to return it.
+        log: File for standard error, replaced; None to return it.
         ledger: File that records the process group while it runs; `end_recorded_group` reads it after an interrupt.
         max_output: Maximum number of bytes to return of each stream; the rest is read and dropped.
         running: Set that contains the process while it runs, so that another thread can end it.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        errors = stack.enter_context(log.open("wb")) if log else subprocess.PIPE
+        if log:
+            log.unlink(missing_ok=True)  # a link in a foreign store
+        errors = stack.enter_context(log.open("xb")) if log else subprocess.PIPE
         process = start(
             command,
             env=env,
@@ -186,7 +188,7 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int], object]) -> 
 def record_group(ledger: Path | None, pid: int) -> None:
     """Write a running process group and its start time to the ledger, if one is given."""
     if ledger is not None:
-        ledger.write_text(json.dumps({"group": pid, "started": _start_time(pid)}), encoding="utf-8")
+        safe_io.write_atomically(ledger, json.dumps({"group": pid, "started": _start_time(pid)}))
 
 
 def end_recorded_group(ledger: Path) -> int | None:

@@ -38,6 +38,7 @@ from diagnostics.output.redact import mask_and_cut
 _BLOCK = 1 << 20
 _SMALL = 12_000_000
 _LARGEST_MEMBER = 8_000_000
+_LARGEST_METADATA = 1_000_000
 _LARGEST_SDIST = 200_000_000
 _LARGEST_UNPACKED = 1_000_000_000
 # All indexed files of a release together; those of the largest real release have a third of it.
@@ -230,8 +231,9 @@ def open_wheel(archive: zipfile.ZipFile, includes: Callable[[str], bool] = is_mo
     opened = Archive({}, lambda name: "" if name.endswith(".so") else _read_member(archive, members[name]))
     total = 0
     for name, info in members.items():
-        if name.endswith(".dist-info/METADATA") and info.file_size <= _LARGEST_MEMBER:
-            opened.metadata |= _metadata(_read_member(archive, info))
+        if re.fullmatch(r"[^/]+\.dist-info/METADATA", name) and info.file_size <= _LARGEST_METADATA:
+            total = _checked_total(total + info.file_size)
+            opened.metadata = opened.metadata or _metadata(_read_member(archive, info))
         elif not _has_plain_name(name) or not includes(name):
             continue
         elif name.endswith(".so"):

@@ -38,6 +38,7 @@ from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.output import json_output, sanitize
 from diagnostics.process import handle_signals
+from diagnostics.safe_io import write_atomically
 
 # Jobs per CPU core for layers without an environment: uv waits for the package index most of the time.
 JOBS_PER_CORE = 4
@@ -103,7 +104,7 @@ def publish_command(job: Job) -> int:
         return 3
     if not job.options["dry_run"]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json_output.dump(table.document) + "\n", encoding="utf-8")
+        write_atomically(path, json_output.dump(table.document) + "\n", mode=0o644)
         print(path)
     return 0
 
@@ -142,8 +143,9 @@ def print_grid(job: Job, grid: results.ResultsGrid) -> None:
 
 def report_folder(job: Job) -> Path:
     """Return the folder for the reports."""
-    folder: Path = job.options["report"] or job.context.store.folder / "report"
-    return folder / BREADTH if job.options["profile"] == BREADTH else folder
+    parts = [BREADTH] if job.options["profile"] == BREADTH else []
+    folder: Path | None = job.options["report"]
+    return folder.joinpath(*parts) if folder else job.context.folder("report", *parts)
 
 
 def merge_stores(job: Job) -> None:
@@ -244,7 +246,7 @@ def make_table(job: Job) -> Publication:
     lists = (("changed", table.changed), ("no answer", table.unanswered), ("dropped", table.dropped))
     for label, lines in lists:
         for line in lines:
-            print(f"matrix: {label}: {line}", file=sys.stderr)
+            print(f"matrix: {label}: {sanitize.escape_line(line)}", file=sys.stderr)
     counts = f"{len(table.changed)} verdicts changed, {table.kept_count} stay as published"
     print(f"matrix: {counts}, {len(table.dropped)} dropped, {len(table.unanswered)} open", file=sys.stderr)
     return table

@@ -79,8 +79,10 @@ class Context:
         return self.matrix.path.parent / "locks"
 
     def folder(self, *parts: str) -> Path:
-        """Return a folder below the store's, created if it does not exist."""
+        """Return a folder below the store's, created if it does not exist; a link that leads out of it is refused."""
         path = self.store.folder.joinpath(*parts)
+        if not path.resolve().is_relative_to(self.store.folder.resolve()):
+            raise UserError(f"{path}: a link that leads out of the store")
         path.mkdir(parents=True, exist_ok=True)
         return path
 

@@ -25,6 +25,7 @@ from diagnostics.matrix.resolve import (
     resolve_declared,
     resolve_runnable,
 )
+from diagnostics.safe_io import write_atomically
 
 TIMEOUT_S = 300.0
 
@@ -137,7 +138,7 @@ def _write_lock(context: Context, cell: Cell, resolution: Resolution, *, runs: b
         path.parent.mkdir(parents=True, exist_ok=True)
         head = f"{_first_line(cell, runs=runs)}\n# Made by: {_lock_command(cell)}\n"
         coverage = f"# {hash_coverage(resolution.packages)}.\n"
-        path.write_text(head + coverage + lock_text(resolution.packages), encoding="utf-8")
+        write_atomically(path, head + coverage + lock_text(resolution.packages), mode=0o644)
         return []
     if not runs and not resolution.infrastructure and "resolve" in cell.expect:
         path.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from diagnostics.output import sanitize
 from diagnostics.output.html import render_page
 from diagnostics.output.json_output import dump
 from diagnostics.output.markdown import render_template
-from diagnostics.output.redact import redact
+from diagnostics.output.redact import mask, redact
 from diagnostics.safe_io import write_atomically
 
 SCHEMA = "grpo-doctor.matrix-report.v1"
@@ -141,13 +141,13 @@ def _rich_result(result: LayerResult | None) -> Text:
 def short_summary(grid: ResultsGrid) -> str:
     """Return the unexpected results, the totals and, if a result is unexpected, the command that repeats one."""
     remarked = remarks(result for result in grid.results if result.unexpected)
-    lines = [sanitize.escape_line(line) for line, _ in remarked]
+    lines = [line for line, _ in remarked]
     hint = ["to run one again: nox -s matrix -- --fresh --cells CELL --layers LAYER"] if lines else []
     return "\n".join([*lines, totals(grid), *hint]) + "\n"
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:
-    """Return (line, style) for each answer whose verdict is not `pass`; the line has the observation and the remark."""
+    """Return (line, style) for each answer whose verdict is not `pass`: observation and remark, masked and escaped."""
     lines = []
     for result in results:
         judgement = result.judgement
@@ -157,7 +157,7 @@ def remarks(results: Any) -> list[tuple[str, str]]:
         reason = f" ({label}{judgement.remark})" if judgement.remark else ""
         head = f"{result.question.cell.id} {result.question.layer.name}: {verdict_text(judgement)}"
         style = "" if judgement.expected else VERDICTS[judgement.verdict][2]
-        lines.append((sanitize.escape(f"{head}: {result.summary}{reason}"), style))
+        lines.append((sanitize.escape_line(mask(f"{head}: {result.summary}{reason}")), style))
     return lines
 
 

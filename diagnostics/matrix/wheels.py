@@ -93,8 +93,8 @@ def find_wheel(
     name = f"{distribution} {version}"
     for folder in find_links(environ):
         for path in sorted(folder.glob("*.whl")):
-            if is_installable(path.name, distribution, version):
-                with path.open("rb") as file:
+            if is_installable(path.name, distribution, version) and path.is_file():
+                with safe_io.open_regular(path) as file:
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 return WheelSources(name, cache / sha256, partial(_open_file, path))
     location = cache / "releases" / f"{canonicalize_name(distribution)}=={Version(version)}.json"

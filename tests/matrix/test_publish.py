@@ -179,13 +179,15 @@ def test_shipped_table_follows_its_schema():
 
 
 def test_empty_store_changes_nothing(tmp_path):
-    """Publishing from an empty store keeps the cells and the generated pairs of the shipped table."""
+    """An empty store keeps the cells and generated pairs of the shipped table; a link to it is replaced."""
     from diagnostics.matrix import command
 
-    target = tmp_path / "compat.json"
+    target, victim = tmp_path / "compat.json", tmp_path / "victim"
     shipped = ROOT / "diagnostics" / "data" / "compat.json"
-    target.write_bytes(shipped.read_bytes())
+    victim.write_bytes(shipped.read_bytes())
+    target.symlink_to(victim)
     assert command.main(["publish", "--store", str(tmp_path / "store"), "--output", str(target)]) == 0
+    assert (target.is_symlink(), victim.read_bytes()) == (False, shipped.read_bytes())
     parts = [json.loads(path.read_text()) for path in (shipped, target)]
     assert [part["cells"] for part in parts] == [parts[0]["cells"]] * 2
     assert [part["breadth"] for part in parts] == [parts[0]["breadth"]] * 2

@@ -11,7 +11,7 @@ from diagnostics.matrix.results import Question, ResultsGrid
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
-HOSTILE = "<script>alert(1)</script> \x1b[31m ::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
+HOSTILE = "<script>alert(1)</script> \x1b[31m \n::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
 CELL_LAYERS = ("resolve", "contract", "install", "import", "scheduler")
 
 
@@ -71,8 +71,10 @@ def test_reports_are_sanitized(grid, tmp_path):
     assert set(texts) == {"index.html", "report.md", "report.json"}
     short = report.short_summary(grid)
     assert "alert(1)" in short
-    assert "\x1b" not in short
-    assert not any(line.startswith("::") for line in short.splitlines())
+    for printed in (short, report.terminal_table(grid, colour=False)):
+        assert "\x1b" not in printed
+        assert "hf_abcdefghij" not in printed
+        assert not any(line.lstrip().startswith("::") for line in printed.splitlines())
     for name, text in texts.items():
         assert "\x1b" not in text, name
         assert "hf_abcdefghij" not in text, name

@@ -9,6 +9,8 @@ import resource
 import msgspec
 import pytest
 
+from diagnostics import UserError
+from diagnostics.matrix.context import Context
 from diagnostics.matrix.store import Event, Store, StoreBusyError, StoreError, is_flaky, latest, parse_event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
@@ -72,6 +74,18 @@ def test_locked_store_refuses_a_second_run(tmp_path):
         pass
     with store.locked():
         pass
+
+
+@pytest.mark.parametrize("folder", ["report", "logs/cell"])
+def test_folder_outside_the_store_is_refused(tmp_path, folder):
+    """A link in a store from somebody else leads no report or log to another folder."""
+    (tmp_path / "victim").mkdir()
+    link = tmp_path / "store" / folder.partition("/")[0]
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="out of the store"):
+        Context(None, Store(tmp_path / "store")).folder(*folder.split("/"))
+    assert not list((tmp_path / "victim").iterdir())
 
 
 @pytest.mark.parametrize("name", ["lock", "store.jsonl"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import zipfile
 
 import msgspec
@@ -53,6 +55,7 @@ def test_unreachable_index_is_a_fault(tmp_path):
 def test_local_wheels_come_first(index, environ, tmp_path, kit):
     """A wheel in a local folder precedes the wheel of the index."""
     kit.build_wheel(tmp_path / "wheels", "vllm", "1.0", {"vllm/__init__.py": "local"})
+    os.mkfifo(tmp_path / "wheels" / "vllm-1.0-0-py3-none-any.whl")  # would block
     index.add("vllm", "1.0", {"vllm/__init__.py": "remote"})
     wheel = find_wheel(
         "vllm",
@@ -103,3 +106,15 @@ def test_member_outside_the_folder_is_refused(tmp_path, name):
     with pytest.raises(WheelError, match="outside"):
         wheel.read(name)
     assert not (tmp_path / "cache").exists()
+
+
+def test_metadata_of_a_hostile_wheel_is_read_once(tmp_path):
+    """Of twenty METADATA members one is parsed, and one of another package's folder is not."""
+    with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/_vendor/b-1.dist-info/METADATA", "Requires-Dist: vendored\n")
+        for number in range(20):
+            archive.writestr(f"a{number}-1.dist-info/METADATA", f"Requires-Dist: a{number}\n" * 40_000)
+    start = time.process_time()
+    opened = archives.open_wheel(zipfile.ZipFile(tmp_path / "w.whl"))
+    assert set(opened.metadata["requires"]) == {"a0"}
+    assert time.process_time() - start < 3
