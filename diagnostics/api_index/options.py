@@ -125,6 +125,18 @@ def wanted_type(release: Release, option: str, data: object) -> str:
         # Its config has values without types; a number may replace any other number.
         is_number = type(declared_default(release, option)) in {int, float}
         kind = "float" if is_number and isinstance(data, str) and re.fullmatch(r"[\w.%]+", data) else ""
+    if expected := unlike_type(kind, data):
+        return expected
+    takes_none = kind == "bool" and release.package == "openrlhf"
+    return "no value" if takes_none and not isinstance(data, bool | list) else ""
+
+
+def unlike_type(kind: str, data: object) -> str:
+    """Return a type in words, such as "a whole number", if a parser for this type rejects the value; else "".
+
+    >>> unlike_type("int", "2k"), unlike_type("float", 0.5)
+    ('a whole number', '')
+    """
     if kind not in _CONVERTERS or isinstance(data, list):
         return ""
     convert, words = _CONVERTERS[kind]
@@ -132,9 +144,7 @@ def wanted_type(release: Release, option: str, data: object) -> str:
         convert(str(data))
     except (ValueError, KeyError):
         return words
-    return (
-        "no value" if kind == "bool" and release.package == "openrlhf" and not isinstance(data, bool) else ""
-    )
+    return ""
 
 
 # As transformers' parser and argparse convert words.
@@ -173,7 +183,10 @@ def declared_default(release: Release, option: str) -> object:
     for _depth in range(3):
         text = _split_default(entry)[1]
         if release.package == "verl" and text and not _REFERENCE.search(text):
-            value = yaml.safe_load(text)
+            try:
+                value = yaml.safe_load(text)
+            except yaml.YAMLError:
+                return ...  # the index cuts long texts
             # YAML 1.1 parses `1e-6` as a string.
             return float(value) if isinstance(value, str) and re.fullmatch(r"\d+e-?\d+", value) else value
         try:

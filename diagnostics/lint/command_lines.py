@@ -234,11 +234,14 @@ def _report_unread(settings: Settings, word: Word, file: str) -> None:
     place = str(Place(file, word.line))
     if word.text == SCRIPT_ARGUMENTS:
         settings.forwards_arguments = True
-        reason = "checked as if the script had no arguments"
-        entry = NotChecked('"$@"', reason, "lint the whole command", place, decides=False)
+        reason = "they are not known, and the run was checked without them"
+        entry = NotChecked(
+            'arguments of the script ("$@")', reason, "lint the whole command", place, decides=False
+        )
     else:
         settings.has_unread_options = True
-        entry = NotChecked("more options", "they are only known at run time", "write them out", place)
+        reason = "a variable, a branch or a command gives more options, and lint does not know them"
+        entry = NotChecked("more options", reason, "write them out", place)
     settings.not_checked.append(entry)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS, PlanValue
 from diagnostics.lint.readers.hydra import uses_shipped_config
 from diagnostics.lint.run_plan import RunPlan
@@ -87,9 +88,13 @@ def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
 
 def _applies(plan: RunPlan, entry: PlanValue) -> bool:
     """Return whether an entry's conditions hold and its range has the release; False if the release is unknown."""
-    values = [(read_source(plan, source), expected) for source, expected in entry.when.items()]
-    holds = all(expected == ("" if value is None else value.data) for value, expected in values)
-    return holds and plan.versions.within(plan.framework, entry.versions) is True
+    return conditions_hold(plan, entry.when) and plan.versions.within(plan.framework, entry.versions) is True
+
+
+def conditions_hold(plan: RunPlan, when: Mapping[str, Any]) -> bool:
+    """Return whether the sources have the expected values; an empty text means that a source is not set."""
+    values = [(read_source(plan, source), expected) for source, expected in when.items()]
+    return all(expected == ("" if value is None else value.data) for value, expected in values)
 
 
 def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
@@ -143,7 +148,7 @@ def read_source(plan: RunPlan, source: str) -> Value | None:
         "option": lambda: plan.option(*key.split("|")),
         "env": lambda: _whole_number(settings.env.get(key)),
         "text": lambda: settings.env.get(key),
-        "target": lambda: Value(settings.target, settings.place, kind),
+        "target": lambda: Value(settings.target, settings.place, "module"),
         "processes": lambda: _whole_number(plan.processes_on_a_node()),
         "launcher": lambda: settings.launcher.get(key) if key else _launched_processes(settings),
     }
@@ -261,10 +266,12 @@ def _fill_swift(plan: RunPlan) -> None:
 
 def _fill_verl(plan: RunPlan) -> None:
     """Fill a plan of verl: defaults only for verl's own program and config; unknown group size with `n_agent`."""
-    # Another project's config has other defaults.
-    shipped = plan.settings.target == "verl.trainer.main_ppo" and uses_shipped_config(plan.settings)
+    # Another project's config has other defaults, and those of verl's experimental programs have some.
+    known_config = uses_shipped_config(plan.settings)
+    shipped = plan.settings.target == "verl.trainer.main_ppo" and known_config
     dialect = DIALECTS["verl"]
-    plan.settings.framework_parser = plan.settings.framework_parser and shipped
+    reads_own = plan.settings.framework_parser or bool(option_index.experimental_options(plan))
+    plan.settings.framework_parser = reads_own and known_config
     # Trainers built on verl form the group by these options, with an n of 1.
     group = plan.option("actor_rollout_ref.rollout.n_agent", "data.n_samples")
     if group is not None:

@@ -112,6 +112,28 @@ class Removed(Struct, frozen=True, forbid_unknown_fields=True):
         return f"Leave it out: {reason}." if reason else "Leave it out."
 
 
+class Ineffective(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options that have no effect under a condition.
+
+    Attributes:
+        options: Names of the options; `a*` are all with this beginning.
+        when: Source -> the value that it must have, as in `PlanValue`.
+        reason: The condition as a clause, such as "use_vllm is off".
+        fix: The change that gives the options an effect; `{names}` stands for those that the run sets.
+        versions: The releases in which this holds. Of several entries for an option, the first counts.
+        code: Code of the finding.
+        values: Values that are not reported, such as the default in a copied config.
+    """
+
+    options: tuple[str, ...]
+    when: dict[str, Any]
+    reason: str
+    fix: str
+    versions: str = ""
+    code: str = "CFG111"
+    values: tuple[Any, ...] = ()
+
+
 class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     """One framework's options, commands and files.
 
@@ -125,7 +147,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         server_defaults: The same for its rollout server.
         derived: Values of the plan that follow from others.
         removed: Options that some releases do not have.
-        extends: A framework whose names, derived values, classes and loss options hold for this one, too.
+        extends: A framework whose names, derived values, classes, loss options and ineffective options hold, too.
         rank: Order in which commands are matched: frameworks with their own program first, those recognised by
             options last.
         specific: 0 if its file keys are in no other framework's files; else its position among those that share keys.
@@ -141,9 +163,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         config_options: Options that name a config file -> the prefix of that file's keys.
         base_key: Key in a config that names the configs that it extends, relative to its folder.
         model_options: Options that name the model: a script that sets one is complete without its arguments.
-        server_command: The command that starts its rollout server.
-        local_engine: Options of a local engine; a server does not receive them.
-        no_server_option: Those options of a local engine that a server does not have at all.
+        ineffective: Options that have no effect under a condition, such as without `use_vllm`.
         flat_flags: Dotted option -> its flat name in releases before `flat_until`.
         switches: Options that take no value.
         short_options: Options with one dash that are in no index.
@@ -173,9 +193,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     config_options: dict[str, str] = {}
     base_key: str = ""
     model_options: tuple[str, ...] = ()
-    server_command: str = ""
-    local_engine: tuple[str, ...] = ()
-    no_server_option: tuple[str, ...] = ()
+    ineffective: tuple[Ineffective, ...] = ()
     flat_flags: dict[str, str] = {}
     switches: tuple[str, ...] = ()
     short_options: tuple[str, ...] = ()
@@ -249,7 +267,7 @@ def _load(framework: Framework) -> Dialect:
     """Return a framework's dialect, merged with the one that it extends."""
     table = {"framework": framework.name, **framework.lint}
     base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
-    for key in base.keys() & {"names", "derived", "classes", "loss_options"}:
+    for key in base.keys() & {"names", "derived", "classes", "loss_options", "ineffective"}:
         extended = base[key]
         if isinstance(extended, dict):
             table[key] = extended | table.get(key, {})

@@ -26,7 +26,7 @@ from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS, Dialect
 from diagnostics.lint.readers.structured import MAX_BYTES
 from diagnostics.lint.rules.finding_builder import to_finding
-from diagnostics.lint.rules.options import is_skipped, refuse_value
+from diagnostics.lint.rules.options import refuse_value
 from diagnostics.lint.rules.registry import Problem
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.steps import LintRun, build_report, plans_of, read_inputs
@@ -167,7 +167,9 @@ def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
         # A script that parses its own options may have an option with this name.
         if not settings.framework_parser and not value.place.file.endswith(TYPED_FILES):
             new_name = None
-        skipped = is_skipped(migration.plan, value) or migration.plan.enabled("ignore_args_error")
+        skipped = option_index.is_skipped(migration.plan, value) or migration.plan.enabled(
+            "ignore_args_error"
+        )
         severity = Severity.WARNING if skipped else Severity.ERROR
         yield RemovedOption(value, Problem(message, [value], fix=fix, severity=severity), new_name)
 

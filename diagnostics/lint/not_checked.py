@@ -15,15 +15,17 @@ from packaging.version import Version
 
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import count_of, join_some
-from diagnostics.frameworks import DISPLAY_NAMES, parser_of
+from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint import option_index
-from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import Value
 
 # Name of the check that reports inputs that were not read.
 READING = "run settings"
 _MAX_NAMED = 12
 _MAX_PLACES = 3
+_SET_PROCESSES = "use accelerate launch --num_processes N, torchrun --nproc_per_node N, or NPROC_PER_NODE=N"
 
 
 def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked]:
@@ -37,14 +39,22 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
     for plan in plans:
         for name, value in plan.unknown.items():
             if value is None:
-                remedy = "set it: accelerate launch --num_processes N, torchrun --nproc_per_node N, or NPROC_PER_NODE=N"
                 reason = "nothing that was read sets the number of training processes"
+                missing = _options_for_processes(plan)
+                remedy = f"set {missing}" if missing else _SET_PROCESSES
                 entries.append(NotChecked("process count", reason, remedy, decides=decides))
             else:
-                reason = "its value is set outside the files that were read"
+                reason = "its value depends on a branch, a command or the environment"
                 entries.append(NotChecked(value.key or name, reason, "", str(value.place), decides))
         plan.unknown.clear()
     return entries
+
+
+def _options_for_processes(plan: RunPlan) -> str:
+    """Return the options that a framework multiplies to the number of processes, and the run does not set."""
+    dialect = DIALECTS[plan.framework]
+    factors = {name for entry in dialect.derived if entry.name == PROCESSES for name in entry.factors}
+    return " and ".join(key for key, name in dialect.names.items() if name in factors - plan.values.keys())
 
 
 def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
@@ -69,7 +79,7 @@ def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
 
 def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     """Return entries for options that the index does not have, and for an unknown release or config that hides them."""
-    name, settings, own_parser = plan.framework, plan.settings, plan.settings.framework_parser
+    name, settings, own_parser = plan.option_package, plan.settings, plan.settings.framework_parser
     names = option_index.option_names(name, plan.role)
     # The reference trainer checks its own TOML.
     if not names and name != "own":
@@ -80,14 +90,15 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     release = Version(plan.releases[name]) if name in plan.releases else None
     if hydra and not own_parser:
         # A user's own config may have any keys.
-        reason = "its config is not the framework's own and was not read, so its keys are not known"
+        reason = "its config was not read, so lint does not know which keys it has"
         unread = NotChecked(settings.target or "the run", reason, "", str(settings.place))
         return [unread] if settings.prefixes and not settings.script_options else []
     entries = _existing_added_keys(plan, names, release) if hydra and own_parser else []
     part, values = option_index.unindexed_part(settings, names)
     if values:
         entries.append(NotChecked(part, "its keys are not in the index", "", str(values[0].place)))
-    if own_parser and not plan.own_copy and option_index.is_indexed_release(name, release):
+    indexed = own_parser and not plan.own_copy and option_index.is_indexed_release(name, release)
+    if indexed and name == plan.framework:
         return entries  # CFG113 checks other options
     if plan.own_copy and hydra:
         what = f"the project's own copy of {DISPLAY_NAMES[name]}"
@@ -95,14 +106,21 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
         entries.append(NotChecked(what, reason, "", plan.versions.copies[name]))
     if release is None and not plan.own_copy and own_parser:
         entries += _release_that_decides(plan)
-    misspelt = option_index.misspelt_options(settings, plan.role) if not plan.own_copy else {}
-    handled = {*settings.script_options, *misspelt, *(value.key for value in values)}
-    return entries + _unindexed_options(plan, names, handled)
+    # CFG113 reports misspelt options of unsloth and EasyR1; their forks may have others.
+    reported = indexed or name == "easyr1"
+    handled = {*settings.script_options, *option_index.doubtful_options(plan)}
+    handled |= {value.key for value in values}
+    return entries + _unindexed_options(plan, names, handled, with_similar=not reported)
 
 
-def _unindexed_options(plan: RunPlan, names: Collection[str], handled: set[str]) -> list[NotChecked]:
-    """Return entries for at most 12 options that no indexed release has, and one for the number of others."""
-    settings, hydra = plan.settings, parser_of(plan.framework) == "hydra"
+def _unindexed_options(
+    plan: RunPlan, names: Collection[str], handled: set[str], *, with_similar: bool
+) -> list[NotChecked]:
+    """Return entries for at most 12 options that no indexed release has, and one for the number of others.
+
+    If `with_similar` is False, options that are similar to one of `names` are left out.
+    """
+    settings, hydra = plan.settings, parser_of(plan.option_package) == "hydra"
     refused = option_index.refused_options(settings, names, nested=True)
     unknown = [value for value in refused if value.key not in handled]
     entries = []
@@ -111,12 +129,14 @@ def _unindexed_options(plan: RunPlan, names: Collection[str], handled: set[str])
         # A script that was not read may declare this option.
         script_read = bool(settings.script_options) and value.place.file == settings.place.file
         foreign = not settings.framework_parser or (plan.own_copy and not hydra)
-        if similar or script_read or not foreign:
-            reason = f"no indexed release of {DISPLAY_NAMES[plan.framework]} has this option"
-            remedy = f"did you mean {similar}?" if similar else ""
-            entries.append(NotChecked(value.key, reason, remedy, str(value.place)))
+        # A script has options of its own for its data.
+        is_misspelt = bool(similar) and not similar.startswith("dataset")
+        if (with_similar or not similar) and (is_misspelt or script_read or not foreign):
+            reason = f"no indexed release of {DISPLAY_NAMES[plan.option_package]} has this option"
+            reason += f"; {similar} is similar" if similar else ""
+            entries.append(NotChecked(value.key, reason, "", str(value.place)))
     if len(unknown) > _MAX_NAMED:
-        reason = f"no indexed release of {DISPLAY_NAMES[plan.framework]} has them either"
+        reason = f"no indexed release of {DISPLAY_NAMES[plan.option_package]} has them either"
         more = f"{len(unknown) - _MAX_NAMED} more options"
         entries.append(NotChecked(more, reason, "", str(settings.place)))
     return entries
@@ -126,7 +146,7 @@ def _existing_added_keys(plan: RunPlan, names: Collection[str], release: Version
     """Return entries for `+` keys that the release already has: Hydra refuses them, unless their value is null."""
 
     def exists(value: Value) -> bool:
-        lacks = release is not None and option_index.lacks_option(plan.framework, value.key, release)
+        lacks = release is not None and option_index.lacks_option(plan.option_package, value.key, release)
         return value.key in names and not lacks
 
     reason = "releases have this key, and Hydra adds no existing key unless its value is null"
@@ -142,13 +162,13 @@ def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
     The entry decides only if no release has all options, because then every release refuses one of them.
     """
     options = [value.key for value in option_index.options_to_check(plan.settings)]
-    partial, releases = option_index.releases_with_all(plan.framework, options)
-    if not partial:
+    partial, releases = option_index.releases_with_all(plan.option_package, options)
+    if not partial or (releases and not FRAMEWORKS[plan.option_package].packages):
         return []
     where = (
         f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
     )
     reason = f"the release is unknown, and some lack {count_of(len(partial), 'option')} of this run: {where}"
-    remedy = f"pass --{plan.framework} VERSION"
-    what = f"release of {DISPLAY_NAMES[plan.framework]}"
+    remedy = f"pass --{plan.option_package} VERSION" if releases else ""
+    what = f"release of {DISPLAY_NAMES[plan.option_package]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]

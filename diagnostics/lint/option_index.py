@@ -2,10 +2,10 @@
 
 - Options of a release: `option_names`, `release_options`, `exact_options`, `release_span`, `lacks_option`.
 - Options of a project's own copy: `copy_options`, which reads its files.
-- Options of a run: `options_to_check`, `added_options`, `refused_options`, `misspelt_options`, `releases_with_all`.
+- Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `releases_with_all`.
 - Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options.
 
-`expand_abbreviations` changes the settings of a run.
+`expand_abbreviations` and `presume_misspelt` change the settings of a run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from typing import Any
 from packaging.version import Version
 
 from diagnostics import safe_io
-from diagnostics.api_index import store
-from diagnostics.frameworks import FRAMEWORKS, parser_of
+from diagnostics.api_index import query, store
+from diagnostics.api_index.options import unlike_type
+from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
+from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.user_scripts import read_declarations
 from diagnostics.lint.values import Settings, Value
 
@@ -39,8 +41,10 @@ _SIMILARITY = 0.84
 _MISSPELT = 0.9
 # Characters in a Hydra option that chooses a file for a part of the config.
 _GROUP_MARKS = set("@/")
-# Options that TrlParser and ms-swift take besides those in the index.
-_ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help", "reward_funcs", "use_peft"}
+# Options that TrlParser and ms-swift take besides those in the index; `megatron` marks the command of that name.
+_ALWAYS_ACCEPTED = {
+    "megatron", "config", "accelerate_config", "env", "deepspeed", "help", "reward_funcs", "use_peft"
+}  # fmt: skip
 _LAUNCHER_OPTION = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"
@@ -166,8 +170,11 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
     """
     if not {name, name.removeprefix("no_"), re.sub("^disable_", "enable_", name)}.isdisjoint(names):
         return True
-    if nested and any(name[:at] in names for at, char in enumerate(name) if char == "."):
-        return True
+    if nested:
+        tables = [name[:at] for at, char in enumerate(name) if char == "." and name[:at] in names]
+        # A table of the config itself has a fixed set of keys.
+        if tables and not any(option.startswith(f"{tables[-1]}.") for option in names):
+            return True
     return abbreviated and complete_option(name, names) is not None
 
 
@@ -181,26 +188,80 @@ def refused_options(settings: Settings, names: Collection[str], *, nested: bool 
     ]
 
 
-def misspelt_options(settings: Settings, role: str) -> dict[str, tuple[Value, str]]:
-    """Return the options of a run of TRL that no release has, with the similar one that releases have, by name.
+def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
+    """Return the options that a run of TRL or verl sets and its release lacks or no release has.
 
-    Options that the script declares are not among them, nor those that TRL's own parser or Python refuses.
+    The result has the value, what is wrong and the option to use, or "", by name. Options that the framework's own
+    parser or Python refuses are not among them, nor those that the script declares.
     """
-    if settings.framework != "trl" or settings.framework_parser:
+    name, settings, found = plan.framework, plan.settings, {}
+    reads_config = name == "verl" and settings.target in {"", "verl.trainer.main_ppo"}
+    if plan.own_copy or (name != "trl" and not reads_config):
         return {}
-    names, misspelt = option_names("trl", role), {}
+    names, release = option_names(name, plan.role), plan.versions.known.get(name)
     for value in options_to_check(settings):
-        # argparse completes abbreviations on the command line only.
-        abbreviated = not value.place.file.endswith((".yaml", ".yml"))
-        if value.key in settings.script_options or value.place.file.endswith(".py"):
+        declared = value.key in settings.script_options
+        refused = settings.framework_parser and not is_skipped(plan, value)
+        if refused or value.place.file.endswith(".py") or (declared and not reads_config):
             continue
-        similar = suggest(value.key, names)
-        known = accepts(value.key, names, nested=True, abbreviated=abbreviated)
-        # Scripts have options such as `hub_model_revision` and `push_to_hf`; a misspelt name is closer to one of TRL.
-        is_close = difflib.SequenceMatcher(None, value.key, similar).ratio() > _MISSPELT
-        if is_close and not known and similar.count("_") == value.key.count("_"):
-            misspelt[value.key] = (value, similar)
-    return misspelt
+        if release is not None and lacks_option(name, value.key, release):
+            span = release_span(name, value.key)
+            # Keys of users and of experimental programs may come to verl later.
+            if not reads_config or (span is not None and span[1] < release):
+                clause, new_name = missing_option(name, plan.role, value.key, release)
+                found[value.key] = value, f"{name} {release} has no option {clause}", new_name
+        elif not declared and (similar := _similar_option(value, names, hydra=reads_config)):
+            clause = f"{value.key} is no option of {DISPLAY_NAMES[name]}; {similar} is"
+            found[value.key] = value, clause, similar
+    return found
+
+
+def _similar_option(value: Value, names: Collection[str], *, hydra: bool) -> str:
+    """Return the option that a misspelt one most likely means; empty if it is none or a script's own option."""
+    # argparse completes abbreviations on the command line only.
+    abbreviated = not hydra and not value.place.file.endswith((".yaml", ".yml"))
+    if accepts(value.key, names, nested=True, abbreviated=abbreviated):
+        return ""
+    similar = suggest(value.key, names)
+    # Scripts have options such as `hub_model_revision` and `push_to_hf`; a misspelt name is closer to one of TRL.
+    is_close = difflib.SequenceMatcher(None, value.key, similar).ratio() > _MISSPELT
+    own = similar.startswith("dataset") or similar.count("_") != value.key.count("_") or not is_close
+    if hydra:
+        own = similar.rpartition(".")[0] != value.key.rpartition(".")[0]
+    return "" if own else similar
+
+
+def is_skipped(plan: RunPlan, value: Value) -> bool:
+    """Return whether the parser skips a value with an unknown key: TRL before 0.19 does so in a config file."""
+    in_file = value.place.file.endswith((".yaml", ".yml"))
+    return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
+
+
+def missing_option(package: str, role: str, name: str, release: Version) -> tuple[str, str]:
+    """Return a clause about an option that a release lacks, and the release's option that may replace it or ""."""
+    first, last = release_span(package, name) or (release, release)
+    nearest = str(last if last < release else first)
+    old, new = exact_options(package, role, nearest), exact_options(package, role, str(release))
+    successors = [option for option in find_successors(name, old, new) if option != name]
+    return f"{name}: it exists from {first} to {last}", successors[0] if len(successors) == 1 else ""
+
+
+@cache
+def _config_keys(package: str, release: str, folder: str) -> frozenset[str]:
+    """Return the keys that the YAML files in a folder of a release set."""
+    surface = query.surface_of(query.Release(package, release))
+    if surface is None:
+        return frozenset()
+    names = [name for name in surface.source.modules() if name.startswith(f"{folder}/")]
+    return frozenset(key for name in names if name.endswith((".yaml", ".yml")) for key in surface.facts(name))
+
+
+def experimental_options(plan: RunPlan) -> frozenset[str]:
+    """Return the keys that the configs of an experimental program of verl add to verl's own; empty for other runs."""
+    release, module = plan.releases.get("verl"), plan.settings.target.rpartition(".")[0]
+    if plan.framework != "verl" or not module.startswith("verl.experimental.") or release is None:
+        return frozenset()
+    return _config_keys("verl", release, f"{module.replace('.', '/')}/config")
 
 
 def complete_option(name: str, names: Collection[str]) -> str | None:
@@ -214,6 +275,18 @@ def complete_option(name: str, names: Collection[str]) -> str | None:
 @cache
 def _sorted_names(names: frozenset[str]) -> list[str]:
     return sorted(names)
+
+
+def presume_misspelt(settings: Settings) -> None:
+    """Set the option that a misspelt one most likely means, so that one mistake causes one finding."""
+    package = DIALECTS[settings.framework].extends or settings.framework
+    if not settings.framework_parser or not is_indexed(package):
+        return
+    names = option_names(package, settings.role)
+    for value in refused_options(settings, names, nested=True):
+        similar = suggest(value.key, names) if value.key not in settings.script_options else ""
+        if similar:
+            settings.options.setdefault(similar, value)
 
 
 def expand_abbreviations(settings: Settings, release: Version | None) -> None:
@@ -261,6 +334,12 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
     return (
         hydra.ComposedConfig(Path(folder, "trainer/config"), config or default[1]).options if default else {}
     )
+
+
+def unlike_easyr1_type(option: str, data: object) -> str:
+    """Return the type of an option of EasyR1 in words if the option rejects the value; else ""."""
+    kinds = _load("easyr1")["options"].get(option, ())[2:]
+    return unlike_type(kinds[0], data) if kinds else ""
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.values import Settings, Value, parse_count
 from diagnostics.lint.versions import Versions
 
@@ -63,6 +64,11 @@ class RunPlan:
     def options(self) -> dict[str, Value]:
         """The framework's own options."""
         return self.settings.options
+
+    @property
+    def option_package(self) -> str:
+        """The package whose releases declare the options: TRL for unsloth, which extends it."""
+        return DIALECTS[self.framework].extends or self.framework
 
     @property
     def own_copy(self) -> bool:

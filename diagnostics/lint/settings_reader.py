@@ -16,7 +16,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
-from diagnostics.frameworks import uses_overrides
+from diagnostics.frameworks import parser_of, uses_overrides
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
 from diagnostics.lint.project_files import find_named
@@ -107,6 +107,7 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
         return None
     dialect = dialect_of(framework)
     settings = Settings(framework, Place(file, 1), role=dialect.file_role)
+    settings.framework_parser = parser_of(framework) == "omegaconf"
     for key, value in flatten(tree).items():
         settings.options[key.replace("-", "_") if dialect.dashes_in_files else key] = value
     env = tree.get("env")

@@ -139,6 +139,7 @@ def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     runs = [entry for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)]
     for entry in runs:
         option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
+        option_index.presume_misspelt(entry)
     return [make_plan(entry, versions) for entry in runs]
 
 
@@ -172,7 +173,7 @@ def _nothing_read(source: Source) -> CheckResult:
     elif any(settings.framework == "accelerate" for settings in source.settings):
         reason = "an accelerate config without the script that it launches; lint the launch command"
     elif path.suffix in {".py", ".yaml", ".yml"} and path.is_file():
-        reason += "; lint the command or script that starts it"
+        reason += "; if a command or another script starts it, lint that one"
     return CheckResult(f"reading {source.name}", "skipped", reason, reads=True)
 
 

@@ -82,6 +82,9 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
             version = next(filter(None, map(installed_version, distributions)), None)
             if version is not None:
                 known[package] = version
+    # Without a framework, this environment is another than the run's, and so is its PyTorch.
+    if installed and not any(name != "torch" and not given.get(name) for name in known):
+        known.pop("torch", None)
     return Versions(known, frozenset(package for package, text in given.items() if text))
 
 

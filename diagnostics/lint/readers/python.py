@@ -18,6 +18,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
+from diagnostics.frameworks import FRAMEWORKS, top_level_package
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
 from diagnostics.lint.readers.structured import MAX_DEPTH, UnreadableError, check_run_count
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
@@ -111,6 +112,7 @@ class _ConfigFinder:
             check_run_count(self.configs, self.file, self.env)
             config.env = self.env
             config.options = {**self.model_options, **config.options}
+            config.script_options = config.script_options.union(self.model_options)
         return self.configs
 
     def _collect_aliases(self, nodes: list[ast.AST]) -> None:
@@ -119,7 +121,8 @@ class _ConfigFinder:
             for name in node.names if isinstance(node, ast.ImportFrom) else ():
                 if isinstance(node, ast.ImportFrom) and name.name in self.dialect.classes:
                     self.classes.add(name.asname or name.name)
-                    owners = {self.dialect.framework, self.dialect.extends}
+                    names = filter(None, (self.dialect.framework, self.dialect.extends))
+                    owners = {top_level_package(item) for each in names for item in FRAMEWORKS[each].modules}
                     foreign = (node.module or "").split(".")[0] not in owners or node.level > 0
                     self.foreign_class = self.foreign_class or foreign
 

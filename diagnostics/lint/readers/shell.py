@@ -49,6 +49,8 @@ _ACTIVATES = re.compile(
 _OPTION_PLACEHOLDER = re.compile(r"(--[\w.-]{1,80}[ =])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 # A default value over several lines, such as a prompt: tree-sitter takes its quotes and parentheses for syntax.
+# tree-sitter takes a process substitution inside backticks for an error.
+_BACKTICKS = re.compile(r"`[^`\n]*<\([^`\n]*`")
 _LONG_DEFAULT = re.compile(r'"\$\{(\w+):?[-=](?=[^}\n]*\n)(?:[^}"\\]|\\.)*\}"', re.DOTALL)
 
 
@@ -100,11 +102,11 @@ def parse(text: str, file: str) -> Node:
     # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
     text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
     tree = _parse(text, file)
-    if tree.has_error and (_PLACEHOLDER.search(text) or _LONG_DEFAULT.search(text)):
+    if tree.has_error and any(map(re.Pattern.search, (_PLACEHOLDER, _LONG_DEFAULT, _BACKTICKS), (text,) * 3)):
         text = _LONG_DEFAULT.sub(
             lambda match: '"${' + match[1] + "}" + "\n" * match[0].count("\n") + '"', text
         )
-        return _parse(_PLACEHOLDER.sub(r"'<\1>'", text), file)
+        return _parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
     return tree
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from diagnostics.findings import Severity
 from diagnostics.lint import option_index
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
@@ -24,21 +25,31 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     if "batch.generation" not in plan.values and isinstance(per_device, int) and per_device % group == 0:
         return  # for any number of processes
     total, names, applies = _generation_size(plan)
+    # Without the number of processes, 1, 2, 4 and 8 are tried.
+    unknown = total is None and "devices.train" not in plan.values
+    if unknown:
+        total, names, applies = _generation_size(plan, 1)
     own_script = bool(plan.settings.target) and not plan.settings.framework_parser
-    if total is None or total % group == 0 or (applies is None and own_script):
+    whole = total is None or total * (8 if unknown else 1) % group == 0
+    if total is None or whole or (applies is None and own_script):
         return  # a script's own trainer may form its groups in another way
     factors = plan.evidence(*names)
     product = " x ".join(str(value.data) for value in factors)
     formula = f" ({product})" if len(factors) > 1 else ""
+    processes = (" per process", " with 1, 2, 4 or 8 processes") if unknown else ("", "")
     yield Problem(
-        f"One generation makes {total} completions{formula}, not a multiple of num_generations {group}.",
+        f"One generation makes {total} completions{formula}{processes[0]}, not a multiple of num_generations {group}"
+        f"{processes[1]}.",
         [*plan.evidence("group.size"), *factors],
-        fix=f"Make it a multiple of {_required_multiple(plan, group)}{_fitting_groups(total, group)}.",
+        fix=f"Make it a multiple of {_required_multiple(plan, group)}{_fitting_groups(plan, total, group)}.",
         applies=applies,
+        severity=Severity.WARNING if unknown else Severity.ERROR,
     )
 
 
-def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool | None]:
+def _generation_size(
+    plan: RunPlan, assumed_processes: int | None = None
+) -> tuple[int | None, tuple[str, ...], bool | None]:
     """Return the size of a generation, and whether the release checks it.
 
     Returns:
@@ -49,6 +60,7 @@ def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool |
     if explicit is not None:
         return explicit, ("batch.generation",), True
     per_device, processes = plan.whole_number("batch.per_device"), plan.whole_number("devices.train")
+    processes = processes or assumed_processes
     steps_name = (
         "batch.steps_per_generation" if plan.get("batch.steps_per_generation") else "batch.accumulation"
     )
@@ -91,8 +103,11 @@ def _required_multiple(plan: RunPlan, group: int) -> str:
     return str(math.lcm(group, math.prod(positive)))
 
 
-def _fitting_groups(total: int, group: int) -> str:
+def _fitting_groups(plan: RunPlan, total: int, group: int) -> str:
     """Return an alternative fix with up to three group sizes that divide the total; empty if there are none."""
+    each = plan.evidence("batch.generation", "batch.per_device")[1:]
+    if each and isinstance(each[0].data, int) and total % max(1, each[0].data):
+        return ""  # a generation that is no multiple of a batch has to change, whatever the group
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
     return f", or use num_generations {' or '.join(map(str, nearest))}" if nearest else ""

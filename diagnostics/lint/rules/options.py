@@ -1,7 +1,7 @@
 """Rules about options: names and values that the run's release refuses, misspelt names, options outside the command.
 
 The names come from the option index, or from the files of the project's own copy of the framework; types and choices
-come from the API index. `is_skipped` and `refuse_value` also serve the comparison of two releases.
+come from the API index. `refuse_value` also serves the comparison of two releases.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+
+from packaging.version import Version
 
 from diagnostics.api_index.options import choices, wanted_type
 from diagnostics.api_index.query import Release
@@ -16,6 +19,7 @@ from diagnostics.findings import Severity
 from diagnostics.fixes import join_some
 from diagnostics.frameworks import DISPLAY_NAMES, parser_of
 from diagnostics.lint import option_index
+from diagnostics.lint.derivation import conditions_hold, read_source
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
@@ -23,18 +27,20 @@ from diagnostics.lint.values import TYPED_FILES, Value, format_value
 
 CHECK = "options"
 _MAX_SHOWN, _MAX_CHOICES = 4, 8
+# Similarity from which a choice is named as the intended one, for `difflib`.
+_SIMILARITY = 0.8
 _UNSET = {"", "None", "none", "null"}
 
 
 @rule("CFG113", check=CHECK, role="train")
 def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
     """The run sets no option that its release removed or does not have yet; the fix names the replacement."""
-    for removed in DIALECTS[plan.framework].removed:
-        value = plan.option(removed.option)
-        if value is None or not plan.versions.within(plan.framework, removed.releases):
+    release = plan.versions.known.get(plan.framework)
+    for option, value in plan.options.items() if release else ():
+        removed = DIALECTS[plan.framework].removal(option, str(release))
+        if removed is None:
             continue
-        release = plan.versions.known[plan.framework]
-        skipped = is_skipped(plan, value)
+        skipped = option_index.is_skipped(plan, value)
         more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
         yield Problem(
             f"{plan.framework} {release} has no option {removed.option}.{more}",
@@ -44,75 +50,131 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
-def is_skipped(plan: RunPlan, value: Value) -> bool:
-    """Return whether the parser skips a value with an unknown key: TRL before 0.19 does so in a config file."""
-    in_file = value.place.file.endswith((".yaml", ".yml"))
-    return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
-
-
 @rule("CFG113", check=CHECK)
 def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     """The run sets only options that its release has, because the framework's own parser refuses others."""
-    release, name = plan.versions.known.get(plan.framework), plan.framework
-    if not plan.settings.framework_parser:
+    name, settings = plan.option_package, plan.settings
+    release = plan.versions.known.get(name)
+    if not settings.framework_parser:
         return
     if plan.own_copy:
         yield from _options_exist_in_the_copy(plan)
         return
-    if release is None or not option_index.is_indexed_release(name, release):
+    # All states of EasyR1 are indexed, so that it needs no release.
+    if name != "easyr1" and (release is None or not option_index.is_indexed_release(name, release)):
         return
-    names = option_index.option_names(name, plan.role)
-    removed = {removal.option for removal in DIALECTS[name].removed}
-    handled = removed | {value.key for value in option_index.unindexed_part(plan.settings, names)[1]}
-    hydra = parser_of(name) == "hydra"
-    unknown: dict[str, Value] = {}
-    for value in option_index.options_to_check(plan.settings):
-        if value.key in handled or is_skipped(plan, value):
+    unknown = _unknown_to_release(plan, name, release)
+    if unknown:
+        fixes = [
+            f"Write {similar} in place of {value.key}." for value, similar in unknown.values() if similar
+        ]
+        if len(fixes) < len(unknown):
+            rest = "the others" if fixes else "it" if len(unknown) == 1 else "them"
+            fixes.append(f"Leave {rest} out.")
+            fixes += ["Write + before a key that only your own code reads."] if name == "verl" else []
+        program = f"{name} {release}" if release else DISPLAY_NAMES[name]
+        values = [value for value, _similar in unknown.values()]
+        yield _unknown_options(plan, program, list(unknown), values, " ".join(fixes))
+
+
+def _unknown_to_release(plan: RunPlan, name: str, release: Version | None) -> dict[str, tuple[Value, str]]:
+    """Return the options of a run that a release refuses: description -> value and the option to use or ""."""
+    own_keys, settings = option_index.experimental_options(plan), plan.settings
+    names, hydra = option_index.option_names(name, plan.role) | own_keys, parser_of(name) == "hydra"
+    skipped = own_keys | settings.script_options
+    skipped |= {value.key for value in option_index.unindexed_part(settings, names)[1]}
+    unknown: dict[str, tuple[Value, str]] = {}
+    for value in option_index.options_to_check(settings):
+        removed = release is not None and DIALECTS[name].removal(value.key, str(release))
+        if value.key in skipped or removed or option_index.is_skipped(plan, value):
             continue
-        if option_index.lacks_option(name, value.key, release):
-            first, last = option_index.release_span(name, value.key) or ("", "")
-            unknown[f"{value.key} exists from {first} to {last}"] = value
+        if release is not None and option_index.lacks_option(name, value.key, release):
+            clause, similar = option_index.missing_option(name, plan.role, value.key, release)
+            unknown[clause] = value, similar
         elif not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra):
-            similar = _suggestion(value.key, names) if len(unknown) < _MAX_SHOWN else ""
-            unknown[f"{value.key} in no release{similar}"] = value
-    if not unknown:
-        return
-    fix = "Use the release's name, or leave it out."
-    if name == "verl":
-        added = " ".join(f"+{value.key}" for value in list(unknown.values())[:_MAX_SHOWN])
-        fix = f"Use the release's key; {added} adds one that your code reads and the config lacks."
-    yield _unknown_options(plan, f"{name} {release}", list(unknown), unknown.values(), fix)
+            similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_SHOWN else ""
+            # Forks of EasyR1 and unsloth add options to a class of the same name.
+            if similar or (name != "easyr1" and plan.framework == name):
+                unknown[_described(value.key, similar)] = value, similar
+    return unknown
 
 
-@rule("CFG113", check=CHECK, frameworks=("trl", "ms-swift", "openrlhf", "verl", "vllm"))
+@rule("CFG113", check=CHECK, frameworks=("trl", "unsloth", "ms-swift", "openrlhf", "verl", "vllm", "easyr1"))
 def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
     """Values have their option's type and are among its choices, because the framework refuses others.
 
     A script that trains with TRL passes its options to GRPOConfig. One that was not read may convert them first, so its
     options cause only a warning.
     """
-    release, settings = plan.versions.known.get(plan.framework), plan.settings
-    if release is None or plan.own_copy or not (settings.framework_parser or plan.framework == "trl"):
+    name, settings = plan.option_package, plan.settings
+    release = plan.versions.known.get(name)
+    if plan.own_copy or (release is None and name != "easyr1"):
+        return
+    if not settings.framework_parser and name not in {"trl", "verl"}:
         return
     certain = settings.framework_parser or not settings.target or settings.script_options
     for value in option_index.options_to_check(settings):
-        by_script = value.key in settings.script_options and not settings.framework_parser
-        problem = None if by_script else refuse_value(Release(plan.framework, str(release)), value)
+        by_script = value.key in settings.script_options and name == "trl"
+        problem = None if by_script else refuse_value(Release(name, str(release or "")), value)
         if problem is not None:
             yield problem if certain else replace(problem, severity=Severity.WARNING)
 
 
-@rule("CFG113", check=CHECK, frameworks=("trl",), role="train", warnings_only=True)
-def options_are_spelt_as_in_trl(plan: RunPlan) -> Iterator[Problem]:
-    """No option of a script or a YAML file is nearly one of TRL's, because it is then most likely misspelt."""
-    similar = option_index.misspelt_options(plan.settings, plan.role) if not plan.own_copy else {}
-    for value, name in similar.values():
+@rule("CFG113", check=CHECK, frameworks=("trl", "verl"), role="train", warnings_only=True)
+def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
+    """No option of a script or a config is missing in the release, or nearly one of the framework's."""
+    release = plan.versions.known.get(plan.framework)
+    for value, clause, name in option_index.doubtful_options(plan).values():
+        if release and DIALECTS[plan.framework].removal(value.key, str(release)):
+            continue  # another rule reports it
+        skipped = option_index.is_skipped(plan, value)
+        more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
         yield Problem(
-            f"{value.key} is no option of TRL; {name} is.",
+            f"{clause}.{more}",
             [value],
-            fix=f"Write {name}, if the script does not declare {value.key} itself.",
+            fix=f"{f'Write {name}' if name else 'Leave it out'}, unless your own code reads {value.key}.",
             severity=Severity.WARNING,
         )
+
+
+@rule("CFG111", check=CHECK, role="train", warnings_only=True)
+def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
+    """The run sets no option that has an effect only together with another option, and that one is off."""
+    return ineffective_options(plan, "CFG111")
+
+
+def ineffective_options(plan: RunPlan, code: str) -> Iterator[Problem]:
+    """Yield the problems of options without effect, by the framework's entries with this code."""
+    incomplete = plan.settings.has_unread_options or plan.needs_arguments
+    reported: set[str] = set()
+    for entry in DIALECTS[plan.framework].ineffective:
+        in_range = plan.versions.within(plan.option_package, entry.versions) is not False
+        if entry.code != code or not in_range or not conditions_hold(plan, entry.when):
+            continue
+        causes = [value for source in entry.when if (value := read_source(plan, source))]
+        # A value of another file, such as a base config, may serve other runs.
+        files = {value.place.file for value in causes if not value.soft}
+        if incomplete and not files:
+            continue  # something that was not read may set the other option
+        ignored = {
+            key: value
+            for key, value in plan.options.items()
+            if any(key == name or (name[-1] == "*" and key.startswith(name[:-1])) for name in entry.options)
+            and value.known
+            and value.data not in (None, False, "", *entry.values)
+            and (not files or value.place.file in files)
+            and key not in reported
+        }
+        reported |= ignored.keys()
+        if ignored:
+            names = join_some(list(ignored), _MAX_SHOWN)
+            yield Problem(
+                f"{entry.reason}, so {names} {'has' if len(ignored) == 1 else 'have'} no effect.",
+                [*ignored.values(), *causes],
+                fix=entry.fix.replace("{names}", names),
+                severity=Severity.WARNING,
+                fix_is_complete=True,
+            )
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
@@ -122,22 +184,24 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
     if is_word and value.place.file.endswith(".py"):
         # Python converts no text, unless it is the default of an argument; any text has a truth value.
         is_word, word = not value.soft and wanted_type(release, value.key, "true") != "", "text"
-    if is_word and (expected_type := wanted_type(release, value.key, word)):
-        # Hydra accepts any text, and verl fails later.
-        by_hydra = parser_of(release.package) == "hydra"
-        verb = "expects no text" if by_hydra else "cannot read"
+    by_omegaconf = release.package == "easyr1"
+    expected = option_index.unlike_easyr1_type if by_omegaconf else partial(wanted_type, release)
+    if is_word and (expected_type := expected(value.key, word)):
+        # Hydra accepts any text, and verl fails later; a number with a unit, such as 2k, fails in each case.
+        doubtful = parser_of(release.package) == "hydra" and not str(word)[:1].isdecimal()
+        name = DISPLAY_NAMES[release.package] if by_omegaconf else release
         return Problem(
-            f"{release} {verb} {value.key}={format_value(value.data)}: the option takes {expected_type}.",
+            f"{name} takes {expected_type} for {value.key}, not {format_value(value.data)}.",
             [value],
             fix=f"Write {expected_type}{' without quotes' if word != value.data else ''}.",
-            severity=Severity.WARNING if by_hydra else Severity.ERROR,
+            severity=Severity.WARNING if doubtful else Severity.ERROR,
         )
     if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
         return None
-    accepted = choices(release, value.key)
+    accepted = () if by_omegaconf else choices(release, value.key)
     if not accepted or str(value.data) in {*accepted, *_UNSET}:
         return None
-    similar = difflib.get_close_matches(str(value.data), accepted, 1)
+    similar = difflib.get_close_matches(str(value.data), accepted, 1, _SIMILARITY)
     listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
     return Problem(
         f"{release} refuses {value.key}={value.data}: the choices are {listed}.",
@@ -152,7 +216,8 @@ def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
     names = option_index.copy_options(plan.settings, folder)
     unknown = option_index.refused_options(plan.settings, names) if names else []
     if unknown:
-        described = [value.key + _suggestion(value.key, names) for value in unknown[:_MAX_SHOWN]]
+        shown = unknown[:_MAX_SHOWN]
+        described = [_described(value.key, option_index.suggest(value.key, names)) for value in shown]
         described += [value.key for value in unknown[_MAX_SHOWN:]]
         adds = f"; +{unknown[0].key} adds one that your code reads" if plan.framework == "verl" else ""
         copy = f"The project's own copy of {DISPLAY_NAMES[plan.framework]}, in {folder},"
@@ -160,9 +225,8 @@ def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
         yield _unknown_options(plan, copy, described, unknown, fix)
 
 
-def _suggestion(key: str, names: Iterable[str]) -> str:
-    similar = option_index.suggest(key, names)
-    return f" (did you mean {similar}?)" if similar else ""
+def _described(key: str, similar: str) -> str:
+    return f"{key} (did you mean {similar}?)" if similar else key
 
 
 def _unknown_options(
@@ -171,7 +235,10 @@ def _unknown_options(
     """Return the problem of unknown options: an error, or a warning if ms-swift is configured to skip them."""
     option = plan.option("ignore_args_error")
     skips = option is not None and option.data is not False
-    message = f"{program} {'skips' if skips else 'refuses'} unknown options: {join_some(described, _MAX_SHOWN, '; ')}."
+    message = f"{program} has no option {join_some(described, _MAX_SHOWN, '; no option ')}."
+    message += " With ignore_args_error it skips unknown options." if skips else ""
+    # The environment may change the value of an option, and not its name.
+    values = [replace(value, outside=False) for value in values]
     return Problem(message, values, fix=fix, severity=Severity.WARNING if skips else Severity.ERROR)
 
 

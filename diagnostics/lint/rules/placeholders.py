@@ -27,7 +27,7 @@ _PLACEHOLDER = re.compile(
 _PROBABLE = re.compile(
     r"(?i)(?:.*[/=:])?your[-_/][\w.-]+(?:[/:].*)?|(?:.*/)?path[/_-]to(?:[/_-].*)?|(?:.*/)?x{3,}(?:/.*)?"
 )
-_ERROR = "{} still has a placeholder for a value."
+_ERROR = "A placeholder is still in place of a value: {}."
 # Options that only give a run its name.
 _LABEL_OPTION = re.compile(
     r"(?i)(?:project|experiment|exp|run|group|tracker)[._-]?(?:project)?[._-]?name|wandb|swanlab|mlflow|tags|notes"
@@ -45,11 +45,13 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     for value in values:
         is_certain = _matches(_PLACEHOLDER, value)
         if is_certain and alone and value.data == "???":
-            by_message.setdefault("{} has to be set by the command.", []).append(value)
+            by_message.setdefault("The command has to set {}.", []).append(value)
         elif is_certain and not _LABEL_OPTION.search(value.key):
             by_message.setdefault(_ERROR, []).append(value)
         elif is_certain or _matches(_PROBABLE, value):
-            by_message.setdefault("{} probably still has a placeholder for a value.", []).append(value)
+            by_message.setdefault("A placeholder is probably still in place of a value: {}.", []).append(
+                value
+            )
     for message, placeholders in by_message.items():
         keys = ", ".join(dict.fromkeys(value.key for value in placeholders))
         severity = Severity.ERROR if message == _ERROR else Severity.WARNING

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnostics.findings import Severity
-from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.devices import LOCAL_HOSTS, server_is_local
+from diagnostics.lint.rules.options import ineffective_options
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 
@@ -21,28 +21,7 @@ _WITH_SERVER = ("trl", "ms-swift")
 @rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warnings_only=True)
 def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     """A trainer with a server sets no options of a local engine, because they have no effect."""
-    dialect = DIALECTS[plan.framework]
-    if plan.get("rollout.mode") != "server" or (
-        plan.framework == "trl" and plan.versions.within("trl", "<0.18")
-    ):
-        return
-    ignored = [plan.options[key] for key in dialect.local_engine if key in plan.options]
-    ignored = [value for value in ignored if value.data is not None]
-    if not ignored:
-        return
-    names = [value.key for value in ignored]
-    older = plan.framework == "ms-swift" and plan.versions.within("ms-swift", "<3.4")
-    command = "swift deploy" if older else dialect.server_command
-    movable = [name for name in names if name not in dialect.no_server_option]
-    useless = [name for name in names if name in dialect.no_server_option]
-    fixes = [f"Give {', '.join(movable)} to `{command}`, by the name that it uses there."] if movable else []
-    fixes += [f"Leave {', '.join(useless)} out."] if useless else []
-    yield Problem(
-        f"The engine is a server, so {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect.",
-        [*ignored, *plan.evidence("rollout.mode")],
-        fix=" ".join(fixes),
-        severity=Severity.WARNING,
-    )
+    return ineffective_options(plan, "CFG107")
 
 
 def _port_numbers(plan: RunPlan) -> set[int]:
