@@ -1,8 +1,8 @@
 """Run an attempt in this process, and judge its outcome by its tally or by the exception that ended it.
 
-An exception is evidence only if upstream's code raised it; any other is an error of the harness. `compare_with_record`
-states whether the outcome is the one in the catalog entry. Functions find the failed statement and its path in the
-wheel.
+`InapplicableError` makes the attempt inapplicable. Another exception is evidence if it is an assertion or of the class
+that the repro names, and upstream's code raised it; else it is an error of the harness. `failed_statement` and
+`below_site_packages` give the statement and its path in the wheel.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def judge_tally(empty: Attempt, tally: Tally, *, silent: bool) -> Attempt:
 
 
 def judge_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
-    """Judge an attempt that ended with an exception: a result if upstream's code raised it, else a harness error.
+    """Judge an attempt that ended with an exception: inapplicable, a result of upstream's code, or a harness error.
 
     An exception is upstream's if it is an assertion or of the class that the repro names, and its last frame is
     upstream's. An UpstreamFailureError needs only one frame of upstream's code.
@@ -103,7 +103,7 @@ def judge_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
 
 
 def compare_with_record(repro: Repro, done: Attempt) -> Attempt:
-    """Return the attempt with `as_recorded`: whether the trigger reproduced, or the mitigation helped as recorded."""
+    """Set `as_recorded`: whether the trigger reproduced, or the mitigation's result is the recorded one."""
     if done.mitigation is None:
         agrees = {AttemptOutcome.REPRODUCED: True, AttemptOutcome.NOT_REPRODUCED: False}
         return replace(done, as_recorded=agrees.get(done.outcome))

@@ -1,6 +1,7 @@
-"""Import the modules of the trainer and its server, in the process that tests fork to run a trainer or a server.
+"""Preload the trainer and its server in the parent process that tests fork.
 
-Some libraries import more at their first use, so a tiny model samples once, and the server's app is created.
+The import also makes the process deterministic with one thread. Some libraries import more at their first use, so a
+tiny model samples once, and the server's app is created.
 """
 
 import tempfile

@@ -23,7 +23,7 @@ from grpo_core.types import RunError
 
 
 class NotFiniteError(RunError):
-    """Raised when a loss or gradient is NaN or infinite; the policy is then unchanged."""
+    """Raised when a loss or gradient is NaN or infinite; this update is not made, the step's earlier updates stay."""
 
 
 @dataclass
@@ -68,6 +68,9 @@ class Updater:
         self, batch: Batch, on_gradients: Callable[[Policy, float], None] | None = None
     ) -> dict[str, float]:
         """Run `train.iterations` passes with `train.mini_batches` updates each, and return the step's metrics.
+
+        `loss`, `grad_norm` and `lr` are those of the last update; `kl`, `clip_ratio` and `ratio/mean` those of the
+        last pass; entropy and mismatch are from before the first update.
 
         Args:
             batch: All samples of the step.

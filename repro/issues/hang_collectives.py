@@ -1,8 +1,8 @@
-"""Reproduce ranks that hang in collectives or at the rendezvous: real processes, unmodified PyTorch over gloo.
+"""Reproduce hangs in collectives or at the rendezvous, in real processes: PyTorch over gloo, and vLLM and Ray.
 
-HNG001: the ranks call different collectives. HNG002: a rank waits for something else. HNG003: two threads of a rank
-call collectives. HNG008: a rank waits for keyboard input. HNG015: a rank is missing at the rendezvous. A function with
-a decorator is a trigger of the known issue in the decorator, and its name is that of the trigger.
+HNG001: the ranks call different collectives. HNG002: a rank waits for a server, a data loader or a thread, or the
+engine's weight update failed. HNG003: two threads of a rank call collectives. HNG008: a rank waits for keyboard input.
+HNG015: a rank is missing at the rendezvous. Decorated functions are triggers, and have their names.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def test_invalid_entry_is_refused_with_file_and_line(entry, old, new, line, mess
         assert re.search(rf":{number}:|\(at line {number},", text), text
 
 
-def test_edit_is_an_installation_or_advice(entry):
-    """`install` takes requirements, `advice` takes text, and a table with other keys or values is refused."""
+def test_install_and_advice_edits_become_actions(entry):
+    """`install` takes requirements and `advice` takes text; both become an action of the framework."""
     issue = catalog.load_file(entry(VLLM_EDIT, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
     first = issue.mitigations[0]
     assert [*first.actions(["vllm"])] == [Install(("numpy<2",), note="or wait", framework="vllm")]

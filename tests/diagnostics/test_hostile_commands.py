@@ -1,6 +1,6 @@
-"""Commands escape hostile names and contents, redact secrets, and refuse hostile arguments and files in one line.
+"""Commands escape hostile names, contents and arguments, redact secrets, and refuse hostile files in one line.
 
-`python -m diagnostics` imports nothing from the working folder, and `hang --from` reads no dump without a limit.
+`python -m diagnostics` imports nothing from the working folder.
 """
 
 import gzip
@@ -72,8 +72,8 @@ def test_doctor_escapes_hostile_names(environment, monkeypatch, run_command, for
     ],
     ids=lambda words: " ".join(word for word in words if word != HOSTILE) or "command",
 )  # fmt: skip
-def test_hostile_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, run_command, arguments):
-    """Hostile arguments are refused without a traceback, and their control characters are escaped."""
+def test_hostile_arguments_are_escaped_and_give_no_traceback(tmp_path, monkeypatch, run_command, arguments):
+    """They are also refused, except by `explain`, which may accept them."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.log").write_text(LOG)
     code, out, err = run_command(*[word.replace("{log}", "run.log") for word in arguments])

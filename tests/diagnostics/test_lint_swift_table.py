@@ -1,6 +1,7 @@
-"""`lint` reports an error for an argument of ms-swift exactly if the release refuses it, as a run of its code recorded.
+"""`lint` reports an error for exactly those ms-swift arguments that the release refused when its code was run.
 
-REFUSED_LATER has arguments that ms-swift refuses after the part of the code that was run.
+diagnostics/data/swift.json records the runs. REFUSED_LATER lists arguments that the trainer refuses after the recorded
+part; `lint` reports them too.
 """
 
 import json
@@ -44,7 +45,7 @@ def command(name, release):
 
 
 def test_table_has_every_verdict():
-    """The table has more than 200 answers and every verdict; without any, the test below would have no case."""
+    """The table has more than 200 answers and every verdict."""
     assert len(ANSWERS) > 200
     assert {verdict for _release, _case, verdict in ANSWERS} == {"accepts", "warns", "refuses"}
 

@@ -1,6 +1,7 @@
-"""A log without a root cause is clean only if it shows the end of the run; waits and metrics may give hypotheses.
+"""A log without a root cause is clean if it shows the end of the run and no error line; an excerpt needs no end.
 
-The rest is not judged, or an unknown failure with the issues of the most similar words.
+Waits, prompts and metrics may give hypotheses. A failure without a known cause lists the issues with the most similar
+words. Other logs are not judged. A log in UTF-16 is read.
 """
 
 import pytest
@@ -29,7 +30,7 @@ def candidate_codes(verdict):
 
 @pytest.mark.parametrize("last", CASES["last_lines"])
 def test_log_with_the_end_of_the_run_is_clean(triage_lines, last):
-    """A log with the end of the run is clean; without its last line it is not judged."""
+    """The same log without its last line is not judged."""
     verdict = triage_lines(LAUNCHED, *STEPS, last)
     assert (verdict.state, exit_code(verdict)) == ("clean", 0)
     silent = triage_lines(LAUNCHED, *STEPS)

@@ -1,4 +1,7 @@
-"""A killed and resumed run gives exactly the numbers of an uninterrupted run; changed settings are refused."""
+"""A killed and resumed run gives the numbers of an uninterrupted run, except wall times.
+
+A resume with settings that change numbers is refused. A damaged checkpoint is skipped.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ SHORT += ["--output.completions_every=1", "--eval.every=3", "--eval.prompts=8"]
 
 @pytest.fixture(scope="module")
 def killed_runs(tmp_path_factory):
-    """Return a function that gives the output of the kill-and-resume program for a mode, computed once per mode."""
+    """Return a function that runs the kill-and-resume program for a mode once, and returns its report."""
 
     @functools.cache
     def run_killed(mode: str) -> dict:
@@ -99,7 +102,7 @@ def test_invalid_state_file_is_skipped(tmp_path, damage):
     assert load(tmp_path) is None
 
 
-def test_existing_run_is_never_overwritten(short_run):
+def test_existing_run_is_not_overwritten(short_run):
     """A run of the same name without --resume is refused, and no file changes."""
     document = run.train(short_run(**{"output.record_every": 1}), quiet)
     folder = Path(document["metrics"]).parent
@@ -120,7 +123,10 @@ def test_name_of_run_without_steps_can_be_reused(short_run):
 
 
 def test_resume_refuses_settings_that_change_numbers(short_run):
-    """One error has all changed settings with both values; a setting that changes no number is accepted."""
+    """One error has the changed settings with both values; a setting that changes no number is accepted.
+
+    Settings that cannot be read are refused too.
+    """
     started_with = {"train.seed": 3, "loss.clip_low": 0.1}
     run.train(short_run(**started_with), quiet)
     message = r"^train.seed = 0 \(its default\), begun with 3; loss.clip_low = 0.3, begun with 0.1: the run in [^\n]*$"
@@ -135,7 +141,7 @@ def test_resume_refuses_settings_that_change_numbers(short_run):
 
 
 def test_resume_needs_an_existing_run(short_run):
-    """A missing or unknown name is refused; a run killed before its first step starts anew."""
+    """A missing or unknown name is refused; an empty folder of a run starts anew."""
     with pytest.raises(ConfigError, match="--resume needs the name"):
         run.train(short_run(**{"output.name": ""}), quiet, resume=True)
     folder = Path(short_run().output.dir)

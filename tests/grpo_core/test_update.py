@@ -1,6 +1,6 @@
-"""An optimizer step has one normaliser for its batch, fixed proximal log-probs and a schedule, and is not made on NaN.
+"""Updates use fixed proximal log-probs, follow the learning rate's schedule, and are refused on NaN.
 
-Mini-batches update in sequence, and a resumed run continues both.
+Mini-batches update in sequence. A resumed run continues the mini-batches and the schedule.
 """
 
 import math
@@ -37,8 +37,8 @@ def updated(model_dir, **settings):
 def test_micro_batches_change_only_rounding(model_dir, aggregation):
     """The gradient of five samples at once equals that of twos and of ones.
 
-    Gradients, not parameters: Adam's first step has the same size whatever a gradient's, so where one is zero up to
-    rounding, the parameters differ by rounding's sign.
+    Parameters are not compared: where a gradient is zero up to rounding, Adam's first step follows the sign of the
+    rounding error.
     """
     settings = {"loss.aggregation": aggregation, "train.warmup_updates": 0, "loss.kl_coefficient": 0.1}
     full_batch, whole_metrics = updated(model_dir, **{"train.micro_batch": 5}, **settings)
@@ -83,8 +83,8 @@ def test_mini_batches_update_in_sequence(short_run):
 
 
 @pytest.mark.parametrize(("aggregation", "same"), [("sequence_sum", True), ("token", False)])
-def test_mini_batch_normaliser(short_run, aggregation, same):
-    """With equal weights and equal parts, the mini-batch's and the rollout's normaliser agree."""
+def test_normalisers_agree_for_sequence_sum_and_differ_for_token(short_run, aggregation, same):
+    """With equal parts, `mini_batch` and `rollout` give the same update for `sequence_sum`, and others for `token`."""
     settings = {"train.mini_batches": 2, "loss.aggregation": aggregation, "train.steps": 2}
     documents = [
         trained(short_run(**settings, **{"output.name": name, "train.mini_batch_normaliser": name}))[0]

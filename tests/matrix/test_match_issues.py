@@ -22,8 +22,8 @@ def test_every_signature_matches_in_a_failed_layer():
     assert (missed, len(signatures) > 100) == ([], True)
 
 
-def test_missing_name_has_the_code_of_its_import_error():
-    """A name that is missing at import has the code of the import error that Python would raise."""
+def test_name_missing_at_import_has_the_code_of_its_import_error():
+    """A name missing at import has the code of Python's import error; one missing when called has none."""
     signs = (
         "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)",
         "vllm.worker.worker.Worker: no module vllm.worker.worker (trl/a.py:2, at import)",

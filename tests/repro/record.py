@@ -1,8 +1,8 @@
-"""Record outputs of `python -m repro run CODE --json` in diagnostics/data/attempts.json, as evidence of entries.
+"""Record outputs of `python -m repro run CODE --json` in diagnostics/data/attempts.json, as evidence for entries.
 
 Usage: `python -m tests.repro.record ENVIRONMENT FILE...`. The files contain the outputs; they replace earlier records
-of the same codes in the same environment. ENVIRONMENT is a command that builds the environment. An outcome that is not
-as recorded in the catalog, or missing, ends the program.
+of the same codes in the same environment. ENVIRONMENT is a command that builds the environment. An attempt with an
+error, a timeout, or another outcome than the catalog's ends the program. Inapplicable attempts are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[
     """Return for each code the entry for the record: command, environment, date, versions, and outcomes.
 
     Raises:
-        SystemExit: An attempt has no outcome, or another one than the catalog's.
+        SystemExit: An attempt has an error, a timeout, or another outcome than the catalog's.
     """
     result: dict[str, dict[str, Any]] = {}
     for code, reported in document["codes"].items():

@@ -1,5 +1,6 @@
-"""A live audit of a real `vllm serve` in bfloat16 is clean, and names another checkpoint or sampling parameter.
+"""A live audit of a real `vllm serve` in bfloat16 is clean if nothing differs.
 
+If the server has another checkpoint or sampling parameter than expected, the audit names it.
 The tests are marked `vllm` and `slow`: they start vLLM in a cell.
 """
 

@@ -1,4 +1,4 @@
-"""Sampled ids decide whether log-probs are raw; a bias on one id is found; rounding at a top-k border is tolerated."""
+"""Sampled ids show whether log-probs are raw; a bias on one id is found; rounding at a top-k border is tolerated."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from diagnostics.audit.results import FAULT, MASKED, Result
 
 
 def findings_for(temperature, mode=""):
-    """Return the outcomes by family for ids sampled at this temperature, with log-probs at 1 and 0.8 requested."""
+    """Return the outcomes by family: ids are sampled at `temperature`, log-probs are at 1, and 0.8 was requested."""
     generator = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(300, 64, generator=generator, dtype=torch.float64)
     ids = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
@@ -37,7 +37,7 @@ def observe(logits, ids):
         (0.9, "processed_logprobs", {"sampling/temperature": FAULT}),
     ],
 )
-def test_sampled_tokens_decide_unless_the_server_reports_its_mode(temperature, mode, outcomes):
+def test_sampled_ids_show_raw_logprobs_unless_the_server_reports_its_mode(temperature, mode, outcomes):
     assert findings_for(temperature, mode) == outcomes
 
 
@@ -55,7 +55,7 @@ def test_bias_on_one_rare_id_is_found():
 
 
 @pytest.mark.parametrize(("gap", "is_tolerated"), [(0.02, True), (2.0, False)])
-def test_rounding_at_the_top_k_border_is_tolerated(gap, is_tolerated):
+def test_only_a_small_gap_at_the_top_k_border_is_tolerated(gap, is_tolerated):
     """With top_k=5, a few tokens of rank 6 are tolerated only if their logits are close to those of rank 5."""
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(300, 32, generator=generator, dtype=torch.float64).sort(1, descending=True).values

@@ -64,13 +64,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("change", "families"), CASES.values(), ids=CASES)
-def test_symptom_is_found_without_other_faults(change, families):
+def test_symptom_is_found(change, families):
+    """No other fault is found, except `metrics/unlike` and `curves/flat_reward`, which may come with it."""
     assert set(faults(change)) >= families
     assert set(faults(change)) <= families | {"metrics/unlike", "curves/flat_reward"}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_healthy_runs_have_no_finding(seed):
+def test_healthy_runs_have_no_fault(seed):
     generator = random.Random(seed)
     assert faults(lambda _: {}, 200, lambda step: healthy_metrics(step, generator)) == {}
 
@@ -131,7 +132,7 @@ STEPS = [{"loss": 1.2 - step / 10, "reward": 0.1 * step} for step in range(3)]
 
 
 @pytest.mark.parametrize("steps", [[], STEPS], ids=["summary only", "a fast toy run that logged its steps"])
-def test_implausible_training_speed_without_steps_is_a_fault(tmp_path, capsys, steps):
+def test_implausible_training_speed_is_reported_if_no_steps_were_logged(tmp_path, capsys, steps):
     (tmp_path / "run.log").write_text("\n".join(map(str, [*steps, SUMMARY])))
     main(["audit", str(tmp_path / "run.log")])
     is_reported = "nothing was trained: 1260 steps in 0.0176 s" in capsys.readouterr().out
@@ -139,7 +140,7 @@ def test_implausible_training_speed_without_steps_is_a_fault(tmp_path, capsys, s
 
 
 @pytest.mark.parametrize("padding", [0, 9000])
-def test_whole_log_is_read_or_the_report_says_what_is_not(tmp_path, capsys, padding):
+def test_whole_log_is_read_up_to_a_limit(tmp_path, capsys, padding):
     """A collapse behind the first thousand steps is found; above 8 MiB the middle is reported as not read."""
     with (tmp_path / "train.log").open("w", encoding="utf-8") as log:
         for step in range(1200):
@@ -175,15 +176,15 @@ def test_extremes_and_ratios_of_old_and_new_policy_are_not_the_metric():
 
 
 @pytest.mark.parametrize(("name", "families"), [("actor/kl_loss", set()), ("kl", {"metrics/reference"})])
-def test_kl_of_the_first_step_is_not_before_the_first_update_in_verl(name, families):
-    """verl logs one line for several updates."""
+def test_kl_of_the_first_step_is_a_fault_except_in_verl(name, families):
+    """verl logs one line for several updates, so this KL is not from before the first update."""
     assert (
         set(faults(lambda _: {}, 20, lambda step: {"step": step, name: 0.05, "reward": 0.1 * step}))
         == families
     )
 
 
-def test_numbers_printed_as_zero_with_decimals_are_not_called_zero(tmp_path, capsys):
+def test_learning_rate_printed_as_0_0_is_called_zero_and_0_000_is_not(tmp_path, capsys):
     for rate, outcome in (("0.000", False), ("0.0", True)):
         lines = [
             f"step:{step} - actor/lr:{rate} - critic/rewards/mean:{0.3 + step / 200:.3f}"
@@ -215,7 +216,7 @@ def test_numbers_without_a_known_name_are_not_checked(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("zero", "outcome"), [("MathAccuracy", NOT_DECIDED), ("Format", CLEAN), ("repetition_penalty", "")]
 )
-def test_reward_function_that_is_always_zero_is_named(zero, outcome):
+def test_reward_function_that_is_always_zero_is_judged_by_its_name(zero, outcome):
     means = {f"rewards/{zero}/mean": 0.0, "rewards/other/mean": 0.4}
     result = results_of(lambda _: means).get("metrics/zero_function")
     assert (result.outcome if result else "") == outcome
@@ -248,7 +249,9 @@ def test_causes_come_before_a_bad_reward_which_has_no_advice_of_its_own():
     ],
     ids=["dead reward", "learning rate"],
 )  # fmt: skip
-def test_numbers_rounded_to_zero_are_neither_a_fault_nor_passed(tmp_path, capsys, line, expected, code):
+def test_numbers_rounded_to_zero_are_a_fault_only_for_a_constant_reward(
+    tmp_path, capsys, line, expected, code
+):
     """A constant reward is dead whatever its digits; a learning rate printed as 0.000 is not checked."""
     lines = [line % (step, 30 + step) if "%" in line else line for step in range(40)]
     (tmp_path / "train.log").write_text("\n".join(lines))

@@ -1,7 +1,7 @@
 """Record runs of grpo_core's trainer, and write their samples in its own format or that of verl, ms-swift or TRL.
 
-`train_run` trains and records; `WRITERS` has a writer for each format, as the trainers' source code defines it. None of
-those trainers runs here. Further helpers change token streams of samples.
+`train_run` trains and records; `WRITERS` has a writer for each format, as the trainers' source code defines it. verl,
+ms-swift and TRL do not run here. Only grpo_core's format has tokens. Further helpers change token streams of samples.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def rows_of(folder):
     return list(recording.rows)
 
 
-def with_trainer(rows, noise=1e-7, seed=0):
+def with_trainer_logprobs(rows, noise=1e-7, seed=0):
     """Add trainer log-probs to the rows: the engine's log-probs with rounding noise."""
     generator = random.Random(seed)
     streams = (

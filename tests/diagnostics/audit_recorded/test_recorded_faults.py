@@ -27,7 +27,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def rows(run):
     """Return the recorded samples with the trainer's log-probs."""
-    return runs.with_trainer(runs.rows_of(run))
+    return runs.with_trainer_logprobs(runs.rows_of(run))
 
 
 def test_healthy_run_is_clean_and_fully_checked(run):

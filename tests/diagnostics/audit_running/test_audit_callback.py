@@ -1,6 +1,6 @@
 """`AuditCallback` reports faults to log, scalars and a JSON file, on rank 0 only; its errors do not stop the training.
 
-A simulated trainer calls its hooks; the module imports neither click nor rich.
+A simulated trainer calls its hooks. `diagnostics.audit.callback` imports neither click nor rich.
 """
 
 import json
@@ -29,7 +29,7 @@ def train(folder, change, *, is_rank_0=True):
     return callback, lines
 
 
-def test_module_imports_neither_click_nor_rich():
+def test_callback_module_imports_neither_click_nor_rich():
     program = (
         "import sys; from types import SimpleNamespace; "
         "sys.modules['transformers'] = SimpleNamespace(TrainerCallback=object); "

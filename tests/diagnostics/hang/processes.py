@@ -1,6 +1,6 @@
 """Build snapshot processes and ranks that wait, diagnose them, and run real programs for the hang tests.
 
-`NO_PERMISSION` is the reason to skip tests that inspect another process, found when this module is imported.
+`NO_PERMISSION` is the reason to skip tests that inspect another process. The import starts a process to find it.
 """
 
 import contextlib
@@ -55,8 +55,8 @@ def running(*command):
         process.communicate()
 
 
-def explain_missing_permission() -> str:
-    """Return why this process cannot inspect another, or "".
+def reason_to_skip_inspection() -> str:
+    """Return why tests cannot inspect another process (no py-spy, no permission), or "".
 
     Reading memory is tested from a sibling process, because Yama's scope 1 permits only parents.
     """
@@ -69,4 +69,4 @@ def explain_missing_permission() -> str:
     return "processes may not read each other here: kernel.yama.ptrace_scope" if done.returncode else ""
 
 
-NO_PERMISSION = explain_missing_permission()
+NO_PERMISSION = reason_to_skip_inspection()

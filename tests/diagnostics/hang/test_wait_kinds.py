@@ -1,4 +1,4 @@
-"""More kinds of waits, from an evaluation on new jobs: each gets its blocking process and cause, or is no hang.
+"""More kinds of waits: each gets its blocking process and cause, is no hang, or has the verdict `unknown`.
 
 The processes are synthetic. A lock file of another job and the role of a helper are tested too.
 """
@@ -28,7 +28,7 @@ RECV = StackFrame(f"{PYTHON}/socket.py", "readinto", 706)
 
 
 @pytest.mark.parametrize(("moves", "outcome"), [(True, "progress"), (False, "hang")])
-def test_writer_to_a_slow_reader_makes_progress_while_bytes_move(moves, outcome):
+def test_writer_to_a_slow_reader_makes_progress_only_while_bytes_move(moves, outcome):
     asleep_s = 0.1 if moves else 400.0
     write = {"syscall": "write", "waits_fds": (1,), "asleep_s": asleep_s}
     writer = sleeping(7, 1, MAIN, thread=write, fds=(Descriptor(1, "pipe", 5, "w"),), io_moved=moves)
@@ -47,8 +47,8 @@ def test_writer_to_a_slow_reader_makes_progress_while_bytes_move(moves, outcome)
     ],
     ids=["download", "poll", "heartbeat", "nothing moves"],
 )
-def test_download_makes_progress_while_data_arrives(sent_s, age_s, moved, outcome):
-    """A server that sleeps between parts of a download makes progress; polls and heartbeats may go on for ever."""
+def test_download_makes_progress_only_while_data_arrives(sent_s, age_s, moved, outcome):
+    """A server that sleeps between parts of a download makes progress; polls and heartbeats are waits."""
     fds = (Descriptor(3, "tcp", 30),)
     client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds)
     sends = {"syscall": "clock_nanosleep", "asleep_s": age_s}
@@ -170,7 +170,8 @@ def test_ranks_that_all_receive_wait_for_each_other():
     assert (verdict.outcome, verdict.cause, set(verdict.culprits)) == ("hang", "deadlock", {"/100", "/101"})
 
 
-def test_same_collective_at_different_lines_names_the_lines():
+def test_same_collective_in_different_functions_is_unknown():
+    """The verdict is unknown, and its sentence names both functions."""
     calls = [StackFrame("/job/train.py", name, 3) for name in ("sync_actor", "sync_critic")]
     ranks = [rank(n, StackFrame(C10D, "all_reduce", 1), call, world=2) for n, call in enumerate(calls)]
     launcher = sleeping(1, 0, CHILD, MAIN, thread=WAITS_FOR_CHILD)

@@ -1,4 +1,4 @@
-"""Compare TRL's loss, advantages and defaults with grpo_core's on the same tensors, for TRL 1.16.0 and 0.17.0.
+"""Compare loss, advantages and defaults of the installed TRL (1.16.0 or 0.17.0) with grpo_core's; print JSON.
 
 TRL's loss, `GRPOTrainer._compute_loss`, is called unbound on a stand-in for the trainer, which provides log-probs and
 has the attributes that either release reads. TRL computes its advantages and correction weights in the middle of
@@ -65,7 +65,7 @@ ADVANTAGES = (
 
 @cache
 def upstream(first, last):
-    """Compile the statements of that method between those that begin with `first` and with `last`, with both."""
+    """Compile the method's statements from the one that begins with `first` to the one that begins with `last`."""
     from trl import GRPOTrainer
 
     method = GRPOTrainer._generate_and_score_completions
