@@ -1,4 +1,4 @@
-"""Import the modules of all commands, in the process that tests fork to run one."""
+"""Import the modules of all commands (diagnostics, matrix, repros) in the process that tests fork to run one."""
 
 import diagnostics.matrix.command
 import repro.issues

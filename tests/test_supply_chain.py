@@ -43,7 +43,7 @@ def test_container_runs_without_root():
         ("give-the-base-by-digest", 1),
     ],
 )
-def test_base_image_without_a_digest_is_refused(base, code):
+def test_only_a_base_image_with_a_digest_is_accepted(base, code):
     """The first RUN instruction refuses an image without a digest, and there is no default image."""
     default, image, argument, (word, command) = instructions()[:4]
     assert default == ("ARG", "BASE=give-the-base-by-digest")

@@ -106,7 +106,7 @@ def test_missing_argument_that_every_release_requires_is_passed(make_index):
         (".../datasets/__init__.py", ""),
     ],
 )
-def test_folder_that_shadows_a_package_is_named(file, folder):
+def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
     """A file outside of the folders of installed packages is another copy: no release is concluded from it."""
     explanation = explain_missing(f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})")
     assert explanation.local_folder == folder

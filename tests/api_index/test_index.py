@@ -244,8 +244,8 @@ def test_files_of_one_model_do_not_fail_at_import():
         ("for name in names: AutoConfig.register(name, A)", []),
     ],
 )
-def test_a_registration_counts_unless_it_may_fail(statement, registered):
-    """A registration counts if it has a constant name and its failure is not handled."""
+def test_a_registration_counts_if_its_name_is_constant_and_its_failure_unhandled(statement, registered):
+    """With `exist_ok=True` a registration cannot fail, so it does not count either."""
     uses = collect_uses(f"from transformers import AutoConfig\n{statement}\n", "a.py", ("transformers",))
     assert [use.path[0] for use in uses if use.kind == "registered"] == registered
 
@@ -271,7 +271,10 @@ def test_doctor_reports_missing_names(index, tmp_path):
     [("0.9.2", "4.55.0", True), ("0.9.2", "4.53.3", False), ("0.10.0", "4.55.0", False)],
 )
 def test_a_model_type_that_transformers_has_cannot_be_registered(tmp_path, engine, models, fails):
-    """In the shipped index, vLLM 0.9 fails at import with transformers from 4.54.0 on, because both have aimv2."""
+    """In the shipped index, vLLM 0.9 and transformers from 4.54.0 on both have aimv2, so the import fails.
+
+    An older transformers and vLLM 0.10 have no such conflict.
+    """
     pair = query.compatibility(Release("vllm", engine), Release("transformers", models))
     assert [item.use.text for item in pair.at_import] == ['AutoConfig.register("aimv2")'] * fails
     assert pair.contradicted is fails

@@ -1,6 +1,6 @@
 """Claims of catalog entries agree with the evidence: options and code in released wheels, and recorded repro runs.
 
-A dozen checks below look at the edits of the mitigations; each returns the problem of an edit, or an empty value.
+The functions in CHECKS look at the edits of the mitigations; each returns the problem of an edit, or an empty value.
 """
 
 import json

@@ -99,6 +99,7 @@ VERSIONS = {"vllm": "0.9.2", "trl": "0.20.0"}
     ],
 )  # fmt: skip
 def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, code, detail):
+    """Variables that must differ, and a driver that did not answer, are no difference."""
     fleet = [node(facts, position, **fields) for position, fields in enumerate(nodes)]
     assert {item.code: item.detail for item in differences(fleet)} == ({code: detail} if code else {})
 
@@ -178,7 +179,7 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
 
 
 @each_case(CASES["lists"])
-def test_invalid_host_list_or_command_is_refused_in_one_line(tmp_path, text, template, message, capsys):
+def test_invalid_host_list_or_command_is_refused(tmp_path, text, template, message, capsys):
     path = tmp_path / "hosts"
     path.write_text(text)
     assert main(["doctor", "--hosts", str(path), "--host-command", template]) == 2

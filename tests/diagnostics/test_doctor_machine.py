@@ -130,7 +130,8 @@ def test_checks_of_an_unexamined_machine_are_incomplete(cuda_environment):
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "2"}, {"num_processes": 4}),)}, []),
     ],
 )  # fmt: skip
-def test_single_machine_fault_gives_exactly_its_finding(cuda_environment, changes, expected):
+def test_changed_fact_gives_exactly_its_findings(cuda_environment, changes, expected):
+    """A fault gives its finding; a fact that is unknown or harmless gives none."""
     assert outcomes(examine(cuda_environment, replace(HEALTHY, **changes))) == expected
 
 
@@ -230,10 +231,10 @@ CUDA_11 = ("libcudart.so.11",)
         ("flash-attn-3==3.0.0", "2.8.0+cu128", "flash_attn_3/_C.abi3.so", CUDA_11, "from its source", ""),
     ],
 )  # fmt: skip
-def test_fix_reinstalls_only_the_package_that_cannot_load(
+def test_fix_changes_only_the_package_that_cannot_load(
     environment, package, torch, module, missing, advice, command
 ):
-    """Only the package that cannot load is reinstalled, and the advice depends on its missing library."""
+    """The missing library and PyTorch's build decide the advice, and whether there is a command."""
     environment.add("vllm", "0.11.0").add(*package.split("=="))
     if torch:
         environment.add("torch", torch)

@@ -77,7 +77,7 @@ def test_plan_keeps_a_pair_if_the_fix_would_break_it(environment):
         ("none", {}, Severity.WARNING),
     ],
 )
-def test_cmp001_is_info_if_vllm_finds_its_platform(environment, state, extra, severity):
+def test_cmp001_is_info_only_if_vllm_finds_its_platform(environment, state, extra, severity):
     for name, version in {"vllm": "0.8.5", **extra}.items():
         environment.add(name, version)
     known = facts.collect(environment.prefix, {})

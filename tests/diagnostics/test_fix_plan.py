@@ -345,7 +345,10 @@ def test_upgrade_against_a_possible_issue_is_only_considered(environment):
     ],
 )
 def test_packages_that_a_fix_would_break_are_changed_with_it(environment, requested, added):
-    """Installers would allow the broken combination; doctor's fixes and the plan add the same requirement."""
+    """Installers would allow the broken combination; doctor's fixes and the plan add the same requirement.
+
+    Nothing is added if the fix breaks no package.
+    """
     environment.add("pyarrow", "24.0.0").add("trl", "0.25.1")
     known = python_environment.collect(environment.prefix, {})
     assert adjust_for_installed(known, requested) == (*requested, *added)

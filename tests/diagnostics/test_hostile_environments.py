@@ -96,8 +96,8 @@ def test_metadata_with_long_blanks_is_read_in_linear_time(maker, tmp_path):
         ("../../../../../../etc/x.so,,5", 0),
     ],
 )  # fmt: skip
-def test_invalid_lines_in_record_are_ignored(tmp_path, line, damaged):
-    """Paths with a NUL or outside the environment are not checked, and neither are sizes of 5000 digits."""
+def test_invalid_lines_in_record_are_ignored_or_count_as_missing(tmp_path, line, damaged):
+    """Paths with a NUL or outside the environment, and sizes of 5000 digits, are ignored; other bytes are missing."""
     maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
     (maker.site / "a").mkdir()
     (maker.site / "a" / "_C.so").touch()

@@ -1,6 +1,6 @@
 """Reports are rendered as SARIF, JUnit, GitHub annotations, Markdown, JSON and text, and a baseline hides findings.
 
-What was not checked is in each of these formats.
+What was not checked is shown, too; JUnit and GitHub leave out some values that do not decide the exit code.
 """
 
 import json
@@ -151,7 +151,7 @@ def test_invalid_baseline_is_refused(tmp_path, text):
 
 @pytest.mark.parametrize("decides", [True, False])
 @pytest.mark.parametrize("reported_findings", [(), (finding(severity=Severity.WARNING),)])
-def test_unchecked_values_are_in_each_format_and_are_no_success(reported_findings, decides, capsys):
+def test_unchecked_values_are_shown_and_prevent_success_if_they_decide(reported_findings, decides, capsys):
     """JUnit shows a value that does not decide only without findings, and GitHub does not show it.
 
     If it decides the exit code, no format reports success.

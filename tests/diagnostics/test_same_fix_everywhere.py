@@ -1,7 +1,7 @@
 """The commands recommend the same mitigation of an issue first.
 
-Compared are doctor, its fix plan, triage, lint and explain for logs of known triggers and for environments, triage and
-lint for each framework, and the JSON of hang and audit.
+Doctor, its fix plan, triage, lint and explain are compared for logs of known triggers and for environments; triage and
+lint also for each framework. The JSON of hang and audit lists mitigations in the same order.
 """
 
 from pathlib import Path

@@ -369,7 +369,10 @@ ENGINE = ("vllm/entrypoints/llm.py", "_run_engine")
     ],
 )  # fmt: skip
 def test_trigger_is_read_from_the_log(triage_lines, log, triggers):
-    """The trigger is found by a frame of the traceback, or by an earlier failure in the same process."""
+    """The trigger is found by a frame of the traceback, or by an earlier failure in the same process.
+
+    An interrupt after the failure, in another program or in another rank does not count.
+    """
     (candidate, *_) = triage_lines(log).candidates
     assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)
 

@@ -42,8 +42,8 @@ LLM_FRAMES = [
     ("source", "is_defect"),
     [("    engine_args = EngineArgs(", False), ("    arguments = EngineArgs(model_hf_config=config)", True)],
 )
-def test_argument_that_vllm_passes_on_is_not_its_own(triage_lines, source, is_defect):
-    """A last frame in the called package is the caller only if its source line has the argument."""
+def test_last_frame_is_the_caller_only_if_its_line_has_the_argument(triage_lines, source, is_defect):
+    """Otherwise vLLM passes on an argument of its own caller, and is not at fault."""
     error = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'model_hf_config'"
     (finding,) = findings(triage_lines, "CMP906", *LLM_FRAMES, source, "                  ^^^^^^^^^^^", error)
     assert ("The call is in vllm itself" in finding.title) is is_defect
@@ -264,11 +264,8 @@ def test_line_without_an_unmet_requirement_is_not_read(triage_lines, line):
 
 
 @pytest.mark.parametrize(("transformers", "titles"), [("4.48.0", 1), ("4.57.1", 0)])
-def test_unmet_requirement_of_an_installed_package_is_a_finding(triage_lines, transformers, titles):
-    """If nothing explains a failure, an unmet requirement of a package that the log lists is reported.
-
-    The failure stays unknown.
-    """
+def test_only_an_unmet_requirement_of_a_listed_package_is_a_finding(triage_lines, transformers, titles):
+    """It is reported if nothing explains the failure, which stays unknown."""
     lines = ("trl==0.24.0", f"transformers=={transformers}", "RuntimeError: 78 main specs are required")
     found = findings(triage_lines, "CMP904", *lines)
     assert [finding.title for finding in found] == [

@@ -78,7 +78,7 @@ def test_sleeping_vllm_frees_memory(device, cell):
     ],
 )
 def test_memory_shortage_has_its_code(device, options, expected, tmp_path):
-    """Triage of the log reports the code of that shortage and no other code from MEM004 to MEM007."""
+    """Triage reports the code of the shortage and no other from MEM004 to MEM007; with enough memory vLLM starts."""
     done, answer = start_vllm(device, NEWEST, **options)
     assert (answer is not None) == (not expected), done.stderr[-3000:]
     if expected:

@@ -193,8 +193,8 @@ def test_chat_has_one_begin_token(tmp_path, begin, end):
 
 @pytest.mark.parametrize("begin", [True, False])
 @pytest.mark.parametrize("end", [True, False])
-def test_text_has_one_begin_token_and_no_end_token(tmp_path, begin, end):
-    """A text has at most one begin token, also if it begins with one itself, and no end token."""
+def test_text_has_at_most_one_begin_token_and_no_end_token(tmp_path, begin, end):
+    """The tokenizer's begin token is not added to a text that begins with one."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end, template=False)
     rows = [{"prompt": "one"}, {"prompt": "<s>two"}]
     prompts = prompts_of(tmp_path, tokenizer, rows, shuffle=False).batch(0, 2)

@@ -1,4 +1,8 @@
-"""Each dialect's loss and gradient equal its project's formula, written out token by token in plain Python."""
+"""Each dialect's loss equals its project's formula, written out token by token in plain Python.
+
+Gradients equal finite differences; CISPO's gradient, which is not that of its value, has a test of its own. Clamped
+log-ratios and KLs are tested, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines are built by name, check their inputs and outputs, and serialize exactly; see also `conformance/suite.py`.
+"""Engines are built by name and check inputs and outputs; JSON keeps every bit. See also `conformance/suite.py`.
 
 The transformers engine is bit-identical when repeated, samples by inverse CDF, and samples no id without a token.
 """

@@ -1,4 +1,7 @@
-"""A failure ends the run with a named error; after a failure, Ctrl-C or SIGKILL no child process is left."""
+"""Known failures end the run with a named error; after a failure, Ctrl-C or SIGKILL no child process is left.
+
+An unexpected error keeps its traceback.
+"""
 
 from __future__ import annotations
 

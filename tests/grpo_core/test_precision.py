@@ -125,8 +125,8 @@ def test_model_dtype_alone_is_bit_identical_in_every_mode(short_run):
     [{}, {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"}],
     ids=lambda more: ",".join(more) or "alone",
 )
-def test_bfloat16_trains_a_tied_model_with_adapters_and_a_reference(short_run, tmp_path, more):
-    """The first loss has no KL: policy and reference compute in the same dtype."""
+def test_bfloat16_trains_a_tied_model(short_run, tmp_path, more):
+    """Also with adapters and a reference: the first KL is 0, because policy and reference have the same dtype."""
     if "model.lora_rank" in more:
         pytest.importorskip("peft")
     settings = {"model.dtype": "bfloat16", "model.path": tied_model(tmp_path / "tied"), **more}

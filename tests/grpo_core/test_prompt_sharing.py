@@ -92,7 +92,7 @@ def test_decoding_matches_the_models_logits(kind, prompts, key_heads, device):
     ],
 )
 def test_unsupported_models_use_the_plain_forward_pass(kind, settings):
-    """Models with other attention masks are decoded by the model itself."""
+    """`can_share` refuses them, and they decode themselves; for flex_attention only the refusal is tested."""
     model = build_model(kind, **settings)
     assert not can_share(model)
     if "attn_implementation" in settings:

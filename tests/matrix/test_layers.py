@@ -170,7 +170,10 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
     ],
 )
 def test_conformance_run_needs_a_passed_test(found, code, outcome, message):
-    """A conformance run without a passed test or with an unknown exit code of pytest is an infrastructure error."""
+    """A run without one, killed by SIGKILL or with an unknown exit code of pytest is an infrastructure error.
+
+    A failed test and another signal are failures.
+    """
     assert conformance.suite_outcome(
         found, cell_run.CellRun(Completed(code, "", "", 1.0, False), "", "", Path())
     ) == (outcome, message)

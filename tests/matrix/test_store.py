@@ -134,7 +134,7 @@ def test_the_latest_finished_answer_counts():
         ([("timeout",), ("pass",)], False),
     ],
 )
-def test_disagreeing_answers_are_flaky(answers, flaky):
+def test_only_disagreeing_finished_answers_are_flaky(answers, flaky):
     """Different outcomes or codes for the same inputs are flaky; unfinished answers do not count."""
     assert is_flaky([make_event("a", *values) for values in answers]) is flaky
 

@@ -78,8 +78,8 @@ def test_local_wheels_come_first(index, environ, tmp_path, kit):
         ("vllm-0.7.2-cp38-abi3-win_amd64.whl", False),
     ],
 )
-def test_matching_wheel_is_chosen(name, fits):
-    """Only a wheel of this package and release for x86_64 Linux fits."""
+def test_only_a_wheel_of_package_release_and_platform_fits(name, fits):
+    """The platform is x86_64 Linux, or any."""
     assert is_installable(name, "vllm", "0.7.2") is fits
 
 

@@ -95,7 +95,7 @@ def test_thread_binding_option_fits_the_release(monkeypatch, version, word):
     ],
 )
 def test_missing_mode_has_its_reason(monkeypatch, options, reason):
-    """The reason for a missing mode is derived from the options of this TRL, not from its version number."""
+    """The reason is derived from the options of this TRL, not from its version number; None if it has the mode."""
     monkeypatch.setattr(trl_training, "option_names", lambda: options)
     result = trl_training.explain_missing_mode()
     assert (result is None) if reason is None else (result is not None and reason in result)

@@ -62,5 +62,5 @@ def test_missing_distribution_gives_no_error():
     ],
 )
 def test_missing_source_is_named(installed, path, statement, reason):
-    """The reason names the missing file, or the statement that the file does not contain."""
+    """The reason names the missing file, or the statement that it does not contain; None if nothing is missing."""
     assert upstream.explain_missing_code(path, statement) == reason

@@ -1,7 +1,7 @@
-"""A live audit of the fake server names each injected fault with its value, and nothing on a healthy server.
+"""A live audit of the fake server names each injected fault with its value; a healthy server is clean.
 
-Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. The token limit is kept, and missing inputs
-leave the audit undecided.
+Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. The token limit is kept. Raw log-probs and an
+unreadable tokenizer leave the audit undecided.
 """
 
 import json

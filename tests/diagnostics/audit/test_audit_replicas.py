@@ -1,4 +1,4 @@
-"""Replicas with different weights behind one address are a fault; a wrong single server is none (`check_replicas`)."""
+"""Replicas with different weights are a fault; one server with wrong weights is no such fault (`check_replicas`)."""
 
 from types import SimpleNamespace
 

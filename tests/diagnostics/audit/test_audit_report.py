@@ -55,7 +55,8 @@ def audit(*results):
         ((WEIGHTS_CLEAN, Result("ids", NOT_DECIDED, "P10")), NOT_DECIDED, 3),
     ],
 )
-def test_masked_or_unchecked_results_are_never_clean(results, outcome, code):
+def test_outcome_and_exit_code_follow_from_the_results(results, outcome, code):
+    """A fault decides. Otherwise a masked, undecided or decisive unchecked result, or no result, is undecided."""
     assert (audit(*results).outcome, report.exit_code(audit(*results))) == (outcome, code)
 
 
@@ -69,6 +70,7 @@ def test_document_is_valid_against_its_schema(tmp_path):
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("form", report.FORMATS)
 def test_every_format_shows_the_fault_without_control_characters(capsys, form, verbose):
+    """HTML is escaped, too, except in the terminal and in JSON."""
     assert report.write_audit(audit(*EVERY_OUTCOME), form, verbose=verbose) == 1
     out = capsys.readouterr().out
     assert "temperature 0.6" in out

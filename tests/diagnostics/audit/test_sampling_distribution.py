@@ -1,4 +1,4 @@
-"""`Observed` computes the fake server's distribution, and nearly so from a part of a large vocabulary's logits."""
+"""`Observed` computes the fake server's distribution, and a close one from the likeliest ids of a large vocabulary."""
 
 import random
 

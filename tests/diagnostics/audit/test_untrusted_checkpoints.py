@@ -146,7 +146,7 @@ def test_shard_that_is_no_regular_file_is_not_opened(load, index, shard, tiny, t
 
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 def test_config_that_names_a_file_of_weights_is_refused(load, tiny, tmp_path):
-    """Of transformers and vLLM only transformers 5 knows the setting, and loads a pipe in a subfolder by it."""
+    """By this setting, transformers 5 would load a pipe in a subfolder."""
     path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
     change = {"transformers_weights": "other/model.safetensors"}
     path.write_text(json.dumps(json.loads(path.read_text()) | change))

@@ -1,4 +1,4 @@
-"""Empty, repetitive or garbled completions, or with a next turn, are faults; ordinary ones pass (`check_texts`).
+"""Completions that are empty, repetitive, garbled or have a next turn are faults, unless they are few (`check_texts`).
 
 The weights of reward functions are recovered from metrics (`reward_weights`).
 """

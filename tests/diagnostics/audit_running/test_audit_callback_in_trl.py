@@ -1,4 +1,4 @@
-"""`AuditCallback` in TRL's GRPOTrainer reports a constant reward, and no fault of a varied one.
+"""`AuditCallback` in TRL's GRPOTrainer reports a fault for a constant reward, and none for a varied one.
 
 The tests are marked `vllm` and `slow`: they run in cells with the current and an older TRL release.
 """

@@ -149,7 +149,7 @@ def test_rank_outside_the_collective_is_named_with_its_system_call(thread, text)
     assert "rank 0 (pid 100)" in verdict.sentence
 
 
-def test_launcher_in_waitpid_is_no_rank():
+def test_rank_does_not_wait_for_a_launcher_in_waitpid():
     launcher = sleeping(
         50, 1, StackFrame("/job/launch.py", "main", 5, "waitpid"), thread={"syscall": "wait4"}, role="process"
     )

@@ -115,6 +115,7 @@ COUNTS = DUMPS["watchdog_counts"]
     ids=["other collective", "started fewer", "nobody is named"],
 )  # fmt: skip
 def test_nccl_watchdog_lines_show_the_absent_or_mismatched_rank(tmp_path, text, cause, culprits):
+    """If the lines do not show which rank is absent, no rank is blamed."""
     verdict = diagnose(parse_text(tmp_path, text)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", cause, culprits)
 

@@ -124,7 +124,7 @@ def test_bundle_has_no_local_variables_and_no_unlisted_environment_variables(tmp
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown"])
-def test_every_format_has_the_verdict_and_stacks(deadlocked_pid, form, capsys):
+def test_terminal_and_markdown_have_the_verdict_and_stacks(deadlocked_pid, form, capsys):
     assert main([*options(deadlocked_pid, form), "--verbose"]) == 1
     text = " ".join(capsys.readouterr().out.split())
     assert "2 threads that wait for each other" in text

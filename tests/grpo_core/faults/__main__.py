@@ -81,7 +81,7 @@ class Case:
 
 
 def cases(*, quick: bool = False, only: str = "") -> list[Case]:
-    """Return all cases, or one of each kind."""
+    """Return all cases, or with `quick` one of each kind, whose names begin with `only`."""
     results = []
     for place, kind in enumerate(KINDS):
         phases = [kind.phases[place % len(kind.phases)]] if quick else kind.phases
