@@ -4,8 +4,8 @@ Standard output has only the answer of the command, with `--json` one JSON docum
 Messages, and output of libraries and child processes, go to standard error. Answers and messages are escaped.
 
 Exit codes: 0 success; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function
-failed), or a replay differs; 2 wrong usage, or a bug of this program; 3 an engine did not answer in time;
-130 interrupted.
+failed), or a replay differs; 2 wrong usage, a missing package, or a bug of this program; 3 an engine did not answer in
+time; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
 
 
 def _load(arguments: list[str], *, serving: bool = False) -> Config:
-    """Read the settings and check the folders that they name; a server needs neither warnings nor this check."""
+    """Read the settings; unless `serving`, print warnings and check that model folder and packages exist."""
     from grpo_core.config_checks import check_model_folder
     from grpo_core.settings import load
 

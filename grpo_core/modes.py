@@ -91,9 +91,8 @@ class RolloutQueue:
     """The async mode's queue of rollouts that the engine samples ahead of the trainer; checkpoints save it.
 
     Which rollouts are requested depends only on counts, never on time, so a run can be repeated and resumed exactly. An
-    idle engine gets the newest policy version, and as many rollouts as will not be too old when they are trained on: a
-    rollout behind k others is trained on k updates later. With `max_staleness = 0` nothing is requested ahead, and all
-    numbers equal those of colocate.
+    idle engine gets the newest policy version, and as many rollouts as will not be too old when they are trained on.
+    With `max_staleness = 0` nothing is requested ahead, and the numbers equal those of colocate.
     """
 
     def __init__(self, trainer: Trainer, engine: ProcessEngine) -> None:

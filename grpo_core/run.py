@@ -1,6 +1,7 @@
 """Start or resume a training run in its folder, and summarise how it ended.
 
-Writes `config.json` before the run and `summary.json` after it; `Trainer` and the mode write the other files.
+Writes `config.json` before the run, and `summary.json` after it if a step was finished. `Trainer` and the mode write
+the other files.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def ratios(current: Tensor, proximal: Tensor, mask_BT: Tensor, options: LossConf
     """Compute the ratio current / proximal: of each token [B, T], or a sequence's geometric mean [B, 1].
 
     `sequence` is GSPO (arXiv 2507.18071). `sequence_token` has its value, and the gradient of each token's log-prob.
+    `log_ratio_limit` clamps the log-ratio.
     """
     log_ratio = current - proximal
     if options.ratio != "token":
@@ -89,7 +90,10 @@ def ratios(current: Tensor, proximal: Tensor, mask_BT: Tensor, options: LossConf
 
 
 def importance_weights(proximal: Tensor, behaviour: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
-    """Compute bounded weights proximal / behaviour, which correct for the engine's numbers. [B, T] or [B, 1]."""
+    """Compute weights proximal / behaviour, which correct for the engine's numbers. [B, T] or [B, 1].
+
+    Weights outside of the bounds are clamped, or set to 0 with the correction `mask`.
+    """
     log_weight = masked(proximal - behaviour, mask_BT).detach()
     if options.correction_level == "sequence":
         log_weight = log_weight.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Define the trained policy: a causal language model with optional adapters, reference model and bfloat16 copy.
+"""Define the trained policy: a causal language model with optional adapters, reference model and low-precision copy.
 
 The trained weights are in float32. `Policy` computes log-probs with gradients (by DistributedDataParallel if there are
 several processes), yields the weights for engines in the engine's dtype, and saves and loads the trained parameters.
@@ -132,7 +132,7 @@ class Policy:
             value.copy_(state[name])
 
     def gradients_local(self, *, last: bool) -> AbstractContextManager[None]:
-        """Keep gradients local to each rank until the `last` micro-batch of an update, which sums them."""
+        """Keep gradients local to each rank until the `last` micro-batch of an update, which averages them."""
         return nullcontext() if last or self._parallel is None else self._parallel.no_sync()
 
 

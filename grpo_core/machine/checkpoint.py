@@ -36,7 +36,7 @@ class State:
         files: For each of the run's line files, the number of bytes that belong to these steps.
         probe: The publisher's last probe completion, as a dictionary.
         proof: The last weight sync's proof, as a dictionary.
-        flight: Rollouts requested and not yet trained on: (number, partial completions as dictionaries).
+        flight: Rollouts requested and not yet trained on: (number, empty list).
         flight_version: The policy version that samples these rollouts.
         tensors: File name -> tensors by name.
     """
@@ -100,6 +100,8 @@ _FREE = (
 
 def check_resumable(path: Path, config: Config) -> None:
     """Refuse to resume a run that does not exist, or with other settings than those saved in `path`.
+
+    Settings that change no number may differ. A run without the file is accepted.
 
     Raises:
         ConfigError: No run is named, the run does not exist or had other settings, or the file is not JSON.

@@ -1,6 +1,6 @@
 """Set up a process that computes: deterministic torch and memory settings, Ctrl-C, and the installed versions.
 
-`make_deterministic` changes settings of the whole process: torch's threads and algorithms, and glibc's malloc.
+`make_deterministic` changes settings of the whole process: torch's algorithms and glibc's malloc.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 
 def make_deterministic(threads: int) -> None:
-    """Fix torch's threads and algorithms in this process or thread (OpenMP counts per thread).
+    """Fix torch's algorithms in this process, and its number of threads in the calling thread.
 
-    Sums are split by thread, so another number of threads rounds differently.
+    Sums are split by thread, so another number of threads rounds differently. glibc keeps more freed memory.
     """
     import torch
 
@@ -65,7 +65,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Record SIGINT and raise KeyboardInterrupt within the block; main thread only."""
+        """Record SIGINT and raise KeyboardInterrupt within the block; outside of the main thread, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

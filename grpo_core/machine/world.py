@@ -92,8 +92,8 @@ def join_world(config: Config) -> World:
 class SharedEngine:
     """A rollout engine for all ranks: all make the same calls at the same time, and get the same answers.
 
-    With `per_rank` every rank has its own engine, which samples a slice of the requests; otherwise only rank 0 has an
-    engine.
+    With `per_rank` every rank has its own engine, which samples a slice of the requests, or all of them if the ranks do
+    not divide their number. Otherwise only rank 0 has an engine.
     """
 
     def __init__(self, engine: Engine | None, world: World, *, per_rank: bool) -> None:
@@ -129,7 +129,7 @@ class SharedEngine:
         return self._all(call)[0]
 
     def _all(self, call: Callable[[Any], Any]) -> list[Any]:
-        """Call every engine; a failure on one rank is raised on all, so that none waits for it."""
+        """Call every engine; an EngineError on one rank is raised on all, so that none waits for it."""
         value, failure = None, None
         try:
             value = None if self._engine is None else call(self._engine)

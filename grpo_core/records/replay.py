@@ -44,8 +44,8 @@ def replay(
             computed again from the recorded rewards; otherwise the recorded ones are used.
 
     Returns:
-        The document of `replay --json`. `outcome` is `equal` only if loss and gradient have the recorded bits;
-        `first_difference` is the first of `policy`, `loss` and `gradient` that differs.
+        The document of `replay --json`. `outcome` is `equal` if loss, gradient and the policy's digest (where recorded)
+        are the same; `first_difference` is the first of `policy`, `loss` and `gradient` that differs.
 
     Raises:
         RecordError: The record is missing, torn or altered.

@@ -100,7 +100,7 @@ class Engine(Protocol):
 def check_answers(
     completions: list[Completion], requests: Sequence[Request], engine: str, *, vocabulary: int | None = None
 ) -> list[Completion]:
-    """Return the completions if they match the requests in order, with tokens and finite log-probs.
+    """Return the completions if they match the requests in order and have usable ids, log-probs and finish reasons.
 
     Args:
         completions: The engine's answers.

@@ -1,7 +1,7 @@
 """Call a rollout server over HTTP: each call has one time limit, and ends with an answer or an EngineError.
 
-While the server answers 503, the call is repeated. Bodies are sent with a CRC-32; an answer that has one is checked
-against it. Answers of more than 1 GiB are refused.
+While the server answers 503, the call is repeated until the limit; with `repeat`, also once after a lost connection.
+Bodies are sent with a CRC-32; an answer that has one is checked against it. Answers of more than 1 GiB are refused.
 """
 
 from __future__ import annotations

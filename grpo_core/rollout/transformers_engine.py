@@ -1,6 +1,6 @@
 """Implement the engine that samples with a transformers model and a KV cache in this process.
 
-With the same weights and parameters, the sample of a request depends only on its prompt and seed, for three reasons:
+With the same weights and parameters, a sample depends on prompt and seed alone, up to rounding, for three reasons:
 - Each request has its own random generator.
 - No token attends to padding. A model that can't share prompts samples the prompts of one length at a time.
 - A token is chosen by inverse CDF in float64.

@@ -193,7 +193,7 @@ class ShippedTask:
         """Return `count` prompts; they depend only on the settings and the number, so they are equal in every mode.
 
         Args:
-            number: The rollout's number, or a name such as "eval" for rows disjoint from those of training.
+            number: The rollout's number, or a name such as "eval" for rows drawn apart from those of training.
             count: How many rows.
 
         Raises:

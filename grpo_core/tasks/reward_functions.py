@@ -55,7 +55,7 @@ def load_functions(specs: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """Load the configured functions, by name.
 
     Raises:
-        ConfigError: A function does not exist or is named twice, or none is named.
+        ConfigError: A function does not exist or is named twice, its file raises an error, or none is named.
     """
     functions: dict[str, Callable[..., Any]] = {}
     for spec in specs:

@@ -1,6 +1,6 @@
 """Compute rewards, the weighted sum of reward functions plus the overlong penalty, and build groups of scored samples.
 
-A function's result is checked; a failure raises RewardError, which names function and sample.
+A function's result is checked; a failure raises RewardError, which names the function and, if known, the sample.
 
 A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts, and returns a
 number or None (no reward) for each completion. It is called by keyword, with the values that it has parameters for;
@@ -30,7 +30,7 @@ Function = Callable[..., Any]
 
 
 class RewardError(RunError):
-    """Raised when a reward function fails or returns an invalid reward; names the function and the sample."""
+    """Raised if a reward function fails or returns an invalid reward; names the function and, if known, the sample."""
 
 
 @dataclass(frozen=True)

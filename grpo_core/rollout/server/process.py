@@ -58,7 +58,7 @@ def serve(
         allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.
 
     Raises:
-        ConfigError: There is no model, the address needs a token or can't be bound, or a package is missing.
+        ConfigError: The model can't be loaded, the token is missing or invalid, or the address can't be bound.
         EngineError: The engine did not start.
     """
     rollout = config.rollout
