@@ -7,8 +7,8 @@
 - with --trl, an interpreter with TRL: the same steps with TRL, and the ratio. --vllm adds a run of TRL with vLLM.
 
 The trainers take steps alternately. Times are wall time, because CPU time does not include the work of the GPU. Results
-are medians with 95 % bootstrap intervals. With --json they are also one JSON document on standard output. On a CPU, or
-with --toy, the sizes are tiny, which only shows that the benchmark runs.
+are medians with 95 % bootstrap intervals. With --json, the lines go to standard error and one JSON document to standard
+output. On a CPU, or with --toy, the sizes are tiny, which only shows that the benchmark runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measure memory and CPU time of log-probs in chunks relative to those of whole logits: 6,144 tokens, 32,000 ids.
 
-`python benchmarks/logprobs.py` prints a line for each of two chunk sizes, for the forward pass alone and with the
-backward pass: the ratios of chunked to whole log-probs, and whether they meet their goals. Each measurement runs in a
-separate process. Memory is the increase of the process's maximum resident size (ru_maxrss).
+`python benchmarks/logprobs.py` prints a line for memory and one for CPU time, for two chunk sizes, for the forward pass
+alone and with the backward pass: the ratio of chunked to whole log-probs, and whether it meets its goal. Each
+measurement runs in a separate process. Memory is the increase of the process's maximum resident size (ru_maxrss).
 """
 
 from __future__ import annotations

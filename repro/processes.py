@@ -143,7 +143,9 @@ def read_plan() -> tuple[Connection, Any]:
 
 
 def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Result:
-    """Run a function in a forked process with its own process group and temporary folder, and clean up all three.
+    """Run a function in a forked process with its own process group and temporary folder; return its result.
+
+    At the end, or on SIGTERM, the processes that it started are killed, and the folder is removed.
 
     Args:
         work: Function that returns data other than None that can be pickled.

@@ -46,7 +46,7 @@ class InapplicableError(Exception):
 class UpstreamFailureError(Exception):
     """Raised in place of an exception of upstream's code, as data, because it may come from another process.
 
-    The failure counts as a result of the attempt, whatever the class of the exception is.
+    The failure counts as a result of the attempt if one of its frames is upstream's, whatever the exception's class.
 
     Args:
         kind: Name of the exception's class.

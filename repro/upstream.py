@@ -1,6 +1,7 @@
 """Find installed packages and their source text, and compare their Python files with those of the released wheel.
 
-Upstream packages are not imported. The functions `explain_missing_*` return why a repro cannot run here, or None.
+Upstream packages are not imported, except the parents of a dotted module name. The functions `explain_missing_*`
+return why a repro cannot run here, or None.
 """
 
 from __future__ import annotations

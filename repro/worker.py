@@ -5,7 +5,7 @@ attempt, because each has its own process. After an attempt its temporary folder
 servers and clusters in other sessions.
 
 The plan has the registry (name of a module with a mapping `REPROS`), the time limit and the attempts. The worker sends
-an import problem or "" first, and then the result of each attempt.
+an import problem or "" first, and then, if all imports worked, the result of each attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repro.registry import Attempt, AttemptOutcome, Repro
 
 
 def main() -> None:
-    """Import the modules, send the result, then run the attempts of the plan and send each result."""
+    """Import the modules and send the problem, if any; without one, run the attempts and send each result."""
     writer, plan = processes.read_plan()
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runner, which ends this process

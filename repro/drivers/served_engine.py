@@ -79,7 +79,7 @@ def request_completion(port: int, folder: str, limit: float | None = None) -> No
 
 
 def find_worker(server: int) -> int:
-    """Return the id of the process that runs the model of a server (process id), by the names of vLLM's processes."""
+    """Return the id of a server's worker, or of its engine core if that runs the model, by vLLM's process names."""
     names = {}
     for pid in [server, *processes.descendants(server)]:
         with contextlib.suppress(OSError):

@@ -115,7 +115,7 @@ def reward_nothing(completions: Sequence[str], **_: Any) -> list[float]:
 
 
 def reward_by_letters(completions: Sequence[str], **_: Any) -> list[float]:
-    """Return rewards that depend on the letters of the text, so that they differ within a group."""
+    """Return rewards that depend on the letters of the text, so that they usually differ within a group."""
     return [float(sum(map(ord, text)) % 7) for text in completions]
 
 

@@ -1,8 +1,7 @@
 """Reproduce hangs on locks, lock files, thread pools and rewards; math-verify, filelock and PyTorch are unmodified.
 
 HNG006: locks of threads and forked workers. HNG007: lock files. HNG011: rewards that compute without end. HNG014: a
-task that waits for its own pool. A function with a decorator is a trigger of the known issue in the decorator, and its
-name is that of the trigger.
+task that waits for its own pool. Decorated functions are triggers, and have their names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reproduce trainers that wait forever for a server or an actor: unmodified FastAPI, Ray, vLLM and TRL's client.
 
-HNG009: a server blocks its own event loop. HNG010: a server never answers a request. A function with a decorator is a
-trigger of the known issue in the decorator, and its name is that of the trigger.
+HNG009: a server blocks its own event loop. HNG010: a server never answers a request. Decorated functions are triggers,
+and have their names.
 """
 
 from __future__ import annotations
