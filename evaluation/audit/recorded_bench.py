@@ -124,7 +124,7 @@ def audit_runs(table: Table, seeds: range, folder: Path, until: float, *, pairs:
         if time.monotonic() > until:
             return
         run = runs.train_run(folder, seed, 6, "--model.layers=2")
-        rows = runs.with_trainer(runs.rows_of(run), seed=seed)
+        rows = runs.with_trainer_logprobs(runs.rows_of(run), seed=seed)
         table.count_healthy("our run", table.audit(run))
         for form, write in itertools.islice(runs.WRITERS.items(), 1 if toy else None):
             place = write(rows, folder / f"fine-{form}-{seed}")
