@@ -64,7 +64,7 @@ def count_with_text(ids: Sequence[int]) -> Tally:
 
 
 def _encode_texts_again(mitigation: str | None) -> Tally:
-    """Count the completions whose text is tokenized to the same ids."""
+    """Count the completions whose text is tokenized to the same ids; mitigation token_ids takes the ids themselves."""
     words, llm = _start_engine(mitigation)
     passed, count, count_again = {}, 0, 0
     for index, completion in enumerate(_complete(llm, PROMPTS, mitigation)):
