@@ -6,8 +6,10 @@ If a log reports none and its failure is unknown, what its packages require of e
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -29,68 +31,34 @@ _NAME = r"[A-Za-z0-9][\w.-]{0,80}"
 # Each operator is matched in one way only: two ways for each of forty take 2**40 steps.
 _RANGE = r"(?:(?:[<>!~]=?|={1,3})[\w.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
 _REQUIREMENT = rf"(?P<name>{_NAME}?)(?:\[[\w,.-]{{1,80}}\])? ?(?P<range>{_RANGE})"
-_PATTERNS = (
-    # pip, after an installation
-    re.compile(
-        rf"(?P<user>{_NAME})(?: (?P<version>\d\S{{0,60}}))? requires {_REQUIREMENT}(?:;[^,]{{1,200}})?,"
-        r" (?:but you(?: have|'ll have) \S{1,80} (?P<found>\S{1,60}) which is incompatible|which is not installed)"
-    ),
-    # pip, without a solution
-    re.compile(rf"\s+(?P<user>{_NAME}) (?P<version>\d\S{{0,60}}) depends on {_REQUIREMENT}$"),
-    re.compile(rf"\s+The user requested {_REQUIREMENT}$"),
-)
-# uv writes several requirements into a line, and wraps it.
-_UV = re.compile(
-    rf"(?P<user>{_NAME})(?:\[[\w,.-]{{1,80}}\])?==(?P<version>\d[\w.+!-]{{0,60}}) depends on"
-    rf" {_REQUIREMENT}(?=[\s,]|$)"
-)
 _UV_START, _UV_REST = re.compile(r"\s*(?:╰─▶ Because|And because) "), re.compile(r" {6}(?! *And because )")
 _UV_MARKER = re.compile(r"\{[^{}]{1,200}\}")
-_UV_MISSING = re.compile(rf"there (?:is|are) no versions? of {_REQUIREMENT}(?=[\s,]|$)")
 # Time and step of a docker build.
 _BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
-# pip, without a file for this Python and platform.
-_UNAVAILABLE = re.compile(
-    rf"Could not find a version that satisfies the requirement {_REQUIREMENT}(?:;[^()]{{1,200}})?"
-    rf"(?: \(from (?P<user>{_NAME})(?:->[^()]{{1,200}})?\))? \(from versions: (?P<offered>[^()]{{1,4000}})\)"
-)
-_OTHER_PYTHON = re.compile(
-    rf"Package '(?P<user>{_NAME})' requires a different Python: (?P<found>[\d.]{{1,20}}) not in"
-    r" '(?P<range>[^']{1,80})'"
-)
-# Messages of exceptions that state a version.
+# An exception's message.
 _RAISED = re.compile(r"\b\w*(?:Error|Exception)\b")
 _TITLES = {"pytorch": "torch"}
 _PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
 _DEMAND = re.compile(
     r"(?i)\b(?:requires?|required|needs?|must|please|supports?|supported|install|upgrade|at least)\b"
 )
-_STATED = (
-    re.compile(rf"(?i){_PACKAGE} ?(?P<range>(?:(?:[<>=~!]=|[<>]) ?\d[\w.]{{0,20}}(?:, ?(?=[<>=~!]))?)+)"),
-    re.compile(
-        rf"(?i){_PACKAGE}(?: version)? (?P<found>\d[\w.]{{0,20}}) is (?:not supported|unsupported|too \w+)"
-        r"(?:.{0,80}?(?P<range>[<>=]= ?\d[\w.]{0,20}))?"
-    ),
-    re.compile(
-        rf"(?i){_PACKAGE}(?: version)?(?: (?:must|should) be| of)? (?:at least )?(?P<least>\d[\w.]{{0,20}}?)"
-        r"(?: or (?:later|newer|higher|above|greater)|\+)"
-    ),
-    re.compile(
-        rf"(?i){_PACKAGE}(?: version)?(?: (?:must|should) be| of)? at least (?P<least>\d[\w.]{{0,20}})"
-    ),
-)
 _FOUND = re.compile(
     r"(?i)\b(?:found|have|got|installed|current(?:ly)?|is)\b[^\d<>]{0,40}v?(\d+\.\d[\w.+]{0,20})"
 )
-# What transformers' `require_version` and xformers print at an import, and how pip would print it.
-_REWORDED = {
-    re.compile(rf"^.*?({_NAME}?{_RANGE}) is required for a normal .*, but found (\S+?)==(\S+?)\.?$"): (
-        r"transformers requires \1, but you have \2 \3 which is incompatible"
-    ),
-    re.compile(r"^\s+PyTorch (\d\S{1,60}) with CUDA \S+ \(you have (\d\S{0,60}?)\)"): (
-        r"xformers requires torch==\1, but you have torch \2 which is incompatible"
-    ),
-}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern of the TOML file."""
+    forms = {"{NAME}": _NAME, "{RANGE}": _RANGE, "{REQUIREMENT}": _REQUIREMENT, "{PACKAGE}": _PACKAGE}
+    for name, form in forms.items():
+        pattern = pattern.replace(name, form)
+    return re.compile(pattern)
+
+
+_PATTERNS, _SEARCHED, _STATED = ([*map(_compile, _TABLE[key])] for key in ("lines", "texts", "raised"))
+_UV, _UV_MISSING = _compile(_TABLE["uv"]), _compile(_TABLE["uv_missing"])
+_REWORDED = [(_compile(item["pattern"]), item["as_pip"]) for item in _TABLE["reworded"]]
 _MAX_LINES, _MAX_EVIDENCE, _MAX_SENTENCE, _MAX_FITTING = 2000, 8, 4000, 20
 # Checks of a release against a specifier, which take about a microsecond each; known logs need some hundred.
 _MAX_CHECKS = 200_000
@@ -287,10 +255,10 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
     for number, text in _joined_lines(log):
         evidence = Evidence(text.strip(), f"{log.source}:{number}")
         pip_text = text.removeprefix("ERROR: ")
-        for wording, replacement in _REWORDED.items():
+        for wording, replacement in _REWORDED:
             pip_text = wording.sub(replacement, pip_text)
         matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
-        matches += [match for pattern in (_UNAVAILABLE, _OTHER_PYTHON) if (match := pattern.search(text))]
+        matches += [match for pattern in _SEARCHED if (match := pattern.search(text))]
         is_raised = number in failures or bool(_RAISED.search(text))
         if is_raised and not matches:
             frames = failures[number].frames if number in failures else []
