@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import html
 import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
 # Remains of terminal codes whose escape character was lost.
@@ -17,52 +19,9 @@ _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27|#34|#x22|#x60);")
 _LEVELS = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
 _STAMP = rf"\d{{4}}[-/]\d\d[-/]\d\d[T ]{_CLOCK}(?: ?Z| ?[+-]\d\d:?\d\d)?"
-# One prefix. It takes at most one space after it, because deeper indentation belongs to a traceback.
+_FORMS = "|".join(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["prefixes"])
 _PREFIX = re.compile(
-    "|".join(
-        (
-            # Loguru's own format: time | LEVEL    | module:function:line - message
-            rf"(?P<loguru>{_STAMP}) \| (?P<loguru_level>{_LEVELS}) *\| (?:[^|]{{1,200}}? - )?",
-            # [2026-01-31 10:00:00,123 W 17 18] (raylet) worker.cc:105: of Ray's own processes
-            rf"(?P<core_stamp>\[{_STAMP}) (?P<core>[EWIDFC]) \d+ \d+\] (?:\(\w+\) )?[\w./-]+:\d+: (?:\[\d+\] )?",
-            # 2026-01-31T10:00:00.123+01:00 and its relatives; of Kubernetes with the stream after it
-            rf"(?P<stamp>\[?{_STAMP}\]?)(?: - | std(?:out|err) [FP] |[ \t]?:?)",
-            rf"(?P<clock>\[?{_CLOCK}\]?) ",
-            r"(?P<kernel>\[ *\d{1,10}\.\d{3,9}\]) ",
-            # (WorkerDict pid=17, ip=10.0.0.1) of Ray, (EngineCore_DP0 pid=17) of vLLM
-            r"\((?P<actor>[A-Za-z_<][\w .:<>()-]{0,80}?)? ?pid=(?P<pid>\d+)(?:, ip=[\w.:]+)?\) ?",
-            r"\((?:raylet|gcs_server|dashboard|autoscaler(?: \+[\dhms]+)?)(?:, ip=[\w.:]+)?\) ",
-            r"\[[Rr]ank[ :]{0,2}(?P<rank>\d+)\]:? ?",
-            r"\[(?:[A-Za-z_]\w{0,30})?(?P<torchrun>\d{1,5})\]: ?",
-            r"\[\d+,(?P<mpi>\d+)\]<std(?:out|err)>: ?",
-            # ERROR 01-31 10:00:00 [core.py:708] of vLLM, with and without the brackets
-            rf"(?P<vllm>{_LEVELS}) \d\d-\d\d {_CLOCK} (?:\[[\w./-]+:\d+\]|[\w./-]+:\d+\]) ?",
-            # [E131 10:00:00.123 ProcessGroupNCCL.cpp:607] of PyTorch, E0131 … of glog
-            rf"\[?(?P<glog>[EWIF])\d{{3,4}} {_CLOCK} (?:\d+ )?[\w./-]+:\d+\] ?",
-            # [01/31/26 10:00:00] ERROR    message of rich, and the lines below it
-            rf"(?:\[\d\d/\d\d/\d\d {_CLOCK}\]| {{19}}) (?P<rich>{_LEVELS}) +",
-            rf"\[(?P<colon>{_LEVELS})[:|][^\]]{{0,80}}\](?: >>)? ?",
-            rf"\[(?P<square>{_LEVELS})\] ?",
-            r"\[(?P<structlog>debug|info|warning|error|critical|exception) *\] ",
-            rf"(?P<plain>{_LEVELS})(?::[\w.]{{1,60}}: ?| - |: ?)",
-            # names of the logger before the level
-            rf"(?:[\w.<>/-]{{1,60}} - ){{1,3}}(?P<dashed>{_LEVELS}) - ",
-            # 2026-01-31 10:00:00 ERROR worker.py:17 -- of Ray
-            rf"(?P<ray>{_LEVELS}) [\w./-]+:\d+ -- ",
-            # [config.py:17:print] after the level in DeepSpeed's
-            r"\[[\w./-]+\.(?:py|cpp|cc|cu):\d+(?::\w+)?\] ",
-            r"##\[(?P<actions>error|warning)\]",
-            r"\[pod/[^\]]{1,120}\] ",
-            r"(?P<container>[\w.-]{1,60}-\d+) +\| ?",
-            rf"(?P<syslog>[A-Z][a-z]{{2}} [ \d]\d {_CLOCK}) (?:[\w.-]+ [\w./-]+: )?",
-            # host and unit of the journal, after its time
-            r"[\w.-]{1,64} (?P<unit>[\w.@/-]{1,64}\[\d+\]): ",
-            # pdsh, under DeepSpeed's launcher
-            r"\d{1,3}(?:\.\d{1,3}){3}: ",
-            r"(?P<pdsh>[a-z][a-z0-9.-]{0,60}\d): ",
-            r"(?P<srun> {0,3}\d{1,4}): ",
-        )
-    )
+    _FORMS.replace("{STAMP}", _STAMP).replace("{CLOCK}", _CLOCK).replace("{LEVELS}", _LEVELS)
 )
 # Markdown's mark of quoted text.
 _QUOTED = re.compile(r"(?:> ?)+")
