@@ -169,6 +169,14 @@ def _signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+def signal_name(code: int) -> str:
+    """Return the name of the signal that ended a process, from its negative exit code."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
 def forward_signals(process: subprocess.Popen[Any]) -> AbstractContextManager[None]:
     """Forward the signals in FORWARDED, which would end this process, to a program in its own session."""
     return handle_signals(FORWARDED, lambda number: _signal_group(process.pid, number))

@@ -52,8 +52,7 @@ class SourceDigests:
     def _files(self, folder: Path, name: str) -> Iterator[Path]:
         """Yield the files of a module or package; with any module of `repro` also its shared files."""
         base = folder.joinpath(*name.split("."))
-        if base.with_suffix(".py").is_file():
-            yield base.with_suffix(".py")
+        yield from (path for ending in (".py", ".toml") if (path := base.with_suffix(ending)).is_file())
         top = name.partition(".")[0]
         if base.is_dir() or top == "repro":
             for path in sorted((folder / "repro" if top == "repro" else base).rglob("*")):

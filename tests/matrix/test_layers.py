@@ -136,7 +136,7 @@ def test_training_run_needs_proven_syncs(matrix_context, changes, outcome, messa
     """A training run passes only with steps, a rising reward, and a proof of every weight sync."""
     document = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
     document |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
-    train_answer = programs.answer_with_summary(programs.TRAINING_SUMMARY, programs.training_problem)
+    train_answer = programs.answer_with_summary(programs.TABLES["train"].summary, programs.training_problem)
     answer = train_answer(make_reply({**document, **changes}), matrix_context.matrix.cells[0])
     assert (answer.outcome, answer.summary) == (outcome, message)
 

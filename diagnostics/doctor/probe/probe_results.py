@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-import signal
 from dataclasses import replace
 from typing import Any
 
-from diagnostics import safe_io
+from diagnostics import process, safe_io
 from diagnostics.collect.machine import Machine
 from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
@@ -86,10 +85,7 @@ def describe_end(ended: ChildResult) -> str:
     if ended.timed_out:
         return f"did not end within its limit ({ended.seconds:.0f} s)"
     if ended.code < 0:
-        try:
-            return f"crashed with {signal.Signals(-ended.code).name}"
-        except ValueError:
-            return f"crashed with signal {-ended.code}"
+        return f"crashed with {process.signal_name(ended.code)}"
     if error := ended.answer.get("error"):
         return mask_and_cut(str(error), _MAX_MESSAGE)
     return f"ended with {ended.code} and gave no answer"

@@ -25,7 +25,7 @@ from diagnostics.matrix.environments import BuildError, BuildMarker
 from diagnostics.matrix.layers.layer import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.process import Completed, log_tail, run
+from diagnostics.process import Completed, log_tail, run, signal_name
 
 # Layers that must pass before our programs can run in an environment.
 USABLE = ("install", "import")
@@ -186,7 +186,7 @@ def read_document(completed: CellRun, schema: str) -> CellRun:
         document = None
     problem = ""
     if process.code < 0:
-        problem = f"{signal_text(process)} before it answered"
+        problem = f"the program was ended by {signal_name(process.code)} before it answered"
     elif isinstance(document, dict) and process.code == 2:
         problem = f"the program could not work: {document.get('error')}"
     elif not isinstance(document, dict) or document.get("schema") != schema:
@@ -206,15 +206,6 @@ def outcome_of_exit(process: Completed) -> Outcome:
     """
     crashed = process.code < 0 and -process.code not in {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}
     return Outcome.FAIL if crashed else Outcome.INFRA_ERROR
-
-
-def signal_text(process: Completed) -> str:
-    """Return a text that names the signal that ended a program."""
-    try:
-        name = signal.Signals(-process.code).name
-    except ValueError:
-        name = f"signal {-process.code}"
-    return f"the program was ended by {name}"
 
 
 def executed_answer(

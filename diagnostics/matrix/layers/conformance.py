@@ -16,6 +16,7 @@ from diagnostics.matrix.context import ROOT, Context, InterpreterError
 from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import EarlyAnswer, Layer, infrastructure_fault
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.process import signal_name
 
 SUITE = "tests/grpo_core/conformance"
 _PACKAGE = SUITE.replace("/", ".")
@@ -106,9 +107,8 @@ def suite_outcome(
     counts = ", ".join(f"{len(tests)} {kind}" for kind, tests in names.items() if tests)
     process = completed.process
     if process.code < 0:
-        return cell_run.outcome_of_exit(
-            process
-        ), f"{cell_run.signal_text(process)} after these: {counts or 'none'}"
+        ended = f"the program was ended by {signal_name(process.code)} after these: {counts or 'none'}"
+        return cell_run.outcome_of_exit(process), ended
     if names["failed"]:
         first = names["failed"][0]
         return Outcome.FAIL, f"{counts}; first {first}{_reason(outcomes[first])}"

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from diagnostics.matrix.cells import TRAINERS, Cell, LayerSettings
 from diagnostics.matrix.context import ROOT, Context
@@ -31,19 +32,8 @@ from diagnostics.matrix.layers.cell_run import (
 from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
-TRL_ENGINES = {"alone": "sampling with transformers", "vllm": "sampling with vLLM in its own process"}
-TRAIN_MODES = {
-    "colocate": "trainer and engine take turns",
-    "async": "the engine samples in its own process, one policy version ahead",
-    "server": "the engine is a server on loopback",
-}
-SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
 PEER_PROGRAMS = "tests/grpo_core/peer_programs"
 LOSS_PROGRAMS = {"verl": "verl_loss", "ms-swift": "swift_loss", "openrlhf": "openrlhf_loss"}
-TRAINING_SUMMARY = (
-    "{steps} steps with {engine}: reward {reward_first:.2f} → {reward_last:.2f}; "
-    "{syncs_proven} of {syncs} weight syncs proven; staleness ≤ {max_staleness}"
-)
 # In float64 both losses agree to 1e-12; some of the trainers' formulas always use float32.
 LOSS_BOUND = 1e-6
 
@@ -147,56 +137,49 @@ def _number(value: object, form: str = ".2f") -> str:
     return f"{value:{form}}" if isinstance(value, int | float) else "?"
 
 
-_TRAINER = (__name__, "grpo_core")
-ENGINE_LAYERS = (
-    program_layer(
-        "engine",
-        "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
-        ("repro.cell_programs.engine_probe",),
-        "grpo-doctor.engine.v1",
-        answer_with_summary(
-            "{engine} {engine_version}: {tokens} tokens; log-probs within {max_logprob_difference_before:.1e} of the "
-            "trainer's, {max_logprob_difference_after:.1e} after new weights"
-        ),
-        code=(*_TRAINER, "repro.cell_programs.engine_probe"),
-    ),
-    program_layer(
-        "logprobs",
-        "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
-        ("repro.cell_programs.logprob_agreement",),
-        "grpo-doctor.logprobs.v1",
-        answer_with_summary(
-            "{tokens} tokens in {dtype}: maximum difference {max_difference:.1e}, mean {mean_difference:.1e} "
-            "(bound {bound:.0e})"
-        ),
-        code=(__name__, "repro.cell_programs.logprob_agreement"),
-        needs=(*USABLE, "engine"),
-    ),
-    *(
-        program_layer(
-            f"peer:{engine}",
-            f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
-            ("repro.cell_programs.trl_training", engine),
-            "grpo-doctor.peer.v1",
-            trl_answer,
-            code=(__name__, "repro.cell_programs.trl_training"),
-            trainers=("trl",),
-        )
-        for engine, about in TRL_ENGINES.items()
-    ),
-    *(
-        program_layer(
-            f"train:{mode}",
-            f"Does the reference trainer train with it when {about}?",
-            ("grpo_core", "train", "--rollout.mode", mode),
-            "grpo-doctor.train.v1",
-            answer_with_summary(TRAINING_SUMMARY, training_problem),
-            code=_TRAINER,
-            needs=(*USABLE, "engine"),
-        )
-        for mode, about in TRAIN_MODES.items()
-    ),
-)
+class _ProgramTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of `programs.toml`: a layer, or a layer for each variant, which is the last word of its program.
+
+    Attributes:
+        question: The question; VARIANT stands for the variant's description.
+        program: Arguments of `python -m`.
+        code: Our own modules and packages behind the answer, besides this module.
+        schema: Schema of the program's document.
+        summary: The summary of a pass; without it, the answer is made by `trl_answer`.
+        needs: Layers that must have passed.
+        trainers: Trainers whose cells may have the layer; empty for all.
+        variants: Descriptions by name.
+    """
+
+    question: str
+    program: tuple[str, ...]
+    code: tuple[str, ...]
+    schema: str
+    summary: str = ""
+    needs: tuple[str, ...] = USABLE
+    trainers: tuple[str, ...] = ()
+    variants: dict[str, str] = {}
+
+    def layers(self, name: str) -> Iterator[Layer]:
+        """Yield the layers of the table with this name."""
+        find_problem = training_problem if name == "train" else _problem
+        for variant, about in self.variants.items() or [("", "")]:
+            yield program_layer(
+                f"{name}:{variant}" if variant else name,
+                self.question.replace("VARIANT", about),
+                (*self.program, variant) if variant else self.program,
+                self.schema,
+                answer_with_summary(self.summary, find_problem) if self.summary else trl_answer,
+                code=(__name__, *self.code),
+                needs=self.needs,
+                trainers=self.trainers,
+            )
+
+
+TABLES = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, _ProgramTable])
+_LAYERS = [layer for name, table in TABLES.items() for layer in table.layers(name)]
+ENGINE_LAYERS = tuple(layer for layer in _LAYERS if not layer.name.startswith("serve:"))
+SERVER_LAYERS = tuple(layer for layer in _LAYERS if layer not in ENGINE_LAYERS)
 _OTHERS = tuple(name for name in TRAINERS if name != "trl")
 OTHER_TRAINER_LAYERS = (
     program_layer(
@@ -220,16 +203,4 @@ OTHER_TRAINER_LAYERS = (
         program=_loss_program,
         trainers=_OTHERS,
     ),
-)
-SERVER_LAYERS = tuple(
-    program_layer(
-        f"serve:{server}",
-        f"Does `{command}` of the cell's own packages start and answer a request?",
-        ("repro.cell_programs.server_start", server),
-        "grpo-doctor.started.v1",
-        answer_with_summary("{server}: up, and {protocol} answered with {tokens} tokens"),
-        code=(__name__, "repro.cell_programs.server_start"),
-        trainers=("trl",) if server == "trl" else (),
-    )
-    for server, command in SERVERS.items()
 )
