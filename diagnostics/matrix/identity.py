@@ -50,7 +50,7 @@ class SourceDigests:
         return self._combined[key]
 
     def _files(self, folder: Path, name: str) -> Iterator[Path]:
-        """Yield the files of a module or package; with any module of `repro` also its shared files."""
+        """Yield the files of a module (with its TOML file) or package; with any module of `repro` its shared files."""
         base = folder.joinpath(*name.split("."))
         yield from (path for ending in (".py", ".toml") if (path := base.with_suffix(ending)).is_file())
         top = name.partition(".")[0]

@@ -54,6 +54,12 @@ def test_comments_docstrings_and_layout_change_nothing(digest):
     assert digest("grpo_core", grpo_core__other="") != before
 
 
+def test_toml_file_of_a_module_counts(digest, tmp_path):
+    before = digest("grpo_core.losses")
+    (tmp_path / "grpo_core" / "losses.toml").write_text("x = 1\n")
+    assert digest("grpo_core.losses") != before
+
+
 def test_repro_digest_ignores_other_repros(digest):
     """The digest of a repro changes with its own module and shared modules, not with other repros."""
     names = ("repro", "repro.issues.sch001")
