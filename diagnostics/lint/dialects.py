@@ -147,7 +147,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         server_defaults: The same for its rollout server.
         derived: Values of the plan that follow from others.
         removed: Options that some releases do not have.
-        extends: A framework whose names, derived values, classes, loss options and ineffective options hold, too.
+        extends: A framework whose names, derived values, classes and loss options hold for this one, too.
         rank: Order in which commands are matched: frameworks with their own program first, those recognised by
             options last.
         specific: 0 if its file keys are in no other framework's files; else its position among those that share keys.
@@ -267,7 +267,7 @@ def _load(framework: Framework) -> Dialect:
     """Return a framework's dialect, merged with the one that it extends."""
     table = {"framework": framework.name, **framework.lint}
     base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
-    for key in base.keys() & {"names", "derived", "classes", "loss_options", "ineffective"}:
+    for key in base.keys() & {"names", "derived", "classes", "loss_options"}:
         extended = base[key]
         if isinstance(extended, dict):
             table[key] = extended | table.get(key, {})

@@ -156,11 +156,14 @@ def print_command(console: Console, command: str, indent: int = INDENT) -> None:
     print_text(console, f"{' ' * indent}$ {command}", "bold", whole=True)
 
 
-def print_not_checked(console: Console, missing: NotChecked, checks: Iterable[str] = ()) -> None:
-    """Print an input that was not checked, with the checks that needed it."""
+def print_not_checked(
+    console: Console, missing: NotChecked, checks: Iterable[str] = (), *, with_head: bool = True
+) -> None:
+    """Print an input that was not checked and, in a line before it, the checks that needed it."""
     names = ", ".join(dict.fromkeys(checks))
     head = f"{names}: not checked" if names else "not checked"
-    print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(head))
+    if with_head:
+        print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(head))
     print_text(console, missing.text, indent=INDENT)
 
 
@@ -170,8 +173,10 @@ def print_checks(console: Console, report: Report, *, verbose: bool = False) -> 
         if verbose or check.outcome == "crashed":
             _print_check(console, check)
     if not verbose:
+        previous = None
         for missing, names in report.not_checked.items():
-            print_not_checked(console, missing, names)
+            print_not_checked(console, missing, names, with_head=names != previous)
+            previous = names
         print_text(console, count_checks(report), "dim")
     for note in report.remarks if verbose else filter(None, [report.method_note]):
         print_text(console, f"note: {note}", "dim")

@@ -25,8 +25,9 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     if "batch.generation" not in plan.values and isinstance(per_device, int) and per_device % group == 0:
         return  # for any number of processes
     total, names, applies = _generation_size(plan)
-    # Without the number of processes, 1, 2, 4 and 8 are tried.
-    unknown = total is None and "devices.train" not in plan.values
+    # Without the number of processes, 1, 2, 4 and 8 are tried, unless a server takes some of the GPUs.
+    alone = plan.framework == "ms-swift" and plan.get("rollout.mode") != "server"
+    unknown = alone and total is None and "devices.train" not in plan.values
     if unknown:
         total, names, applies = _generation_size(plan, 1)
     own_script = bool(plan.settings.target) and not plan.settings.framework_parser
