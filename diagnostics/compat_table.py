@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from diagnostics import safe_io
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.versions import in_range
 
 SCHEMA = "grpo-doctor.compat.v1"
@@ -173,16 +174,16 @@ def problem_of(document: Any) -> str:
     """Return why a document is not a valid compatibility table; empty if it is."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
-        return f"has the schema {str(schema)[:60]!r}, expected {SCHEMA!r}"
+        return f"has the schema {mask_and_cut(str(schema), 60)!r}, expected {SCHEMA!r}"
     try:
         checked = msgspec.convert(document, _Document)
     except msgspec.ValidationError as error:
-        return str(error)[:300]
+        return mask_and_cut(str(error), 300)
     for trl, known in checked.breadth.trl.items() if checked.breadth else ():
         if not isinstance(known.get("declares"), str):
-            return f"breadth.trl.{trl[:60]}: expected declares as a text"
+            return f"breadth.trl.{mask_and_cut(trl, 60)}: expected declares as a text"
         if not all(isinstance(layer, dict) for name, layer in known.items() if name != "declares"):
-            return f"breadth.trl.{trl[:60]}: expected the releases of each result"
+            return f"breadth.trl.{mask_and_cut(trl, 60)}: expected the releases of each result"
     return ""
 
 

@@ -228,7 +228,7 @@ def parse_python(source: str) -> ast.Module:
 def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
     """Write a file completely or not at all, by default readable only by its owner; a link at `path` is replaced."""
     content = data.encode() if isinstance(data, str) else data
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    descriptor, temporary = tempfile.mkstemp(prefix="." + path.name[:100] + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.safe_io import read_kernel_file
 
 LIMIT_S = 10.0
@@ -87,7 +88,9 @@ def _query_driver(limit_s: float, program: str | None) -> Gpus:
         return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s")
     if code:
         lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        return Gpus("failed", f"nvidia-smi ended with {code}" + (f": {lines[-1][:300]}" if lines else ""))
+        return Gpus(
+            "failed", f"nvidia-smi ended with {code}" + (f": {mask_and_cut(lines[-1], 300)}" if lines else "")
+        )
     try:
         return parse_report(output)
     except (ET.ParseError, ValueError) as error:

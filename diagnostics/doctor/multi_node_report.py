@@ -130,15 +130,22 @@ def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node
     numbers: dict[str, str] = {}
     for node in nodes:
         for name in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
-            if len(name) > 1 and name != "localhost" and not name.startswith("127."):
+            if 1 < len(name) < 256 and name != "localhost" and not name.startswith("127."):
                 numbers.setdefault(name, f"<{node.noun} {node.number}>")
     report = report_of([replace(node, name="") for node in nodes])
     if not numbers:
         return report
-    alternatives = "|".join(map(re.escape, sorted(numbers, key=len, reverse=True)))
-    pattern = re.compile(rf"(?<![\w.-])(?:{alternatives})(?![\w-])")
+    # Names are looked up, because a pattern with thousands of alternatives tries each of them at each word.
+    lengths, goes_on = sorted({len(name) for name in numbers}, reverse=True), re.compile(r"[\w-]")
 
     def hide_names(text: str) -> str:
-        return pattern.sub(lambda match: numbers[match[0]], text)
+        parts, end = [], 0
+        for start in (match.start() for match in re.finditer(r"(?<![\w.-])(?=\S)", text)):
+            for stop in (start + length for length in lengths if end <= start <= len(text) - length):
+                if (name := text[start:stop]) in numbers and not goes_on.match(text, stop):
+                    parts += [text[end:start], numbers[name]]
+                    end = stop
+                    break
+        return "".join((*parts, text[end:]))
 
     return text_filters.change_texts(report, hide_names, skip=_FIXED_WORDS)

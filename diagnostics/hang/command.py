@@ -217,6 +217,7 @@ def _check_usage(request: SimpleNamespace) -> None:
 
 _SOURCES = (
     "__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt",
+    "frameworks/__init__.py", "frameworks/*.toml", "output/redact.py", "process.py",
 )  # fmt: skip
 """Source files that are sent to other hosts; they use only the standard library."""
 

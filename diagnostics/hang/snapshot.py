@@ -314,15 +314,6 @@ def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     )
 
 
-def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
-    """Cut a long text at a word boundary if there is one, because half a secret would not be recognised and masked.
-
-    >>> cut_at_word("train.py --key 0a1b2c3d", 18)
-    'train.py --key'
-    """
-    return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]
-
-
 def _without_empty(value: Any) -> Any:
     """Return nested JSON data without empty values, and with floats rounded to three digits."""
     if isinstance(value, dict):

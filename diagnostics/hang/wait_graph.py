@@ -17,6 +17,7 @@ from diagnostics.hang.job_index import JobIndex, port_of
 from diagnostics.hang.snapshot import Descriptor, Process, Socket, Thread
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE
+from diagnostics.output.redact import mask_and_cut
 
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
 _MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native", "barrier", "tasks_done")
@@ -281,7 +282,14 @@ class _Waiter:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
         return [
-            self.edge(p, text, self.frame, f"its title: {p.ray_method[:60]}", needs="all", certain=False)
+            self.edge(
+                p,
+                text,
+                self.frame,
+                f"its title: {mask_and_cut(p.ray_method, 60)}",
+                needs="all",
+                certain=False,
+            )
             for p in (stuck or candidates)[: self.limit]
         ]
 

@@ -22,6 +22,7 @@ from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.layers.contract import AT_IMPORT
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, depends_on_setting
 from diagnostics.matrix.verdicts import Outcome
+from diagnostics.output.redact import mask_and_cut
 
 SCHEMA = "grpo-doctor.compat.v1"
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
@@ -66,7 +67,7 @@ class Publication:
         now, before = _verdict_text(new), _verdict_text(published) if published else "not published"
         if now != before:
             name = f"{question.cell.id} {question.layer.name}"
-            self.changed.append(f"{name}: {now}, was {before}: {result.summary[:160]}")
+            self.changed.append(f"{name}: {now}, was {before}: {mask_and_cut(result.summary, 160)}")
         return new
 
 

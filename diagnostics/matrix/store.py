@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 from diagnostics import UserError, safe_io
 from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
+from diagnostics.output.redact import mask_and_cut
 
 # A store can be a folder from somebody else; a link in it could lead to any file.
 _NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -82,7 +83,9 @@ def parse_event(line: str | bytes) -> Event:
         raise ValueError("nested too deep") from None
     for kind, name, version in event.answer.facts:
         if kind == "package" and not is_package_version(name, version):
-            raise ValueError(f"facts: {str([kind, name, version])[:60]}: no package and its version")
+            raise ValueError(
+                f"facts: {mask_and_cut(str([kind, name, version]), 60)}: no package and its version"
+            )
     return event
 
 

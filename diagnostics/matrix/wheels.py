@@ -24,6 +24,7 @@ from packaging.version import Version
 from diagnostics import UserError, safe_io
 from diagnostics.api_index import archives
 from diagnostics.api_index.archives import Archive, ReleaseFiles, error_line
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.safe_io import write_atomically
 from diagnostics.uv import find_links
 
@@ -102,7 +103,9 @@ def find_wheel(
         _write(location, msgspec.json.encode(_find_in_index(distribution, version, environ)))
     release = msgspec.json.decode(safe_io.read_bytes(location, safe_io.METADATA_LIMIT), type=ReleaseFiles)
     if not re.fullmatch(r"[0-9a-f]{64}", release.sha256):
-        raise WheelError(f"{location}: sha256 is {release.sha256[:80]!r}, not 64 hexadecimal digits")
+        raise WheelError(
+            f"{location}: sha256 is {mask_and_cut(release.sha256, 80)!r}, not 64 hexadecimal digits"
+        )
     return WheelSources(name, cache / release.sha256, lambda: archives.open_release(_client(), release))
 
 

@@ -29,7 +29,7 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor.multi_node_report import report_on_nodes, shareable_report
 from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.node_query import Node, read_answer
-from diagnostics.findings import Severity
+from diagnostics.findings import Report, Severity
 from diagnostics.fixes import fix_text
 from diagnostics.output import text_filters
 from tests.case_files import each_case, read_cases
@@ -451,6 +451,17 @@ def test_environment_without_ray_is_refused(environment, capsys):
     python.chmod(0o755)
     assert main(["doctor", "--ray", "auto", "--prefix", str(environment.prefix)]) == 2
     assert "Ray cannot be imported by" in capsys.readouterr().err
+
+
+def test_names_of_thousands_of_nodes_are_hidden_in_a_long_text():
+    """Names are looked up: a pattern with all of them needed time quadratic in the number of nodes."""
+    fleet = [Node(number, "rank", str(number), f"gpu{number}.example") for number in range(4000)]
+    text = " ".join(
+        f"gpu{number}.example, xgpu{number}.example gpu{number}.example.org" for number in range(4000)
+    )
+    report = shareable_report(lambda _nodes: Report("doctor", {}, (), (text,)), fleet)
+    expected = (f"<rank {n}>, xgpu{n}.example <rank {n}>.org" for n in range(4000))
+    assert report.notes == (" ".join(expected),)
 
 
 def test_json_is_valid_against_the_report_schema(facts):

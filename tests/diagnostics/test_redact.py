@@ -3,13 +3,16 @@
 It takes linear time. Known shapes are below, generated ones in `secret_cases`.
 """
 
+import ast
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import diagnostics
 from diagnostics.output.redact import mask, mask_and_cut, redact, redact_path
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
 from tests.diagnostics import secret_cases
@@ -117,6 +120,20 @@ def test_secret_is_masked_before_the_text_is_cut():
         full = text.format(secret)
         for length in range(1, len(full)):
             assert visible_parts(mask_and_cut(full, length), secret) == []
+
+
+def test_no_message_cuts_a_text_without_masking_it():
+    """In f-strings of the package, a text is shortened by mask_and_cut; slices with a number under 20 cut lists."""
+    cuts = [
+        f"{path}:{part.lineno}"
+        for path in Path(diagnostics.__file__).parent.rglob("*.py")
+        for text in ast.walk(ast.parse(path.read_text()))
+        if isinstance(text, ast.JoinedStr)
+        for part in ast.walk(text)
+        if isinstance(part, ast.Slice) and part.lower is None and isinstance(part.upper, ast.Constant)
+        if part.upper.value >= 20
+    ]
+    assert cuts == []
 
 
 def test_user_names_in_paths_are_replaced():

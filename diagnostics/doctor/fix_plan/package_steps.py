@@ -16,6 +16,7 @@ from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, constraints_on, satisfiable
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Advice, count_of
+from diagnostics.output.redact import mask
 
 _MAX_WHY = 300
 
@@ -55,7 +56,7 @@ def install_step(
     if not to_install:
         return []
     codes = dict.fromkeys(finding.code for finding in causes)
-    texts = [shorten(reason_lines(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
+    texts = [shorten(mask(reason_lines(finding)[0]), _MAX_WHY, placeholder=" …") for finding in causes]
     texts += [f"{item}." for item in required if item.code and item.code not in codes]
     texts += [f"Set 1, below ({target.source}): {target.verified[0]}." if target else ""]
     step = Step(

@@ -19,6 +19,7 @@ from diagnostics.doctor.requirements import Constraint, install_constraints
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Action, Advice, Explain, Install, Run, SetOption, SetVariables, Unset
 from diagnostics.frameworks import configuring_trainers
+from diagnostics.output.redact import mask
 
 Change = Install | SetOption
 _MAX_EVIDENCE = 200
@@ -59,7 +60,7 @@ def reason_lines(finding: Finding) -> list[str]:
     evidence = [f"{item.text} [{item.place}]" for item in finding.evidence[:2]]
     return [
         f"{finding.code}: {fixes.one_line(finding.detail) or finding.title}",
-        *(shorten(text, _MAX_EVIDENCE, placeholder=" …") for text in evidence),
+        *(shorten(mask(text), _MAX_EVIDENCE, placeholder=" …") for text in evidence),
     ]
 
 

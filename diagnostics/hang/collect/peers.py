@@ -55,31 +55,42 @@ class Host:
 
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:
     """Return further Python processes with a direct or indirect TCP connection to the chosen ones, and descendants."""
-    owners = host.owners()
+    owners, listeners = host.owners(), _listeners(host)
     visited = chosen | discovery.ancestors(host.processes, os.getpid())
     connected: set[int] = set()
     queue = list(chosen)
     while queue:
         for item in host.descriptors.get(queue.pop()) or ():
-            peers = {pid for inode in _other_ends(host, item) for pid in owners.get(inode, ())}
+            # Each socket is followed once.
+            peers = {pid for inode in _other_ends(host, item, listeners) for pid in owners.pop(inode, ())}
             tops = {pid for pid in peers - visited if host.processes[pid].python}
-            more = discovery.descendants(host.processes, tops) - visited
+            more = discovery.descendants(host.processes, tops) - visited if tops else set()
             visited |= more
             connected |= more
             queue += more
     return connected
 
 
-def _other_ends(host: Host, item: Descriptor) -> list[int]:
-    """Return the peer of a TCP connection; before it is accepted, the sockets that listen at its port."""
+def _listeners(host: Host) -> dict[str, list[int]]:
+    """Return the inodes of the listening TCP sockets, by port."""
+    inodes: dict[str, list[int]] = {}
+    for item in host.sockets.values():
+        if (item.kind, item.state) == ("tcp", "LISTEN"):
+            inodes.setdefault(item.local.rpartition(":")[2], []).append(item.inode)
+    return inodes
+
+
+def _other_ends(host: Host, item: Descriptor, listeners: dict[str, list[int]]) -> list[int]:
+    """Return the peer of a TCP connection; before it is accepted, the sockets that listen at its port.
+
+    A port is removed from `listeners`, because each listener is followed once.
+    """
     connection = host.sockets.get(item.inode) if item.kind == "socket" else None
     if connection is None or connection.kind != "tcp" or connection.state == "LISTEN":
         return []
     if connection.peer:
         return [connection.peer]
-    port = connection.remote.rpartition(":")[2]
-    listening = [s for s in host.sockets.values() if (s.kind, s.state) == ("tcp", "LISTEN")]
-    return [s.inode for s in listening if s.local.rpartition(":")[2] == port]
+    return listeners.pop(connection.remote.rpartition(":")[2], [])
 
 
 def blocking_processes(host: Host, observed: list[Process]) -> set[int]:

@@ -20,7 +20,8 @@ from pathlib import Path
 from stat import S_ISFIFO
 from typing import Any, TypeVar
 
-from diagnostics.hang.snapshot import Descriptor, Thread, cut_at_word
+from diagnostics.hang.snapshot import Descriptor, Thread
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.safe_io import read_kernel_file
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ def owner_uid(pid: int) -> int | None:
 def command_line(pid: int) -> str:
     """Return the command line, or the name of a process without one."""
     line = " ".join(read_proc(pid, "cmdline").replace("\0", " ").split())
-    return cut_at_word(line, 400) or read_proc(pid, "comm").strip()
+    return mask_and_cut(line, 400) or read_proc(pid, "comm").strip()
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -205,11 +206,14 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
     return Descriptor(fd, "file", with_timeout(lambda: os.stat(path).st_ino, 0), mode, link)  # noqa: PTH116
 
 
-def observe_thread(pid: int, thread: Thread) -> Thread:
-    """Return a thread with its state, wait channel (kernel function) and system call; unreadable values stay empty."""
+def observe_thread(pid: int, thread: Thread, *, memory: bool = True) -> Thread:
+    """Return a thread with its state, wait channel (kernel function) and system call; unreadable values stay empty.
+
+    Without `memory`, the system call and its arguments are not read.
+    """
     state = "".join(stat_fields(pid, thread.tid)[:1])
     wchan = read_proc(pid, f"task/{thread.tid}/wchan").strip("0")
-    return replace(thread, state=state, wchan=wchan, **system_call(pid, thread.tid))
+    return replace(thread, state=state, wchan=wchan, **(system_call(pid, thread.tid) if memory else {}))
 
 
 def system_call(pid: int, tid: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ read before and after. What could not be read is in the snapshot's `blind` and `
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -51,7 +52,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     """
     host = peers.Host(discovery.process_table())
     pids = _select(host, selection)
-    observer = _Observer(host, stacks.find_py_spy(), sleep)
+    observer = _Observer(host, stacks.find_py_spy(), sleep, selection)
     observed = observer.observe(pids, selection.samples, selection.seconds)
     seconds = observer.seconds
     if further := peers.blocking_processes(host, observed) - pids:
@@ -136,8 +137,13 @@ class _Observer:
         refused: Processes that may not be inspected, with the reason.
     """
 
-    def __init__(self, host: peers.Host, program: str | None, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, host: peers.Host, program: str | None, sleep: Callable[[float], None], selection: Selection
+    ) -> None:
         self.host, self.program, self.sleep = host, program, sleep
+        self.owners = {os.geteuid(), *(host.processes[pid].uid for pid in selection.pids)}
+        if selection.pattern:
+            self.owners |= {e.uid for e in host.processes.values() if re.search(selection.pattern, e.title)}
         self.seconds = 0.0
         self.refused: dict[int, str] = {}
         proc.clock_offset_ms.cache_clear()
@@ -145,7 +151,10 @@ class _Observer:
 
     def observe(self, pids: set[int], samples: int, seconds: float) -> list[Process]:
         """Return the processes: sample stacks, and read counters before and after."""
-        self.refused |= stacks.unreadable_processes(pids)
+        foreign = {pid: uid for pid in pids if (uid := self.host.processes[pid].uid) not in self.owners}
+        reason = "it belongs to uid {}, as no process that --pid or --match names: name it with --pid"
+        self.refused |= {pid: reason.format(uid) for pid, uid in foreign.items()}
+        self.refused |= stacks.unreadable_processes(pids - foreign.keys() if os.geteuid() == 0 else pids)
         began = time.monotonic()
         counters = {pid: _read_counters(pid) for pid in sorted(pids - set(self.refused))}
         observations = {pid: _Observation(before, before) for pid, before in counters.items()}
@@ -182,7 +191,8 @@ class _Observer:
         if observation:
             threads = self._threads(pid, observation, semaphores)
         else:  # every user may read states, and the kernel functions that threads sleep in
-            threads = tuple(proc.observe_thread(pid, Thread(tid)) for tid in proc.list_threads(pid)[:64])
+            tids = proc.list_threads(pid)[:64]
+            threads = tuple(proc.observe_thread(pid, Thread(tid), memory=False) for tid in tids)
         if any(frame.function == "_worker_loop" for thread in threads for frame in thread.frames):
             role = "data loader worker"
         unseen = [self.refused[pid]] if pid in self.refused else []

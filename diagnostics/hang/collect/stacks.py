@@ -11,22 +11,26 @@ import os
 import re
 import shutil
 import struct
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diagnostics import safe_io
+from diagnostics import process, safe_io
 from diagnostics.hang.collect import proc
-from diagnostics.hang.snapshot import StackFrame, Thread, cut_at_word
+from diagnostics.hang.snapshot import MAX_TEXT, StackFrame, Thread
+from diagnostics.output.redact import mask_and_cut
 
 TIMEOUT_S = 5.0
 TRIES = 3
 PARALLEL = 8
-MAX_SOURCE = 4 << 20
+MAX_SOURCE, MAX_SOURCES = 4 << 20, 256 << 20
+"""Characters of a source file, and of all."""
+MAX_OUTPUT = 64 << 20
+_BLOCKED = "(blocked)"
 MAX_LINE = 1000
 # Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
 _TID_OFFSETS = (0x2D0, 0xD0, 0x30)
@@ -72,26 +76,23 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
     """Run py-spy on a process, three times at most; return its threads, or the reason of the last failure."""
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     variables = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
     problem = ""
     # The stack of a running process may be inconsistent: then py-spy fails, and is run again.
     for _ in range(TRIES):
         try:
-            done = subprocess.run(command, **streams, timeout=TIMEOUT_S, check=False, env=variables)
-        except subprocess.TimeoutExpired:
-            return f"py-spy did not answer within {TIMEOUT_S:g} s"
+            done = process.run(command, timeout_s=TIMEOUT_S, env=variables, max_output=MAX_OUTPUT)
         except OSError as error:
             return f"py-spy cannot be started: {error.strerror or error}"
-        if done.returncode == 0:
+        if done.timed_out:
+            return f"py-spy did not answer within {TIMEOUT_S:g} s"
+        if done.code == 0:
             try:
-                return _with_kernel_tids(pid, parse_pyspy_json(safe_io.parse_json(done.stdout))[pid])
+                return _with_kernel_tids(pid, parse_pyspy_json(safe_io.parse_json(done.output))[pid])
             except (ValueError, KeyError, TypeError):
                 problem = "py-spy's output could not be parsed"
                 continue
-        lines = done.stderr.decode("utf-8", errors="replace").split("\n")
-        problem = (
-            f"py-spy: {cut_at_word(next(filter(None, lines), 'no message').removeprefix('Error: '), 160)}"
-        )
+        line = next(filter(None, done.errors.split("\n")), "no message")
+        problem = f"py-spy: {mask_and_cut(line.removeprefix('Error: '), 160)}"
     return problem
 
 
@@ -104,7 +105,7 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
     threads: dict[int, list[Thread]] = {}
     for item in document:
         tid = int(item.get("os_thread_id") or item.get("thread_id") or 0)
-        name = cut_at_word(str(item.get("thread_name") or ""), 80)
+        name = mask_and_cut(str(item.get("thread_name") or ""), 80)
         frames = tuple(map(parse_frame, item["frames"]))
         active, gil = bool(item.get("active")), bool(item.get("owns_gil"))
         threads.setdefault(int(item["pid"]), []).append(Thread(tid, name, frames, active=active, gil=gil))
@@ -113,8 +114,8 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
 
 def parse_frame(item: Any) -> StackFrame:
     """Convert a frame of py-spy, or of a flight recorder, to a StackFrame."""
-    path = cut_at_word(str(item.get("filename") or item.get("module") or ""))
-    return StackFrame(path, last_part(cut_at_word(str(item["name"]))), int(item.get("line") or 0))
+    path = mask_and_cut(str(item.get("filename") or item.get("module") or ""), MAX_TEXT)
+    return StackFrame(path, last_part(mask_and_cut(str(item["name"]), MAX_TEXT)), int(item.get("line") or 0))
 
 
 def last_part(name: str) -> str:
@@ -167,11 +168,15 @@ def merge_samples(samples: Sequence[Thread]) -> Thread:
 
 
 class SourceReader:
-    """Reads the source lines of frames: regular files up to a size limit, no file system that blocks."""
+    """Reads the source lines of frames: regular files up to a size limit, no file system that blocks.
+
+    It stores the call of each line by device, inode and number, because a file may have many paths. It stops after
+    MAX_SOURCES characters, and after a file that blocks.
+    """
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[str]] = {}
-        self._blocked = False
+        self._calls: dict[tuple[int, int, int], str | None] = {}
+        self._unread = MAX_SOURCES
 
     def with_call(self, pid: int, frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
         """Return the frames with the blocking call of the innermost one; the source line itself is not stored."""
@@ -179,25 +184,28 @@ class SourceReader:
             return tuple(frames)
         # Through the process's own root, because it may be in another mount namespace.
         for path in (f"/proc/{pid}/root{frames[0].path}", frames[0].path):
-            lines = self._source_lines(path)
-            if frames[0].line <= len(lines):
-                return (replace(frames[0], calls=blocking_call_in(lines[frames[0].line - 1])), *frames[1:])
+            if self._unread > 0:
+                call = proc.with_timeout(partial(self._call_at, path, frames[0].line), _BLOCKED)
+                if call == _BLOCKED:
+                    self._unread = 0
+                elif call is not None:
+                    return (replace(frames[0], calls=call), *frames[1:])
         return tuple(frames)
 
-    def _source_lines(self, path: str) -> list[str]:
-        if path not in self._lines and not self._blocked:
-            unread: list[str] | None = None
-            lines = proc.with_timeout(lambda: _read_source(path), unread)
-            self._blocked = lines is None
-            self._lines[path] = lines or []
-        return self._lines.get(path, [])
-
-
-def _read_source(path: str) -> list[str] | None:
-    try:
-        return safe_io.read_text(Path(path), MAX_SOURCE).split("\n")
-    except OSError:
-        return []
+    def _call_at(self, path: str, number: int) -> str | None:
+        """Return the call in a line that may block, "" if it has none; None if there is no such line to read."""
+        try:
+            status = Path(path).stat()
+            key = (status.st_dev, status.st_ino, number)
+            if key not in self._calls:
+                self._calls[key] = None
+                text = safe_io.read_text(Path(path), MAX_SOURCE)
+                self._unread -= len(text)
+                lines = text.split("\n")
+                self._calls[key] = blocking_call_in(lines[number - 1]) if number <= len(lines) else None
+            return self._calls[key]
+        except (OSError, ValueError):
+            return None
 
 
 # Permissions.

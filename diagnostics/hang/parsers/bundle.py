@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.snapshot import LOCAL_ADDRESSES, SCHEMA, Snapshot, cut_at_word
+from diagnostics.hang.snapshot import LOCAL_ADDRESSES, MAX_TEXT, SCHEMA, Snapshot
 from diagnostics.output import text_filters
-from diagnostics.output.redact import redact
+from diagnostics.output.redact import mask_and_cut, redact
 from diagnostics.output.sanitize import escape
 from diagnostics.safe_io import write_atomically
 
@@ -65,6 +65,7 @@ def load(document: Any, name: str) -> Snapshot:
         )
     try:
         # Short texts bound the time of pattern matching.
-        return msgspec.convert(text_filters.change_texts(document, cut_at_word), Snapshot)
+        cut = text_filters.change_texts(document, lambda text: mask_and_cut(text, MAX_TEXT))
+        return msgspec.convert(cut, Snapshot)
     except (ValueError, RecursionError) as error:
         raise ParseError(f"{name}: a broken snapshot: {error}") from None

@@ -134,7 +134,7 @@ def clean_lines(text: str) -> list[str]:
     """
     groups: dict[str, list[str]] = {"": []}
     for raw in text.splitlines():
-        line = raw[:MAX_LINE].rstrip()
+        line = mask_and_cut(raw, MAX_LINE).rstrip()
         line = _COLOUR.sub("", line) if "\x1b" in line else line
         tag = _TAG.match(line) if line and not _WATCHDOG.search(line) else None
         if tag is None:

@@ -15,7 +15,7 @@ from typing import Any
 from diagnostics.hang.collect.stacks import parse_frame
 from diagnostics.hang.collectives import normalized_operation
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread, cut_at_word
+from diagnostics.hang.snapshot import MAX_TEXT, Collective, Process, Snapshot, StackFrame, Thread
 from diagnostics.output.redact import mask_and_cut
 
 C10D = "torch/distributed/distributed_c10d.py"
@@ -126,11 +126,11 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     group: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
     enqueued = int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
     completed = int(group.get("last_completed_collective", -1) or 0)
-    operation = cut_at_word(str(last.get("profiling_name") or ""))
+    operation = mask_and_cut(str(last.get("profiling_name") or ""), MAX_TEXT)
     pending = str(last.get("state")) != "completed" or completed < enqueued
     function = normalized_operation(operation.partition(" ")[0]) or "collective"
     callers = map(parse_frame, last.get("frames") or ())
     process = rank_process(rank, function if pending else "", callers, job="recorded")
-    sizes = cut_at_word(str(last.get("input_sizes", "")))
+    sizes = mask_and_cut(str(last.get("input_sizes", "")), MAX_TEXT)
     collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
     return Snapshot((process,), collectives=(collective,), source="flight recorder")

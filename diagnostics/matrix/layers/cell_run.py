@@ -190,7 +190,9 @@ def read_document(completed: CellRun, schema: str) -> CellRun:
     elif isinstance(document, dict) and process.code == 2:
         problem = f"the program could not work: {document.get('error')}"
     elif not isinstance(document, dict) or document.get("schema") != schema:
-        printed = repr(" ".join(process.output.split())[:80]) if process.output.strip() else "nothing"
+        printed = (
+            repr(mask_and_cut(" ".join(process.output.split()), 80)) if process.output.strip() else "nothing"
+        )
         problem = f"the program ended with {process.code} and printed {printed}, not a document {schema!r}"
     if problem:
         answer = Answer(outcome_of_exit(process), problem, EvidenceLevel.EXECUTED)

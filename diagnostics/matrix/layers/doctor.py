@@ -19,6 +19,7 @@ from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
 from diagnostics.matrix.locks import pins_digest
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.output.redact import mask_and_cut
 
 TIMEOUT_S = 300.0
 _SCHEMA = "grpo-doctor.report.v1"
@@ -64,7 +65,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
         f"{item['check']} skipped: {item['reason']}" for item in checks if item["outcome"] == "skipped"
     ]
     lines = [
-        f"{item['severity']} {item['code']} {item['title']}: {item.get('detail', '')[:300]}"
+        f"{item['severity']} {item['code']} {item['title']}: {mask_and_cut(item.get('detail', ''), 300)}"
         for item in findings
     ]
     return Answer(

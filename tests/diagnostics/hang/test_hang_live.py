@@ -22,7 +22,8 @@ from diagnostics.hang.collect import discovery, proc, stacks
 from diagnostics.hang.collect.discovery import ProcessEntry
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
-from diagnostics.hang.snapshot import StackFrame
+from diagnostics.hang.parsers import bundle
+from diagnostics.hang.snapshot import SCHEMA, StackFrame
 from diagnostics.hang.watch import StallClock
 from evaluation.hang import bench
 from tests.diagnostics.hang.processes import NO_PERMISSION, running
@@ -164,6 +165,52 @@ def test_frame_source_is_read_only_from_regular_files(tmp_path):
     (tmp_path / "a.py").write_text("lock.acquire()\n")
     (frame,) = reader.with_call(os.getpid(), (StackFrame(str(tmp_path / "a.py"), "f", 1),))
     assert frame.calls == "acquire"
+
+
+def test_source_with_many_paths_is_stored_once(tmp_path):
+    """A frame names its file by any path: 100 paths of one 4 MB file needed 3.3 GB."""
+    (tmp_path / "a.py").write_text("lock.acquire()\n" + "\n" * (stacks.MAX_SOURCE - 20))
+    reader = stacks.SourceReader()
+    for number in range(100):
+        path = f"{tmp_path}{'/.' * number}/a.py"
+        (frame,) = reader.with_call(os.getpid(), (StackFrame(path, "f", 1),))
+        assert frame.calls == "acquire"
+    assert reader._unread > stacks.MAX_SOURCES - 2 * stacks.MAX_SOURCE
+    assert list(reader._calls.values()) == ["acquire"]
+    for line in range(2, 200):
+        reader.with_call(os.getpid(), (StackFrame(str(tmp_path / "a.py"), "f", line),))
+    assert -stacks.MAX_SOURCE < reader._unread <= 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may read the processes of other users")
+def test_process_of_another_user_is_not_inspected():
+    """A stranger's process that connects to the job is listed, but py-spy does not attach to it, even as root."""
+    listen = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    )
+    connect = "import os, socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))"
+    wait = "os.setuid(65534); print('up', flush=True); s.recv(1)"
+    job = subprocess.Popen(
+        [sys.executable, "-c", f"{listen}; c = s.accept()[0]; c.recv(1)"], stdout=subprocess.PIPE
+    )
+    with job:
+        port = job.stdout.readline().decode().strip()
+        with running(sys.executable, "-c", f"{connect}; {wait}", port) as stranger:
+            snapshot = take_snapshot(Selection((job.pid,), seconds=0.2))
+    (found,) = (process for process in snapshot.processes if process.pid == stranger.pid)
+    assert "belongs to uid 65534" in found.unseen[0]
+    assert not any(thread.frames or thread.syscall for thread in found.threads)
+
+
+def test_names_are_masked_before_they_are_cut(tmp_path):
+    """A key that a cut divides is masked in names of threads, functions and files, and in texts of a bundle."""
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    short, long = (f"{'x ' * (cut // 2 - 20)}-{secret}" for cut in (80, 1000))
+    frame = {"filename": long.replace(" ", "/"), "name": long.replace(" ", "-"), "line": 1}
+    dump = [{"pid": 1, "os_thread_id": 1, "thread_name": short.replace(" ", "-"), "frames": [frame]}]
+    saved = {"schema": SCHEMA, "processes": [{"pid": 1, "title": long.replace(" ", "-")}]}
+    output = f"{stacks.parse_pyspy_json(dump)} {bundle.load(saved, 'b.json')}"
+    assert secret[:12] not in output
 
 
 def process_table_of(*entries):
