@@ -30,7 +30,7 @@ PARALLEL = 8
 MAX_SOURCE, MAX_SOURCES = 4 << 20, 256 << 20
 """Characters of a source file, and of all."""
 MAX_OUTPUT = 64 << 20
-_BLOCKED = "(blocked)"
+_BLOCKED: str | None = "(blocked)"
 MAX_LINE = 1000
 # Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
 _TID_OFFSETS = (0x2D0, 0xD0, 0x30)
