@@ -34,29 +34,30 @@ class _Layer(msgspec.Struct):
     command: str = ""
 
 
-class _Cell(msgspec.Struct):
+class _AnyCell(msgspec.Struct):
     """Results of one cell in compat.json."""
 
     id: str
     vllm: str
+    verdict: str
+    layers: dict[str, _Layer]
+
+
+class _Cell(_AnyCell):
+    """Results of one cell with TRL."""
+
     trl: str
     transformers: str | None
     torch: str | None
-    verdict: str
-    layers: dict[str, _Layer]
     python: str = ""
     note: str | None = None
 
 
-class _TrainerCell(msgspec.Struct):
-    """Results of one cell of another trainer than TRL in compat.json."""
+class _TrainerCell(_AnyCell):
+    """Results of one cell with another trainer."""
 
-    id: str
-    vllm: str
     trainer: str
     version: str
-    verdict: str
-    layers: dict[str, _Layer]
 
 
 class _Breadth(msgspec.Struct):

@@ -17,9 +17,6 @@ from diagnostics.fixes import Fix
 if TYPE_CHECKING:
     from rich.console import Console  # 0.1 s that `--help` does not need
 
-__all__ = [
-    "Certainty", "CheckResult", "Evidence", "Extra", "Finding", "Fix", "Location", "NotChecked", "Report", "Severity",
-]  # fmt: skip
 SCHEMA = "grpo-doctor.report.v1"
 FINE, FINDINGS, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of every command."""

