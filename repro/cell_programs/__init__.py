@@ -1,16 +1,28 @@
 """Programs that layers of the matrix run in a cell; each prints one report, as JSON with `--json`, else as lines.
 
-`print_report` prints the report of a program and ends its process.
+`run_program` parses a program's command line; `print_report` prints its report and ends its process.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+
+
+def run_program(about: str, observe: Callable[..., dict[str, Any]], **choices: Collection[str]) -> None:
+    """Print the report of `observe`, called with the arguments of the command line: a word for each of `choices`."""
+    parser = argparse.ArgumentParser(description=about)
+    for name, words in choices.items():
+        parser.add_argument(name, choices=words)
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options = vars(parser.parse_args())
+    as_json = options.pop("json")
+    print_report(lambda: observe(*options.values()), as_json=as_json)
 
 
 def print_report(observe: Callable[[], dict[str, Any]], *, as_json: bool) -> None:

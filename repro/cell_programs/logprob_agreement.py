@@ -10,14 +10,13 @@ engine fails, else 0.
 
 from __future__ import annotations
 
-import argparse
 import math
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from repro import upstream
-from repro.cell_programs import print_report
+from repro.cell_programs import run_program
 from repro.drivers import whole_engine
 
 SCHEMA = "grpo-doctor.logprobs.v1"
@@ -79,9 +78,7 @@ def compare_logprobs(engine: Sequence[float], trainer: Sequence[float]) -> dict[
 
 def main() -> None:
     """Print the report and exit with code 0 if all differences are within the bound, else 1."""
-    parser = argparse.ArgumentParser(description="Compare vLLM's log-probs with a forward pass.")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    print_report(observe, as_json=parser.parse_args().json)
+    run_program("Compare vLLM's log-probs with a forward pass.", observe)
 
 
 if __name__ == "__main__":

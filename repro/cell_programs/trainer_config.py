@@ -9,7 +9,6 @@ if the parser accepts the first configuration and refuses the second.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import importlib
@@ -25,7 +24,7 @@ from typing import Any
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.tasks import model
 from repro import upstream
-from repro.cell_programs import print_report
+from repro.cell_programs import run_program
 
 SCHEMA = "grpo-doctor.config.v1"
 VERL = (
@@ -154,11 +153,7 @@ def explain_refusal(parse: Callable[[Sequence[str]], None], words: Sequence[str]
 
 def main() -> None:
     """Print the report and exit with code 1 if a configuration was not handled as expected, else 0."""
-    parser = argparse.ArgumentParser(description="Give this environment's trainer two configurations.")
-    parser.add_argument("trainer", choices=PARSERS)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    options = parser.parse_args()
-    print_report(lambda: observe(options.trainer), as_json=options.json)
+    run_program("Give this environment's trainer two configurations.", observe, trainer=PARSERS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ weight that moved make the outcome `ok`.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import os
@@ -19,7 +18,7 @@ import traceback
 from typing import Any
 
 from repro import judge, upstream
-from repro.cell_programs import print_report
+from repro.cell_programs import run_program
 from repro.drivers import tiny_trl, whole_engine
 
 SCHEMA = "grpo-doctor.peer.v1"
@@ -134,11 +133,7 @@ def find_failing_line(failure: BaseException) -> str | None:
 
 def main() -> None:
     """Print the report and exit with code 1 if the training failed, else 0 (also if TRL has no such mode)."""
-    parser = argparse.ArgumentParser(description="Take three steps with this environment's TRL.")
-    parser.add_argument("engine", choices=ENGINES)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    options = parser.parse_args()
-    print_report(lambda: observe(options.engine), as_json=options.json)
+    run_program("Take three steps with this environment's TRL.", observe, engine=ENGINES)
 
 
 if __name__ == "__main__":

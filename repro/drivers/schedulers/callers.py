@@ -26,11 +26,7 @@ def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Caller:
 
 def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Caller:
     """Generate like `generate`, and hold the lock during the whole call."""
-    yield from _acquire(lock)
-    try:
-        return (yield from generate(engine, requests))
-    finally:
-        lock.release()
+    return (yield from _locked(generate(engine, requests), lock))
 
 
 def generate_step_locked(
@@ -41,11 +37,7 @@ def generate_step_locked(
         engine.add(request)
     finished: list[FinishedRequest] = []
     while engine.unfinished:
-        yield from _acquire(lock)
-        try:
-            finished += yield from engine.step()
-        finally:
-            lock.release()
+        finished += yield from _locked(engine.step(), lock)
         yield  # another thread may run between two steps
     return finished
 
@@ -104,6 +96,11 @@ def take_turns(callers: Sequence[Caller]) -> list[list[FinishedRequest]]:
     raise RuntimeError("the callers of the engine wait for each other, or it never gets empty")
 
 
-def _acquire(lock: threading.Lock) -> Generator[None, None, None]:
+def _locked(work: Caller, lock: threading.Lock) -> Caller:
+    """Do the work with the lock held."""
     while not lock.acquire(blocking=False):
         yield
+    try:
+        return (yield from work)
+    finally:
+        lock.release()
