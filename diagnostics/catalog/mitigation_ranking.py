@@ -60,20 +60,17 @@ def recommended_fix(
     )
 
 
-def finding_of_issue(
-    issue: Issue, certainty: str, evidence: Iterable[tuple[str, str]], title: str = ""
-) -> Finding:
+def finding_of_issue(issue: Issue, certainty: str, evidence: Iterable[tuple[str, str]]) -> Finding:
     """Return an observed issue as a finding (an error) with its recommended fix.
 
     Args:
         issue: The known issue.
         certainty: Certainty that the issue applies to the user's case.
         evidence: (observed value, its location) of each piece of evidence.
-        title: A title for this case; empty for the entry's title.
     """
     return Finding(
         issue.code,
-        title or issue.title,
+        issue.title,
         Severity.ERROR,
         certainty,
         known_by=max(

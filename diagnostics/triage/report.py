@@ -11,12 +11,11 @@ from rich.text import Text
 
 from diagnostics import fixes
 from diagnostics.catalog import model
-from diagnostics.catalog.mitigation_ranking import recommended_fix
+from diagnostics.catalog.mitigation_ranking import finding_of_issue, recommended_fix
 from diagnostics.catalog.model import Issue
 from diagnostics.findings import (
     Certainty,
     CheckResult,
-    Evidence,
     Extra,
     Finding,
     NotChecked,
@@ -226,15 +225,17 @@ def _hit_document(hit: Hit) -> dict[str, str]:
 def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
     severity = Severity.WARNING if number else Severity.ERROR
     hits = [*candidate.evidence, *(it.first for it in candidate.confirmed)]
-    evidence = [Evidence(hit.text, hit.location) for hit in hits]
+    evidence = [(hit.text, hit.location) for hit in hits]
     evidence += [
-        Evidence(f"the log reports {name} {version}", place)
+        (f"the log reports {name} {version}", place)
         for name, (version, place) in sorted(verdict.versions.items())
         if (name, version) in candidate.releases
     ]
     return replace(
-        _issue_finding(candidate.issue, candidate.certainty, tuple(evidence), _detail(candidate, verdict)),
+        finding_of_issue(candidate.issue, candidate.certainty, evidence),
         severity=Severity.INFO if candidate.certainty == "hypothesis" and number else severity,
+        detail=_detail(candidate, verdict),
+        references=tuple(reference.ref for reference in candidate.issue.references),
         remedy=recommended_fix(
             candidate.issue,
             triggers=candidate.triggers,
@@ -248,22 +249,10 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
 def _lead_finding(lead: Lead, number: int) -> Finding:
     """Return a lead as a finding with the observation and the test that would confirm it."""
     detail = f"Observed: {lead.why}. To confirm it: {lead.settles}"
-    evidence = (Evidence(lead.hit.text, lead.hit.location),)
-    finding = _issue_finding(lead.issue, "hypothesis", evidence, detail)
-    return replace(finding, severity=Severity.INFO) if number else finding
-
-
-def _issue_finding(issue: Issue, certainty: str, evidence: tuple[Evidence, ...], detail: str) -> Finding:
-    return Finding(
-        code=issue.code,
-        title=issue.title,
-        severity=Severity.WARNING,
-        certainty=certainty,
-        known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
-        detail=detail,
-        evidence=evidence,
-        references=tuple(reference.ref for reference in issue.references),
-    )
+    finding = finding_of_issue(lead.issue, "hypothesis", [(lead.hit.text, lead.hit.location)])
+    severity = Severity.INFO if number else Severity.WARNING
+    references = tuple(reference.ref for reference in lead.issue.references)
+    return replace(finding, severity=severity, detail=detail, references=references, remedy=None)
 
 
 def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
