@@ -1,6 +1,6 @@
-"""Convert parsed tables of a TOML file to msgspec records; an error names file, line, key, value and what was expected.
+"""Convert parsed tables of a TOML file to msgspec records; an error names file, line, key, and the expected value.
 
-`key_lines` finds the line of each key in the text, because the TOML parser reports none. `close_matches` suggests names
+`key_lines` finds the lines of keys in the text, because the TOML parser reports none. `close_matches` suggests names
 for a misspelt word.
 """
 
@@ -122,7 +122,9 @@ def _printable(value: Any) -> str:
 
 
 def key_lines(text: str) -> dict[Keys, int]:
-    r"""Return the first line of each table and key of a TOML text; the path of a key in an array has the table's index.
+    r"""Return the first line of each table and key of a TOML text; keys of inline tables are left out.
+
+    The path of a key in an array of tables has the table's index. Lines of multi-line strings are read as keys.
 
     >>> key_lines('a = 1\n[b."c.d"]\ne = 2\n[[f]]\ng = 3')[("b", "c.d", "e")]
     3

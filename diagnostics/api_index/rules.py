@@ -32,7 +32,10 @@ class SourceLine(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the line must occur in none of the files."""
 
     def find(self, sources: Sources) -> str | None:
-        """Return the file:line of the text, or the file that lacks it if `absent`; None if this is not so."""
+        """Return the `file:line` of the text, or None if no file has it.
+
+        If `absent`, return the first file, or None if a file has the text.
+        """
         files = [file for file in self.files if file in sources.names()]
         for file in files:
             source = sources.read(file)
@@ -55,15 +58,15 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"cases": "ca
 
     subject: str
     """The behaviour as one word, for reports."""
-    says: str
+    statement: str
     """The behaviour as a sentence."""
-    way: str
+    affected_runs: str
     """The runs that rely on the behaviour."""
     trl: tuple[SourceLine, ...]
     cases: tuple[Case, ...]
     option: str = ""
     """Option of the runs that rely on the behaviour; '' if all runs do."""
-    settles: tuple[str, ...] = ()
+    decided_types: tuple[str, ...] = ()
     """Attribute paths whose types the source does not show; a case decides about them."""
 
 

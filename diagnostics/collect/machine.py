@@ -1,6 +1,7 @@
-"""Read the state of the machine: processors, memory, limits, disks, GPUs, network devices, C libraries, Ray clusters.
+"""Read the state of the machine: processors, memory, limits, disks, GPUs, network devices, C libraries.
 
-It also reads accelerate's default config. Memory and processors include the limits of the control group (container).
+It also finds Ray clusters, the kind of container, and accelerate's default config. Memory and processors include the
+limits of the control group (container).
 Standard library only, because this module is also sent to remote hosts and runs there.
 """
 
@@ -80,7 +81,8 @@ class Disk:
 
     Attributes:
         purpose: `environment`, `hub cache`, `vllm cache`, `temporary`, `ray`, `shared memory`.
-        exists: Whether the folder exists; if not, the other values are those of the nearest folder above.
+        exists: Whether the folder exists, or True if the file system did not answer in time. If it does not exist, the
+            other values are those of the nearest folder above.
         writable: Whether this user can write to it; None if unknown.
         free_gb: None if the file system did not answer in time.
         free_inodes: None if the file system does not count them.

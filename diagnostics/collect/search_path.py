@@ -3,12 +3,14 @@
 The order is that of CPython's `site`:
 
 1. PYTHONPATH,
-2. the user's packages, then the environment's with Debian's `dist-packages` (in a venv the other way round),
+2. the user's packages, then the environment's with Debian's `dist-packages`; in a venv the user's come second, and only
+   with system site packages; PYTHONNOUSERSITE removes them,
 3. the system's packages, for a venv with system site packages.
 
-A folder of packages is followed by the folders that its `.pth` files add. The standard library and the folder of the
-started script are left out. The module also finds the Python release, and interpreters that are missing or do not match
-the packages.
+A folder of packages is followed by the folders that its `.pth` files add. Modules that editable installs map to paths
+are listed apart (`SearchPath.editable`). The standard library and the folder of the started script are left out.
+
+Other functions find the Python release, and interpreters that are missing or do not match the packages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Find the waits between ranks in collectives: a rank in a collective waits for each rank that is not in it.
+"""Find the waits between ranks in collectives: a rank in a collective waits for the ranks that are not in it.
 
-`collective_edges` yields them as edges of the wait graph: to ranks outside, without a process, or in another
-collective. `rank_groups` finds the ranks of one job by the address of their rendezvous store or by their parent
-process; `ranks_apart` finds the ranks at a rendezvous that did not meet the others. Names of operations are normalised.
+`collective_edges` yields edges of the wait graph, to ranks outside or without a process. If there are none: to ranks in
+another collective, to other receivers, or to connected engines. `rank_groups` finds the ranks of one job by the address
+of their rendezvous store or by their parent process. `ranks_apart` finds the ranks at a rendezvous that did not meet
+the others. `normalized_operation` normalises the name of an operation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 def collective_edges(index: JobIndex) -> Iterator[Edge]:
     """Yield the wait-for edges of ranks in a collective: to ranks outside or without a process.
 
-    Without those: to ranks in another collective, else to connected engines.
+    If a group has none of them: to ranks in another collective or to other receivers, else to connected engines.
     """
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
@@ -91,6 +92,8 @@ def _may_be_member(index: JobIndex, process: Process) -> bool:
 
 def missing_ranks(name: str, group: list[Process]) -> list[int]:
     """Return the ranks without a process, if the rendezvous address is local, so that all ranks are on one host.
+
+    Empty if the world size is unknown or above 1024.
 
     Args:
         name: Key of the job in `rank_groups`: the address of its rendezvous store.

@@ -2,8 +2,12 @@
 
 `read_command` recognises a framework by its program or module, also behind launchers such as torchrun. Otherwise it
 reads the source of the user's script or module on the command line, and adds the settings of the config object that
-this script creates. Options are read as flags (`--key value`) or as Hydra overrides (`a.b=c`). Words whose value is
-unknown become entries "not checked". The script in `bash -c SCRIPT` is passed to the function `read_nested`.
+this script creates. A script that cannot be read counts as TRL's if its name has "grpo" and it gets `--config
+FILE.yaml`.
+
+Options are read as flags (`--key value`) or as Hydra overrides (`a.b=c`). An option whose value is unknown is set to
+UNKNOWN. An unknown word that may contain more options becomes an entry "not checked". The script in `bash -c SCRIPT` is
+passed to the function `read_nested`.
 """
 
 from __future__ import annotations

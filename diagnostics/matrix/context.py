@@ -1,4 +1,4 @@
-"""Provide the context of a matrix command: matrix file, store, uv, interpreters, and what programs in cells get.
+"""Provide the context of a matrix command: matrix file, store, uv, interpreters, and the environment of cell programs.
 
 Programs in cells get a staged copy of our packages and an environment without the user's secrets, network settings and
 home. `interpreter` can fetch a Python with uv. `without_local_paths` removes paths and credentials from a text.
@@ -119,7 +119,7 @@ class Context:
         return replace(done, code=124, output="", errors=f"no result within {timeout_s:.0f} s")
 
     def interpreter(self, minor: str, *, fetch: bool = False) -> tuple[Path, str]:
-        """Return the path and full version of a Python; uv looks once for each Python that exists.
+        """Return the path and full version of a Python; a Python that was found is cached.
 
         Raises:
             InterpreterError: There is no such Python, and it could not be, or with `fetch` off was not, fetched.
@@ -168,7 +168,10 @@ class Context:
         return SourceDigests(project | dict.fromkeys(CELL_PACKAGES, self.programs))
 
     def cell_environ(self, cell: Cell) -> dict[str, str]:
-        """Return all environment variables of a program in a cell: offline, without secrets, with its own home."""
+        """Return all environment variables of a program in a cell: offline, without secrets, with its own home.
+
+        It uses one OpenMP thread unless the user or the cell's recipe sets another number.
+        """
         inherited = {name: self.environ[name] for name in _INHERITED if name in self.environ}
         home = self.folder("home")
         return {

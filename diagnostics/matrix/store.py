@@ -1,9 +1,9 @@
 """Store the answers of layers in a file of JSON lines that survives a kill at any moment.
 
-A line is written and synced to disk before the run goes on. A line torn by a kill or a full disk is dropped when the
-store is locked again. A lock on a second file prevents two runs from writing at once; the kernel releases the lock when
-the process ends. Events of other stores are untrusted, so all are checked before the first is added. Their logs are not
-copied.
+`Store.append` returns when its line is on disk. A line torn by a kill or a full disk is dropped when the store is
+locked again. `Store.locked` locks a second file, so that no two runs write at once; `append` and `merge` take no lock.
+The kernel releases the lock when the process ends. Events of another store are untrusted, so `merge` checks them before
+it adds one. It does not copy their logs.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Store:
     def merge(self, other: Store) -> int:
         """Add the missing events of another store; return how many were new.
 
-        The caller holds this store's lock. Merging a store a second time adds nothing.
+        The caller holds this store's lock. The other store's torn last line is skipped. Merging a store a second time
+        adds nothing.
 
         Raises:
             StoreError: The other store has a line that no run writes; nothing was added.
@@ -204,7 +205,7 @@ def _reported_as_store_error(path: Path, done: str) -> Iterator[None]:
 
 
 def latest(events: Iterable[Event]) -> Event | None:
-    """Return the newest finished event of a question; the newest event if none is finished; None without events.
+    """Return the newest finished event of one cell and layer; the newest event if none is finished; else None.
 
     Events are compared by time, because a merged store has events of several machines; at equal times, the last counts.
     """
@@ -213,6 +214,6 @@ def latest(events: Iterable[Event]) -> Event | None:
 
 
 def is_flaky(events: Iterable[Event]) -> bool:
-    """Return whether the finished events of a question have different outcomes or codes."""
+    """Return whether the finished events of one cell and layer have different outcomes or codes."""
     outcomes = {(event.answer.outcome, event.answer.codes) for event in events if event.finished}
     return len(outcomes) > 1

@@ -56,7 +56,7 @@ class Candidate:
         examined_to: The newest examined release, if the release in the log is newer; else empty.
         confirmed: Candidates that confirm this one; without another failure they are harmless.
         broad: Whether all matching lines are also printed by failures with other causes.
-        late: Whether all matching lines also appear after other failures, as their consequences.
+        also_after_failures: Whether all matching lines also appear after other failures, as their consequences.
     """
 
     issue: Issue
@@ -70,7 +70,7 @@ class Candidate:
     examined_to: str = ""
     confirmed: tuple[Candidate, ...] = ()
     broad: bool = False
-    late: bool = False
+    also_after_failures: bool = False
 
     @property
     def first(self) -> Hit:
@@ -90,7 +90,7 @@ class Candidate:
 def find_candidates(
     logs: Sequence[LogFacts], rules: Rules, versions: dict[str, tuple[str, str]]
 ) -> list[Candidate]:
-    """Return the known issues whose signatures match, likeliest first, each with its confirmations."""
+    """Return the known issues whose signatures match, root causes first, each with its confirmations."""
     by_code: dict[str, dict[str, dict[str, list[Hits]]]] = {}
     for log in logs:
         for index, hits in log.hits.items():
@@ -151,7 +151,7 @@ def _candidate(
         if broad
         else _certainty(signature, matching, applicability, bool(relevant)),
         broad=broad,
-        late=patterns <= set(signature.late),
+        also_after_failures=patterns <= set(signature.late),
         hits=tuple(matching),
         count=max(len(matching), sum(hits.count for hits in groups)),
         ranks=tuple(

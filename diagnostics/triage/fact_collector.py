@@ -201,14 +201,14 @@ class FactCollector:
             return
         log.frameworks.update(line_patterns.mentioned_frameworks(line.prefix + line.text))
         is_error = not line.is_harmless and _is_fatal(line.text)
-        if is_error or (line.is_error and len(log.error_lines) < _MAX_ERROR_LINES):
+        if is_error or (line.is_error and len(log.logged_errors) < _MAX_ERROR_LINES):
             hit = log.hit(number, mask_and_cut(line.text.strip(), MAX_TEXT), line.rank)
             if is_error:
                 log.add_error(hit)
                 # Python printed an ignored exception without a traceback.
                 self._ignored.pop(line.stream, None)
             else:
-                log.error_lines.append(hit)
+                log.logged_errors.append(hit)
 
 
 def _is_continuation(piece: str) -> bool:

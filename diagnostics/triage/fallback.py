@@ -93,8 +93,8 @@ def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
     ends = [(log, find_end(log)) for log in logs]
     rows = [row for log in logs for row in metric_rows(log.source, log.lines, log.head, log.tail)]
     visible = symptoms.find_symptoms(rows, pasted=sum(log.lines for log in logs) <= _PASTED_LINES)
-    error_lines = [hit for log in logs for hit in log.error_lines]
-    failing = tuple(dict.fromkeys([*error_lines, *(hit for _, end in ends for hit in end.failing)]))
+    logged_errors = [hit for log in logs for hit in log.logged_errors]
+    failing = tuple(dict.fromkeys([*logged_errors, *(hit for _, end in ends for hit in end.failing)]))
     leads: tuple[Lead, ...] = ()
     similar: tuple[Issue, ...] = ()
     if visible or failing or any(_needs_leads(log, end) for log, end in ends):

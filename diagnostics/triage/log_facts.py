@@ -87,7 +87,7 @@ class LogFacts:
         frameworks: Number of lines and frames with the marks of each framework.
         errors: The first lines that report an error outside any traceback, and the last such line.
         cut: Tracebacks without an end; of those without a header only the last one.
-        error_lines: The first lines that a logger marks as an error and that contain no exception.
+        logged_errors: The first lines that a logger marks as an error and that are not in `errors`.
         head: The first bytes, in which metrics are searched.
         tail: The last bytes, in which metrics and the end of the run are searched.
         first_failed: Rows of torchrun's table of the rank that failed first.
@@ -106,7 +106,7 @@ class LogFacts:
     first_failed: dict[str, str] = field(default_factory=dict)
     problem: str = ""
     cut: list[Traceback] = field(default_factory=list)
-    error_lines: list[Hit] = field(default_factory=list)
+    logged_errors: list[Hit] = field(default_factory=list)
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
 
@@ -123,7 +123,7 @@ class LogFacts:
         return [line.decode("utf-8", "replace").rstrip("\r") for line in lines[:count]]
 
     def add_error(self, hit: Hit) -> None:
-        """Add an error line; it replaces the last one if the first four are stored."""
+        """Add an error line; the first four stay, and after them only the newest is kept."""
         if len(self.errors) > _MAX_FIRST_ERRORS:
             self.errors.pop()
         self.errors.append(hit)

@@ -143,6 +143,7 @@ def _rows_that_differ_from_engine(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_without_gradient(rows: Sequence[MetricRow]) -> Matches:
+    """Return rows with gradient norm 0, although rewards have a spread and the learning rate is not 0."""
     return [
         (row, ("grad_norm", "reward_std"))
         for row in _rows_with(rows, "grad_norm", "reward_std")
@@ -186,9 +187,11 @@ RULES = msgspec.convert(
 def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Symptom]:
     """Return the symptoms in metrics, in the order of symptoms.toml, without those that another symptom implies.
 
+    A symptom needs three rows, or one if its rule is `at_once` or the lines are `pasted`.
+
     Args:
         rows: Metrics by line.
-        pasted: Whether a person selected these lines, so that one row is enough for every symptom.
+        pasted: Whether a person selected these lines.
     """
     symptoms: list[Symptom] = []
     for rule in RULES:

@@ -177,14 +177,14 @@ def _demote_late_roots(failures: Sequence[Traceback], all_candidates: Sequence[C
     A late pattern is printed after a failure, such as a shell's message on a kill.
     """
     roots = [candidate for candidate in all_candidates if candidate.role == "root"]
-    rest = [candidate for candidate in all_candidates if not candidate.late]
+    rest = [candidate for candidate in all_candidates if not candidate.also_after_failures]
     cascades = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
 
     def follows(root: Candidate) -> bool:
         has_cascade = min(cascades, default=root.first.line) < root.first.line
         return has_cascade or _failed_earlier(failures, [root.as_hypothesis()], rest)
 
-    return [root.as_hypothesis() if root.late and follows(root) else root for root in roots]
+    return [root.as_hypothesis() if root.also_after_failures and follows(root) else root for root in roots]
 
 
 def _only_consequences(
@@ -297,5 +297,5 @@ def _failure_shape(log: LogFacts, explained: set[int]) -> tuple[bool, str] | Non
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
         shape = "|".join([failure.type, without_values(failure.message)[:200], *frames])
         return _is_consequence(failure, explained), shape
-    hits = log.errors or log.error_lines
+    hits = log.errors or log.logged_errors
     return (True, without_values(hits[0].text[:400])) if hits else None

@@ -20,8 +20,8 @@ RECORDED = json.loads(Path(__file__).with_name("contract_lines.json").read_text(
 CASES = [(rule, case) for rule in project_rules().rule for case in rule.cases]
 RULE = Rule(
     subject="vllm.LLM.deep",
-    says="TRL goes deep",
-    way="colocate",
+    statement="TRL goes deep",
+    affected_runs="colocate",
     trl=(SourceLine(("trl/trainer/grpo_trainer.py",), "llm.engine.deep.er"),),
     cases=(
         Case("holds", "it is there", (SourceLine(("vllm/a.py", "vllm/b.py"), "self.deep = Deep("),)),
@@ -31,7 +31,7 @@ RULE = Rule(
             (SourceLine(("vllm/a.py",), "deep", absent=True), SourceLine(("vllm/a.py",), "class Engine")),
         ),
     ),
-    settles=("vllm.LLM.engine.deep",),
+    decided_types=("vllm.LLM.engine.deep",),
 )
 TRAINER = {"trl/trainer/grpo_trainer.py": "from vllm import LLM\nllm = LLM()\nllm.engine.deep.er\n"}
 LLM = {"vllm/__init__.py": "class LLM:\n    def __init__(self):\n        self.engine = make()\n"}

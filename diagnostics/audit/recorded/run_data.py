@@ -2,7 +2,7 @@
 
 `RunArtifacts` has recordings of samples, series of metrics, and checkpoints. The readers share size limits
 (`ReadBudget`), the list of unread inputs (`UnreadInputs`), a reader of JSON lines, and conversions of untrusted values,
-which return None for a wrong type.
+which return None or an empty value for a wrong type.
 """
 
 from __future__ import annotations

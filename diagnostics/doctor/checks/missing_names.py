@@ -1,4 +1,4 @@
-"""Check for names that an installed package uses from another one whose installed release does not have them.
+"""Check whether installed packages use names that the installed release of another package lacks.
 
 The names are those of the releases in the API index; installed source is not read. `fixed_by_move` is for the fix plan.
 """
@@ -53,7 +53,10 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
 
 @check("names of other packages")
 def missing_names(case: CheckInput) -> Iterator[Finding]:
-    """Report each pair of packages of which one uses names that the other lacks (CMP906)."""
+    """Report names that one package uses and another lacks, and model types that both register (CMP906).
+
+    A finding is a warning if an import fails, else information.
+    """
     releases = indexed_releases(case.environment)
     if len(releases) < 2:
         raise NotApplicableError("fewer than two installed packages are in the API index")

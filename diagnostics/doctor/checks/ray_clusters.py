@@ -1,4 +1,4 @@
-"""Check for traces of Ray clusters on this machine: one that a run would join, a dead one, another Ray release."""
+"""Check this machine for a Ray cluster that a run would join, one without a process here, and another Ray release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _STOP = Run(("ray", "stop"))
 
 @check("Ray")
 def ray_clusters(case: CheckInput) -> Iterator[Finding]:
-    """Report a recorded cluster that is dead (RAY015) or would be joined (RAY012), and another Ray release (RAY901)."""
+    """Report a cluster to join (RAY012), one with no process here (RAY015), and another release (RAY901).
+
+    With RAY_ADDRESS set, only RAY901 is reported. A cluster without a process here is dead or on another machine.
+    """
     clusters, ray = case.machine.ray, case.environment.packages.get("ray")
     if ray is None:
         raise NotApplicableError("Ray is not installed")

@@ -52,8 +52,8 @@ def check_result_of(
         code: The code for a failure of unknown cause.
         environment: The environment to fix.
         rules: Triage rules.
-        failures: The probe that first had each failure, by the failure's description. A failure that another probe had
-            before gives no second finding.
+        failures: The probe that first had each failure, by the failure's description; new failures are added. A failure
+            that another probe had before gives no second finding, unless it is a timeout.
     """
     if ended.ok:
         version = ended.answer.get("version")

@@ -96,7 +96,8 @@ def _other_ends(host: Host, item: Descriptor, listeners: dict[str, list[int]]) -
 def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
     """Return processes that an observed one may wait for: at the other end of a pipe or unix socket, or with a lock.
 
-    Processes of other users are left out, except root's.
+    If a stack is in `filelock`, each process with a lock on a `*.lock` file counts, unless an observed process has one.
+    Processes of other users are left out, unless this process runs as root.
     """
     owners = host.owners()
     inodes, files = set(), set()

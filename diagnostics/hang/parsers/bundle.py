@@ -1,4 +1,8 @@
-"""Save a snapshot as a JSON file (bundle) without personal data or names of machines, and load one."""
+"""Save a snapshot as a JSON file (bundle), redacted, and load one.
+
+The rules of `redact` remove secrets, personal data and names of machines that they recognise. A `host` field is not
+replaced: the hang command names hosts host-1, host-2, …
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
 
 def redacted(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document without secrets and personal data; titles are cut.
+    """Return the document with its texts redacted and titles cut.
 
     Addresses of other machines are numbered, so that both ends of connections still match.
     """

@@ -1,4 +1,4 @@
-"""Rules about options: names and values that the run's release refuses, misspelt names, options outside the command.
+"""Rules about options: refused names and values, misspelt names, `+` keys that exist, options after the command.
 
 The names come from the option index, or from the files of the project's own copy of the framework; types and choices
 come from the API index. `refuse_value` also serves the comparison of two releases.
@@ -100,7 +100,7 @@ def _unknown_to_release(plan: RunPlan, name: str, release: Version | None) -> di
 
 
 @rule("CFG113", check=CHECK, frameworks=("trl", "unsloth", "ms-swift", "openrlhf", "verl", "vllm", "easyr1"))
-def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
+def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Problem]:
     """Values have their option's type and are among its choices, because the framework refuses others.
 
     A script that trains with TRL passes its options to GRPOConfig. One that was not read may convert them first, so its

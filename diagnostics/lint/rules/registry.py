@@ -1,6 +1,7 @@
-"""Define `Rule` and `Problem`, and register rules: `@rule` gives a function its codes, group and runs.
+"""Define `Rule` and `Problem`, and register rules.
 
-`find_table_conflicts` finds [[config]] tables of the catalog that conflict with a rule.
+`@rule` registers a function with its codes, its group, and the runs that it checks. `find_table_conflicts` finds
+[[config]] tables of the catalog whose `by_rule` does not agree with the rules.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def codes_without_table() -> set[str]:
 
 
 def find_table_conflicts(entries: Iterable[Issue]) -> list[str]:
-    """Return the [[config]] tables whose `by_rule` does not say whether a rule replaces them, one line each."""
+    """Return a line for each [[config]] table whose `by_rule` is wrong; it says whether a rule replaces the table."""
     replaced = codes_without_table()
     errors = []
     for entry in entries:

@@ -79,7 +79,7 @@ def compare_apis(
     for ruling in rulings:
         _add_ruling(contract, ruling)
     # A rule about a path has already said that it holds or breaks, or that no case of the rule fits this engine.
-    settled_paths = [f"{path}." for ruling in rulings for path in ruling.rule.settles]
+    settled_paths = [f"{path}." for ruling in rulings for path in ruling.rule.decided_types]
     for use, reason in contract.unfollowed:
         if (
             is_grpo_file(use.file)
@@ -117,13 +117,13 @@ def _add_ruling(contract: Contract, ruling: Ruling) -> None:
     rule, case = ruling.rule, ruling.case
     if case is None:
         if not rule.option:
-            reason = f"{rule.says} ({ruling.trl}): no case fits"
+            reason = f"{rule.statement} ({ruling.trl}): no case fits"
             needed = "this vLLM read, and a case for it in rules.toml"
             contract.undecided.append(Undecided(rule.subject, reason, needed))
     elif case.outcome == "holds":
         contract.holding.append(ruling)
     else:
-        reason = f"{rule.says}; {case.why} ({ruling.vllm}; {rule.way})"
+        reason = f"{rule.statement}; {case.why} ({ruling.vllm}; {rule.affected_runs})"
         use = Use("rule", rule.subject, "", file=file, line=int(line or 0), late=True)
         (contract.optional if rule.option else contract.missing).append(MissingUse(use, reason, rule.option))
 
@@ -198,7 +198,7 @@ def comparison_answer(comparison: Contract) -> Answer:
         *(f"missing, but not used by GRPO: {_missing_line(item)}" for item in elsewhere),
         *(f"missing, but guarded: {_missing_line(item)}" for item in comparison.guarded),
         *(
-            f"holds: {ruling.rule.says}; {ruling.case.why} ({ruling.trl}; {ruling.vllm})"
+            f"holds: {ruling.rule.statement}; {ruling.case.why} ({ruling.trl}; {ruling.vllm})"
             for ruling in comparison.holding
             if ruling.case
         ),
