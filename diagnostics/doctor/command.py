@@ -1,8 +1,9 @@
 """Run the command `doctor`: check one environment and its machine, or compare the nodes of a job.
 
 For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
-(`run_tier`), and prints the report or the fix plan (`print_plan`); `--facts-json` prints the facts alone. For several
-machines, `examine_nodes` collects the facts over ssh or Ray, runs the static checks on each, and compares them.
+(`run_tier`), and prints the report or the fix plan (`print_plan`); `--facts-json` prints the facts alone. If the main
+probes of the tier did not run, exit code 0 becomes 3. For several machines, `examine_nodes` collects the facts over ssh
+or Ray, runs the static checks on each, and compares them.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
-    """Return the report with numbers instead of host names in its texts.
+    """Return the report with numbers instead of host names in its texts; localhost stays.
 
     Args:
         report_of: Builds the report from nodes.

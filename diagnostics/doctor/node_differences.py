@@ -90,7 +90,11 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
 
 
 def differences(nodes: list[Node]) -> Iterator[Finding]:
-    """Yield the differences between the nodes that answered, one finding for each code and severity."""
+    """Yield the differences between the nodes that answered, one finding for each code and severity.
+
+    Raises:
+        NotApplicableError: Fewer than two nodes answered.
+    """
     answered = [node for node in nodes if node.facts]
     if len(answered) < 2:
         raise NotApplicableError(f"{len(answered)} of {len(nodes)} answered")

@@ -1,7 +1,7 @@
 """Collect the facts of a job's nodes over ssh or Ray, number hosts by rank and Ray's nodes, and decode the answers.
 
-An answer is untrusted: one with another schema becomes the node's `problem`, and packages whose name or version is
-invalid are dropped.
+Answers are untrusted: an answer that cannot be decoded becomes the node's `problem`, and packages with an invalid name,
+version or requirement are dropped.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def read_answer(answer: Answer) -> dict[str, Any]:
 
 
 def decode_facts(document: Any) -> Facts:
-    """Decode untrusted facts from another machine; packages with invalid names or versions are dropped.
+    """Decode untrusted facts from another machine; packages with an invalid name, version or requirement are dropped.
 
     Raises:
         ValueError: The document does not have the schema of facts.

@@ -69,7 +69,7 @@ class Constraint:
     code: str = ""
 
     def allows(self, version: str | None) -> bool:
-        """Return whether a version satisfies the constraint; an unreadable range or version counts as allowed."""
+        """Return whether a version satisfies the constraint; an unreadable one is allowed, None is not."""
         return version is not None and _allows(self.versions, version)
 
     def __str__(self) -> str:

@@ -362,7 +362,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
 
 
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
-    """Return threads that wait for different locks while no other thread runs, so that they hold each other's locks."""
+    """Return threads that wait for different locks, if the other threads wait, too: a deadlock."""
     active = [
         t
         for t in process.threads

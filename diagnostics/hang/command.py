@@ -1,8 +1,8 @@
 """Run the command `hang`: find the process that blocks a hung job.
 
 The snapshot comes from processes of this machine, from other hosts (`observe_hosts`), or from dump files; `--save`
-writes it to a file. Each job gets a diagnosis. The exit code is 1 for a hang, 3 if a wait is too short or undecided,
-else 0. `--watch` runs a command and diagnoses it when it stalls.
+writes it to a file. Each job gets a diagnosis. The exit code is 1 for a hang, 3 if a wait is too short or undecided or
+no process was found, else 0. `--watch` runs a command, diagnoses it when it stalls, and returns its exit code.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Save the snapshot without personal data; a file that cannot be written is a usage error."""
+    """Save the redacted snapshot; a file that cannot be written is a usage error."""
     try:
         bundle.save(snapshot, path)
     except OSError as error:

@@ -281,7 +281,7 @@ class JobIndex:
         return [socket for socket in sockets if socket]
 
     def peers(self, process: Process, socket: Socket) -> list[Process]:
-        """Return the processes at the other end of a socket, on any observed host."""
+        """Return the processes at the other end of a socket, on any observed host, or else those that listen there."""
         if socket.peer:
             owners = self.owners.get((process.host, socket.peer), [])[:_MAX_PEERS]
             return [owner for owner, _ in owners if owner.key != process.key]

@@ -52,8 +52,9 @@ _STACK_FIXES = msgspec.toml.decode(
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
-    """Add the code of the known issue to the diagnosis of a hang; the pattern that requires the most frames decides.
+    """Add the code of the known issue to the diagnosis of a hang.
 
+    If several match, one with patterns for blocking and waiting processes comes first, then one for blocking processes.
     A diagnosis that is no hang is returned unchanged.
     """
     verdict = diagnosis.verdict
@@ -89,7 +90,7 @@ def _matches(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> bo
 
 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
-    """Return the first fix whose pattern is in the stacks of the blocking processes; None if there is none."""
+    """Return the first fix for the verdict's cause that fits stacks and waits of the blocking processes; else None."""
     verdict = diagnosis.verdict
     states = diagnosis.index.states_of(verdict.culprits)
     frames = [frame.location for frame in _frames(diagnosis, verdict.culprits)]

@@ -112,7 +112,7 @@ class Process:
     Attributes:
         role: Role in the job, such as "trainer" or "engine core".
         world: Number of ranks in the job, as WORLD_SIZE or a dump has it; None if unknown.
-        job: Address of the rendezvous store of the process's group of ranks.
+        job: Address of the rendezvous store of the process's group of ranks, or a name of the group in a dump.
         python: Whether the process runs Python.
         state: The kernel's state R, S, D, T, t or Z; X if the process ended; empty if unknown.
         shared: Names of shared memory, each with its inode.
@@ -251,7 +251,7 @@ class Collective:
         enqueued: Number of the last collective that the rank started.
         completed: Number of the last collective that the rank finished; -1 if none or unknown.
         operation: Name of the last collective that the rank started.
-        sizes: Sizes of this collective's input, as text.
+        sizes: Sizes of this collective's input, and output if reported, as text.
     """
 
     rank: int

@@ -36,7 +36,7 @@ _MAX_LISTED = 8
 
 @check("compiled modules")
 def compiled_modules(case: CheckInput) -> Iterator[Finding]:
-    """Report compiled modules that are unreadable or need missing libraries (ENV910); the driver's are not checked."""
+    """Report compiled modules that are unreadable or need missing libraries, except the driver's (ENV910)."""
     if not case.environment.extensions:
         raise NotApplicableError("no compiled module of vLLM or flash-attn is installed")
     bad = {

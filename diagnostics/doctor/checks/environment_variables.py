@@ -127,7 +127,7 @@ def expandable_segments(case: CheckInput) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def unread_by_vllm(case: CheckInput) -> Iterator[Finding]:
-    """Report VLLM_* variables that the installed vLLM does not read (ENV915)."""
+    """Report VLLM_* variables that the installed vLLM does not read, except VLLM_USE_V1 (ENV915)."""
     known, vllm = case.environment.vllm_variables, case.environment.vllm
     if not known or vllm is None:
         return

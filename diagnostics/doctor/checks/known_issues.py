@@ -1,6 +1,6 @@
 """Report the known issues of the catalog that affect the installed releases, alone or in combination.
 
-Issues that only a setting causes, and issues whose claims are only reported and have no upper bound, are left out.
+An issue is left out if its matching claims are only reported and have no upper bound.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
 
     Yield NotChecked for a release that cannot be read.
 
-    Issues with only reported claims without an upper bound are left out, because they would affect every environment.
-    `triage` finds them if a log shows them.
+    Issues with only reported claims without an upper bound are left out, because newer releases would all be affected.
     """
     for issue in case.issues.values():
         if issue.status != "active":

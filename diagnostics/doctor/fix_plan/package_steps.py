@@ -24,7 +24,7 @@ _MAX_WHY = 300
 def merge_constraints(
     environment: Environment, findings: list[Finding], required: list[Constraint], target: PinnedSet | None
 ) -> list[Constraint]:
-    """Return the constraints to satisfy besides a chosen set: those required, and unmet requirements of packages.
+    """Return the constraints to satisfy besides a chosen set: those required and, with a finding CMP904, unmet ones.
 
     The packages of a set bring their own requirements; those of the replaced versions no longer apply.
     """

@@ -79,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two requirements that exclude each other, and how the plan resolves that."""
+    """Requirements that exclude each other, and how the plan resolves that."""
 
     between: tuple[str, ...]
     resolution: str

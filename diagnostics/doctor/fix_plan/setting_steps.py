@@ -30,7 +30,10 @@ _READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mk
 def setting_steps(
     findings: list[Finding], issues: dict[str, Issue], environment: Environment, installer: Installer
 ) -> list[Step]:
-    """Return the steps that apply mitigations of known issues; a change that avoids several issues is one step."""
+    """Return the steps that apply mitigations of known issues, except those that `mitigation_constraints` covers.
+
+    A change that avoids several issues is one step.
+    """
     merged: dict[tuple[Change, ...], list[tuple[Finding, Mitigation]]] = {}
     for finding, mitigation in _chosen_mitigations(findings, issues, environment):
         if not (is_certain(finding) and _required_installs(finding.code, mitigation, environment)):

@@ -81,7 +81,7 @@ def _platform_text(answer: dict[str, Any]) -> str:
 
 
 def describe_end(ended: ChildResult) -> str:
-    """Describe how a child process ended: by its exception, a signal or the time limit."""
+    """Describe how a child process ended: by its exception, a signal, the time limit or its exit code."""
     if ended.timed_out:
         return f"did not end within its limit ({ended.seconds:.0f} s)"
     if ended.code < 0:

@@ -94,7 +94,10 @@ def _exit(number: int) -> None:
 
 
 def run_probes(probe: Probe) -> list[CheckResult]:
-    """Import installed packages and query their platform, each in a separate process."""
+    """Import installed packages and query their platform, each in a separate process.
+
+    The rest is skipped if the interpreter does not start, or if the import of torch does not end.
+    """
     started = probe.run("interpreter", "imports", "sys", limit_s=START_S)
     results = [probe.result(started)]
     if not started.ok:

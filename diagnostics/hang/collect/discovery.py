@@ -1,7 +1,8 @@
 """Find the processes of a job, and the role and rank of each.
 
 `select_processes` chooses from the process table by id, by pattern, or by role, with descendants and the other ranks of
-the job. Roles come from process titles; ranks from the environment variable RANK, of engine workers from the title.
+the job. A process with the environment variable RANK may be the trainer of that rank. Other roles, and the ranks of
+engine workers, come from process titles.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> boo
 def select_processes(
     processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, own_pid: int
 ) -> set[int]:
-    """Return the requested processes, their descendants, and the other ranks of the same job.
+    """Return the requested processes, their descendants, and the other ranks of the same job and user.
 
     Without pids and a pattern, processes of the caller or root that look like part of a job count as requested. A few
     environment variables of all processes are read into their entries.

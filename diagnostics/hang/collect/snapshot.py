@@ -25,13 +25,15 @@ NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip insta
 
 @dataclass(frozen=True)
 class Selection:
-    """The processes to observe, and for how long. Without pids and pattern: all that look like part of a job.
+    """The processes to observe, and for how long.
+
+    Without pids and pattern, processes of this user or root that look like part of a job are observed.
 
     Attributes:
         pids: Process ids; their descendants and connected processes are included.
         pattern: Pattern for command lines.
         seconds: Duration of the observation.
-        samples: Number of stack samples.
+        samples: Number of stack samples; at most two are taken of many processes.
     """
 
     pids: tuple[int, ...] = ()
@@ -45,7 +47,7 @@ class NoProcessError(Exception):
 
 
 def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time.sleep) -> Snapshot:
-    """Observe the selected processes.
+    """Observe the selected processes and those that they are connected to, at most 512, and those that they wait for.
 
     Raises:
         NoProcessError: No process matches.

@@ -42,7 +42,10 @@ def all_sockets() -> dict[int, Socket]:
 
 
 def unlisted_processes(pids: Iterable[int]) -> list[int]:
-    """Return the processes whose sockets the kernel does not list here: those in another network namespace, or all."""
+    """Return the processes in another network namespace, or all if the kernel lists no sockets here.
+
+    A process whose namespace may not be read is left out.
+    """
     try:
         next(_tcp_sockets(socket.AF_INET), None)
         own_namespace = _network_namespace("self")

@@ -158,7 +158,7 @@ def _kernel_tid(pid: int, thread: Thread, tasks: dict[int, int]) -> int:
 
 
 def merge_samples(samples: Sequence[Thread]) -> Thread:
-    """Return the last sample of a thread, marked `steady` if all samples had the same functions on the stack.
+    """Return the last sample of a thread, `steady` if all samples had the same functions, `active` if most were active.
 
     Line numbers are not compared: they change in a loop that only waits again.
     """

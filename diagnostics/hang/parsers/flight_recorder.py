@@ -111,6 +111,8 @@ def rank_process(
 def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     """Return one rank's flight recorder as a snapshot; the rank is in the document or at the end of the file's name.
 
+    An empty recorder gives a snapshot without processes.
+
     Raises:
         ParseError: The rank is unknown.
     """

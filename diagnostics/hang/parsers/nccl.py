@@ -1,7 +1,7 @@
 """Parse reports about NCCL's ranks: log messages of PyTorch's watchdog, and the JSON of NCCL's RAS (ncclras).
 
-The watchdog reports each rank whose collective timed out: these ranks are victims. Another rank counts as blocking only
-if the watchdog reports that it started fewer collectives of the same process group.
+Ranks whose collective timed out are victims. Another rank that the watchdog reports counts as blocking if it started
+fewer collectives of the same process group, or if no timeout has a sequence number.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _Groups = dict[str, dict[int, _RankReport]]
 
 
 def parse_watchdog(lines: list[str]) -> Snapshot | None:
-    """Return the ranks of the process group that differs most in the watchdog's messages; None if no rank waits."""
+    """Return the ranks of one process group: one whose ranks differ, or else the largest; None if no rank waits."""
     groups: _Groups = defaultdict(lambda: defaultdict(_RankReport))
     for line in lines:
         if "ast enqueued" in line:

@@ -1,7 +1,7 @@
 """Parse stacks in text form, also among other lines: py-spy, `ray stack`, faulthandler, pystack, gdb, tracebacks.
 
-`StackReader` returns the processes. A traceback is used only if it ended in a KeyboardInterrupt: then it shows where
-the thread was blocked. After any other error the thread is no longer in these frames.
+`StackReader` returns the processes. A traceback of an exception is used only if it is a KeyboardInterrupt: then it
+shows where the thread was blocked. After another exception the thread is no longer in these frames.
 """
 
 from __future__ import annotations
