@@ -1,7 +1,7 @@
 """Read the ELF headers of vLLM's, flash-attn's and xformers' compiled modules: needed libraries and symbol versions.
 
-Only libraries of PyTorch, CUDA, ROCm and a few of the system are considered. One is missing if no folder of the system,
-of LD_LIBRARY_PATH, of the environment's `lib` or of a package has it. No library is loaded.
+Only libraries of PyTorch, CUDA, ROCm and a few of the system are considered. A library is missing if it is in no folder
+of the system, of LD_LIBRARY_PATH, of the environment's `lib` or of a package. No library is loaded.
 """
 
 from __future__ import annotations

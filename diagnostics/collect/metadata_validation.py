@@ -1,6 +1,6 @@
 """Validate package names, versions and requirements from untrusted metadata, before they are printed or parsed.
 
-Standard library only, because the module runs on remote hosts, which may not have `packaging`.
+Standard library only, because these functions also run on remote hosts, which may not have `packaging`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_package_version(name: str, version: str) -> bool:
 
 
 def is_safe_to_parse(requirement: str) -> bool:
-    """Return whether a requirement is safe to parse: `packaging` fails on deep brackets and endless numbers.
+    """Return whether a requirement is safe to parse: `packaging` fails on deep brackets, long numbers and long texts.
 
     >>> is_safe_to_parse("torch>=2.8.0; python_version < '3.13'"), is_safe_to_parse("torch; " + "(" * 3000)
     (True, False)

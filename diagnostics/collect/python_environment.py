@@ -85,7 +85,7 @@ class Environment:
         python: The Python release, such as "3.11.7"; several if the prefix has packages for several.
         variables: Environment variables that affect a run.
         broken: Metadata folders without a valid name or version.
-        duplicates: (name, places) of packages that are installed more than once; Python finds the first.
+        duplicates: (name, places) of packages that are installed more than once in one folder; Python finds the first.
         extensions: Compiled modules of vLLM, flash-attn and xformers, with the libraries that they need.
         vllm_variables: Variables that this vLLM reads; None if unknown.
         dangling: (link, target) of interpreters that are broken links.
@@ -130,7 +130,7 @@ class Environment:
 
     @property
     def python_release(self) -> str:
-        """The Python release, as "3.11.7"."""
+        """The Python release, as "3.11.7"; the first if there are several."""
         return self.python.split(",")[0].strip()
 
 

@@ -102,7 +102,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = LIMI
         limit_s: Time limit for all nodes together, without joining the cluster.
 
     Raises:
-        RemoteError: Ray is not installed, or there is no cluster at the address.
+        RemoteError: Ray is not installed, there is no cluster at the address, or its nodes could not be listed.
     """
     _check_address(address)
     lines = _run_ray_program(python, address, limit_s, program.program_text(limit_s))

@@ -61,7 +61,7 @@ class Line:
     Attributes:
         text: The message with its indentation, without the prefixes.
         stream: Name of the writer, made of the prefixes with actor, process, rank, container or host; empty if there
-            are none. All lines of one traceback have the same stream.
+            are none. The lines of a traceback are collected by stream.
         rank: The rank in the prefixes, or an empty string.
         level: The level in the prefixes, or an empty string.
         clocks: Number of timestamps in the prefixes.

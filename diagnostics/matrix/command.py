@@ -122,8 +122,8 @@ def open_job(options: dict[str, Any]) -> Job:
 def select_cells_and_layers(job: Job) -> None:
     """Set the job's cells and layers: those that the options name, or those of the profile.
 
-    The default profile of `run` is `quick`, that of other commands `full`. For cells that the options name, all layers
-    are chosen.
+    The default profile of `run` is `quick`, that of other commands `full`. The profile `quick` leaves out the layers
+    `repro:CODE`, unless the options name cells or layers.
     """
     options = job.options
     named_layers = options.get("layers")

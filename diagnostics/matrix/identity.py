@@ -1,7 +1,7 @@
 """Compute the identity of an answer: a digest of its inputs, one of which is a digest of our source files behind it.
 
 A stored answer is valid as long as its identity stays the same. Expectations, time limits and local paths are not part
-of it. A change of a comment, or of the docstring of a module, class or function, changes no digest.
+of it. Comments and docstrings of Python files do not change a digest.
 """
 
 from __future__ import annotations

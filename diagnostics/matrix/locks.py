@@ -93,7 +93,10 @@ def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
 
 
 def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
-    """Return one line for each lock that is missing, does not fit its cell and recipe, or has no cell."""
+    """Return one line for each lock that is missing, does not fit its cell and recipe, or has no cell.
+
+    The lock of a declared environment may be missing if the cell expects another result of `resolve` than a pass.
+    """
     cells = list(cells)
     problems, known = [], set()
     for cell, runs in _each_lock(cells):

@@ -54,7 +54,7 @@ class Publication:
 
         Args:
             result: The question's result in the store.
-            new: The data of that result; returned if its answer is final.
+            new: The data of that result; returned if its verdict is final.
             published: The published data; returned otherwise.
             update: Whether the cell is updated; if not, `published` is returned.
         """

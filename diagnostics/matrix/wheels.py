@@ -1,7 +1,7 @@
 """Find the wheel of a release in local folders or the package index, and read its Python files without installation.
 
-From a large wheel in the index only the needed parts are fetched. The files are cached by the wheel's sha256, so a
-second run needs no network.
+From a large wheel in the index only the needed parts are fetched. Files that were read are cached by the wheel's
+sha256, and need no network again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Render a report as JUnit XML: one test case for each check, and one for a failure that stays unresolved.
 
-A finding at or above `--fail-on` fails its case; other findings are its output. A crashed check is an error, and so is
-one that lacks an input that decides. Checks without findings that are skipped, filtered out or lack another input are
-skipped. Texts are redacted, and characters that XML cannot contain are replaced.
+A finding at or above `--fail-on` fails its case; other findings are its output. A crashed check is an error. So is a
+check that lacks a deciding input, unless a finding fails its case. Checks without findings that are skipped, filtered
+out or lack another input are skipped. Texts are redacted, and characters that XML cannot contain are replaced.
 """
 
 from __future__ import annotations

@@ -107,7 +107,9 @@ def test_wrapped_line_is_found():
 def test_invalid_rules_are_refused(tmp_path, monkeypatch):
     """A rule file with an unknown key is refused with the name of the key."""
     path = tmp_path / "rules.toml"
-    path.write_text('[[rule]]\nsubject = "a"\nstatement = "s"\naffected_runs = "w"\ntrl = []\ncase = []\ncolour = 1\n')
+    path.write_text(
+        '[[rule]]\nsubject = "a"\nstatement = "s"\naffected_runs = "w"\ntrl = []\ncase = []\ncolour = 1\n'
+    )
     monkeypatch.setattr(rules, "PATH", path)
     with pytest.raises(msgspec.ValidationError, match="unknown field `colour`"):
         project_rules.__wrapped__()

@@ -1,8 +1,9 @@
 """Layer `contract`: check, without running them, whether this vLLM provides what the trainer's source uses.
 
-For TRL, both wheels are read, from a cache or the package index: names, arguments, routes and options are compared, and
-rules about vLLM's behaviour are applied. A name that only TRL's other trainers miss does not fail the layer. For other
-trainers, the API index is read, which has names and arguments. Uses that the source leaves open give NOT_CHECKED.
+For TRL, both wheels are read, from local folders, a cache or the package index: names, arguments, routes and options
+are compared, and rules about vLLM's behaviour are applied. A name that only TRL's other trainers miss does not fail the
+layer. For other trainers, the API index is read, which has names and arguments. If no name is missing, uses that the
+source leaves open give NOT_CHECKED.
 """
 
 from __future__ import annotations
