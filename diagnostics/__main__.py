@@ -1,7 +1,7 @@
 """Start the command line: entry point of `grpo-doctor` and of `python -m diagnostics`.
 
-With `-m`, the working folder is first removed from the import path. A Python older than 3.11 and a missing dependency
-are reported in one line on standard error, with exit code 2.
+With `-m`, the working folder is first removed from the import path, unless it contains this package. A Python older
+than 3.11 and a missing dependency are reported in one line on standard error, with exit code 2.
 """
 
 from __future__ import annotations

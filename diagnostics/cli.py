@@ -2,7 +2,7 @@
 
 COMMANDS are imported when they are used. PROGRAMS (`repro`, `matrix`, `train`) run another package in this process.
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted. An
-error is one line on standard error; GRPO_DOCTOR_DEBUG=1 also prints its traceback.
+error other than wrong options is one line on standard error; GRPO_DOCTOR_DEBUG=1 also prints its traceback.
 """
 
 from __future__ import annotations

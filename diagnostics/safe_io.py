@@ -3,7 +3,7 @@
 The read functions return a whole file up to a size, or the head or tail of a file of any size. They refuse devices,
 kernel file systems and, unless `pipes` allows them, pipes, because these may block or have no end. Only
 `read_kernel_file` reads /proc and /sys. A refused file raises an OSError, so a caller treats it like a missing file.
-The parse functions raise a ValueError. Standard library only: it runs on remote hosts.
+The parse functions raise a ValueError. Standard library only, because remote hosts run this code.
 """
 
 from __future__ import annotations

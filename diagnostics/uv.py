@@ -63,7 +63,10 @@ def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment for a uv that follows pip's settings and prints neither progress nor colours."""
+    """Return the environment for a uv that follows pip's settings and prints neither progress nor colours.
+
+    VIRTUAL_ENV is left out, so that uv does not choose that environment.
+    """
     result = {**environ, **uv_environment(environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
     # uv must not start the Python of the user's virtual environment.
     result.pop("VIRTUAL_ENV", None)

@@ -1,8 +1,7 @@
 """Extract literal texts from the patterns of signatures, so that lines without them are skipped, and combine patterns.
 
-For each pattern, `literals` returns alternative texts; every match of the pattern contains at least one of them. A line
-with none of these texts cannot match. `compile_any`, `compile_set` and `PatternSet` match many patterns at once with
-RE2.
+For a pattern, `literals` returns alternative texts, or none if it finds none. A line that contains none of the returned
+texts cannot match. `compile_any`, `compile_set` and `PatternSet` match many patterns at once with RE2.
 """
 
 from __future__ import annotations

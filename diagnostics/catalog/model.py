@@ -58,7 +58,7 @@ class SourceSearch(Record, frozen=True):
 
     Attributes:
         files: Glob patterns of paths in the wheel, such as vllm/config/*.py.
-        pattern: A regular expression that matches in each release of the range and in no other.
+        pattern: A regular expression that must match in each release of the range and in no other.
     """
 
     files: Names

@@ -47,7 +47,7 @@ class Framework:
         packages: Distributions that contain it, the usual one first; empty if it is in no package registry.
         is_trainer: Whether it is a trainer; otherwise it is an engine.
         wraps: Other trainers that it installs and configures itself, so users do not set their options.
-        modules: Modules whose import proves that it works, as `module` or `module:name`.
+        modules: Its modules that `doctor` imports as a test, as `module` or `module:name`.
         entries: Modules that start a run; those with `vllm` in their name need vLLM.
         parser: Parser of the options: `dataclasses` (transformers' parser), `argparse` in the entry module, `hydra`, or
             `omegaconf` without hydra.
