@@ -28,7 +28,7 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         program: Name of the program.
-        verbs: For a program, words of which one must follow it. For a module, the words that must follow it.
+        verbs: For a program, words of which one must follow it. For a module, the word that must follow it.
         module: Pattern of the module.
         script: Pattern of the script's path.
         not_module: Pattern of modules to which this way does not apply.
@@ -290,7 +290,7 @@ PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.
 
 
 def dialect_of(framework: str) -> Dialect:
-    """Return a framework's dialect; an empty one for a launcher and for DeepSpeed."""
+    """Return a framework's dialect; an empty one for another name, such as `launcher`, `accelerate` or `deepspeed`."""
     return DIALECTS.get(framework, Dialect(framework))
 
 

@@ -46,7 +46,10 @@ class Versions:
         return None if version is None else in_range(version, specifier)
 
     def with_project(self, project: Project) -> Versions:
-        """Return versions with the project's releases in place of installed ones; releases that the user gave stay."""
+        """Return versions with the project's releases in place of installed ones; releases that the user gave stay.
+
+        If the project has a copy of a framework whose release cannot be read, the release is unknown.
+        """
         known, sources = dict(self.known), []
         for name, (release, file) in project.pins.items():
             if name not in self.user_packages:

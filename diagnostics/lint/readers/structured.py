@@ -188,7 +188,7 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
 
 
 def parse_json(text: str, file: str) -> Any:
-    """Parse JSON with the YAML parser, which records lines.
+    """Parse JSON with the YAML parser, which records lines; if it refuses the text, with a JSON parser, without lines.
 
     Raises:
         UnreadableError: See `parse_documents`.

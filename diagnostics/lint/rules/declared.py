@@ -39,14 +39,14 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         code: Code of the finding.
         role: `train`, `serve`, or empty for both.
         severity: Severity of the finding.
-        releases: Range of releases that refuse the run, from the source of every tag.
+        releases: Range of releases that refuse the run.
         unknown_release: Effect of an unknown release: `warn`, `assume` (that it is in the range) or `skip`.
         package: Package to whose releases the range refers; empty for the framework.
         keeps_config_tables: Whether the [[config]] tables of the code's entry are checked as well.
         certain: Whether to report only if no value in `values` is a default.
         triggers: Triggers of the code's entry that the run has.
         enabled: Condition: options that are set to a value other than false, 0, null, "no" and an empty text.
-        unset: Condition: options that are certainly not set, not even in a source that could not be read.
+        unset: Condition: options that are certainly unset, null, false or empty, also in sources that were not read.
         absent: Condition: options that no readable source sets, except to null; `a.*` are all options with the prefix.
         equal: Condition: options that have one of these values.
         differs: Condition: options that are set to a value other than null and these values.

@@ -19,7 +19,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compa
 def used_devices(plan: RunPlan) -> set[str]:
     """Return the ids of the devices that a run uses: as many of the visible ones as it has processes or ranks.
 
-    All visible ones if this number is unknown, none if their ids are.
+    If this number is unknown, all visible devices are returned; if their ids are unknown, none.
     """
     visible: list[str] = plan.get("devices.ids") or []
     if plan.role == "serve":

@@ -1,6 +1,6 @@
 """Rule that reports known issues as warnings: [[config]] tables of the catalog list the settings that lead to an issue.
 
-Tables of codes that other rules check are left out.
+Tables that another rule replaces, and those of retired issues, are left out.
 """
 
 from __future__ import annotations

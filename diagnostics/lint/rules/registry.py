@@ -30,7 +30,8 @@ class Problem:
         message: The fault, in a sentence with this run's numbers.
         values: The settings from which the fault follows; the location of the first is shown.
         fix: The change that removes the fault, as a sentence; empty if there is none.
-        severity: Severity if all these settings are certain; otherwise the finding is at most a warning.
+        severity: Severity of the finding; it becomes at most a warning if the release is unknown, or if something
+            outside the files may replace one of `values`.
         code: Code of the finding; empty for the first code of the rule.
         applies: Whether the release is affected; None if the release is not known.
         package: Package to whose release `applies` refers; empty for the framework.

@@ -72,7 +72,7 @@ def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     2. Servers in other files, at the address that the trainer names.
     3. Servers in files that the user named and that start no training.
 
-    Of several candidates, those on the trainer's ports are returned.
+    Of several candidates, at most one is returned for each port of the trainer.
     """
     by_source: dict[str, list[RunPlan]] = {}
     by_host: dict[str, list[RunPlan]] = {}
