@@ -54,7 +54,7 @@ def compare(
     off: frozenset[str] = frozenset(),
     own_routes: frozenset[str] = frozenset(),
 ) -> Comparison:
-    """Look up every use of a package in one release of this package.
+    """Look up the uses of a package, if their conditions may hold, in one release of this package.
 
     Args:
         uses: The uses of this package in the other package's source.

@@ -280,6 +280,8 @@ def explain_missing(
 ) -> Explanation | None:
     """Explain an exception's message; return None if it is not about a missing name of an indexed package.
 
+    With a `caller`, a name of a package that is not in the index is explained, too, without its releases.
+
     Args:
         message: Exception type and message, as Python prints them; lines that a terminal wrapped are joined.
         installed: Known releases by package.

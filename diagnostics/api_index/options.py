@@ -1,4 +1,4 @@
-"""List the options of a framework's commands by release, with their allowed values."""
+"""List the options of a framework's commands by release, with their allowed values, types and defaults."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def has_name(release: Release, use: Use) -> bool:
 def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[str]]:
     """Return the releases that satisfy a use, those that do not, and those whose source does not decide it.
 
-    All are sorted, oldest first. A release without the function or class is in none of the lists.
+    All are sorted, oldest first. For a member or argument, a release without the function or class is in no list.
     """
     results: tuple[list[str], list[str], list[str]] = [], [], []
     for version in reversed(find_releases(package, "")):

@@ -25,7 +25,10 @@ _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 
 
 def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
-    """Yield a finding for the first error about a missing name of an indexed package; a cause before its effects."""
+    """Yield a finding for the first error about a missing name of an indexed package.
+
+    An error that only shows that an import inside the package failed is used if there is no other.
+    """
     known = {package: version for package, (version, _place) in verdict.versions.items()}
     installed = LoggedReleases(known, verdict.logs)
     hits = [*verdict.anchors, *(hit for candidate in verdict.candidates for hit in candidate.hits)]

@@ -97,7 +97,10 @@ class StatedRequirement:
 
 
 def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
-    """Yield a finding for the requirements that the logs report as not met or not solvable."""
+    """Yield a finding for the requirements that the logs report as not met or not solvable.
+
+    If there are none, and the failure is not known, yield hypotheses from the metadata of the packages in the logs.
+    """
     installed = LoggedReleases(
         {name: version for name, (version, _) in verdict.versions.items()}, verdict.logs
     )

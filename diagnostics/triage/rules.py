@@ -1,7 +1,8 @@
 """Compile the catalog's signatures into rules for one pass over a log.
 
-A pattern is matched only against lines with its anchor: a text that each match of the pattern contains. Other anchors
-find lines that matter for other reasons: tracebacks, errors, releases (see `line_patterns.py`).
+Each match of a pattern contains one of its anchors, which are literal texts. So a line without an anchor is skipped,
+unless it belongs to a traceback or to torchrun's table. Other anchors find lines that matter for other reasons:
+tracebacks, errors, releases (see `line_patterns.py`).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Rules:
 
 
 class AnchorSearch:
-    """Searches blocks for anchors; an anchor is dropped at its 400th match.
+    """Searches blocks for anchors; an anchor is dropped at its 400th match, except those of tracebacks.
 
     Its rules with fewer than 100 matches are then searched by their own patterns, so that a noisy log does not hide a
     failure at its end.
