@@ -38,7 +38,7 @@ _FIRST_ROWS, _LAST_ROWS = 64, 512
 
 
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
-    """Trainer callback that checks each row of training metrics that a trainer logs; evaluations are skipped."""
+    """Trainer callback that checks the training metrics a trainer logs; evaluations and the summary are skipped."""
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
         """Store the folder for audit.json; None for the trainer's output_dir."""

@@ -72,7 +72,7 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
 def check_cache(comparison: CacheComparison, floor: float) -> Result:
     """Return the result of the comparison; `floor` is the rounding error of a log-prob.
 
-    It is skipped if no prompt was in the cache, and masked if repeated answers differ too, as those of replicas.
+    Skipped if the answers agree and no cache hit is known; masked if repeated answers differ too, as those of replicas.
     """
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:

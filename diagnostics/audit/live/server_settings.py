@@ -83,7 +83,7 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
-    """Check the server's reported settings for raw log-probs and a maximum length below the trainer's."""
+    """Check the server's settings: raw log-probs at a temperature other than 1, a lower maximum length."""
     results: list[Result] = []
     mode, values = str(server.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
     if mode.startswith("raw") and trainer.sampling.temperature != 1:

@@ -1,5 +1,6 @@
-"""Rules about options: refused names and values, misspelt names, `+` keys that exist, options after the command.
+"""Rules about options: refused or misspelt names, refused values, `+` keys that exist, options that have no effect.
 
+A rule also checks that no options follow the end of the command.
 The names come from the option index, or from the files of the project's own copy of the framework; types and choices
 come from the API index. `refuse_value` also serves the comparison of two releases.
 """
@@ -34,7 +35,7 @@ _UNSET = {"", "None", "none", "null"}
 
 @rule("CFG113", check=CHECK, role="train")
 def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
-    """The run sets no option that its release removed or does not have yet; the fix names the replacement."""
+    """The run sets no option that its release removed or does not have yet; the fix names the replacement, if any."""
     release = plan.versions.known.get(plan.framework)
     for option, value in plan.options.items() if release else ():
         removed = DIALECTS[plan.framework].removal(option, str(release))
