@@ -1,11 +1,22 @@
 """Diagnose GRPO training on vLLM: environments, configurations, logs, hung jobs and silent faults.
 
-This file has what the commands share: `UserError`, the base class of errors for the user, and the installed `version`.
+This file has what the commands share: `UserError`, the base class of errors for the user, the installed `version`, and
+`called_as`, the beginning of the commands that we print.
 """
+
+import sys
 
 
 class UserError(Exception):
     """Raised for input that cannot be used; the message is for the user, and the command exits with 2."""
+
+
+def called_as() -> str:
+    """Return how the user started us: `grpo-doctor`, `python -m diagnostics`, or the latter with `-P`."""
+    safe = "-P " if sys.flags.safe_path else ""
+    return (
+        "grpo-doctor" if sys.argv[0].rpartition("/")[2] == "grpo-doctor" else f"python {safe}-m diagnostics"
+    )
 
 
 def version() -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from diagnostics import UserError, version
+from diagnostics import UserError, called_as, version
 from diagnostics.findings import INTERRUPTED, USAGE
 from diagnostics.missing_packages import install_hint
 from diagnostics.output import sanitize
@@ -206,11 +206,6 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, program
         except Exception as error:  # noqa: BLE001 - the one handler for unexpected errors
             return report_error(error)
         return code if isinstance(code, int) else 0
-
-
-def called_as() -> str:
-    """Return the prefix of this command line: `grpo-doctor` or `python -m diagnostics`."""
-    return PROGRAM if sys.argv[0].rpartition("/")[2] == PROGRAM else "python -m diagnostics"
 
 
 def report_error(error: Exception) -> int:

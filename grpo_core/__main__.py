@@ -138,7 +138,8 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
     from grpo_core.records.replay import replay
 
     document = replay(Path(arguments[0]), int(arguments[1]), policy, rest)
-    answer(_document_text(document, flags))
+    text = "\n".join(f"{key}: {value}" for key, value in document.items())
+    answer(json.dumps(document) if "--json" in flags else text)
     # Other settings are expected to give other numbers.
     return 0 if rest or document["outcome"] == "equal" else 1
 
@@ -188,12 +189,6 @@ def _help_text(words: list[str]) -> str:
 
 def _print_error(text: str) -> None:
     print(f"grpo_core: {escape(text)}", file=sys.stderr)
-
-
-def _document_text(document: dict[str, Any], flags: set[str]) -> str:
-    """Return a document as JSON, or as one line per key."""
-    text = "\n".join(f"{key}: {value}" for key, value in document.items())
-    return json.dumps(document) if "--json" in flags else text
 
 
 def _summary(document: dict[str, Any]) -> str:

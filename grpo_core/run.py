@@ -18,6 +18,7 @@ from grpo_core.config import Config, ConfigError
 from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.machine.process_setup import versions
 from grpo_core.run_files import mean
+from grpo_core.safe_io import write_atomically
 from grpo_core.trainer import Report, Trainer
 from grpo_core.types import RunError
 
@@ -65,26 +66,26 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
     if complete:
         trainer.world.gather(None)  # no process ends while another still communicates with it
     if trainer.history and trainer.world.first:
-        (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+        write_atomically(folder / "summary.json", json.dumps(document, indent=1).encode())
     return document
 
 
 def _run_folder(config: Config, *, resume: bool) -> Path:
-    """Create or check the run's folder, write config.json into it, and return it."""
+    """Create or check the run's folder, write config.json into it, and return it; a folder with a link is refused."""
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
+    for link in (item for item in folder.rglob("*") if item.is_symlink()):
+        raise ConfigError(f"{link}: a link in a run's folder; remove it, or give another output.name")
     has_steps = any(file.stat().st_size for file in folder.glob("metrics.jsonl"))
     if resume:
         check_resumable(path, config)
     elif has_steps and os.environ.get("RANK", "0") == "0":  # other ranks may come after its first step
         raise ConfigError(f"output.name = {name!r}: {folder} holds a run; --resume it, or give another name")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Each process of a run writes it; the rename keeps another from reading a part.
-        part = path.with_name(f"config.{os.getpid()}.part")
-        part.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
-        part.replace(path)
+        write_atomically(path, json.dumps(config.as_dict(), indent=1).encode())
     except OSError as error:
         raise ConfigError(
             f"output.dir = {config.output.dir!r}, output.name = {config.output.name!r}: "

@@ -6,7 +6,6 @@ Each line is flushed, so an interrupted run keeps the lines written so far. docs
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from grpo_core.config import Config, ConfigError
+from grpo_core.safe_io import open_output
 from grpo_core.types import Sample
 
 LONG_SILENCE_S = 20.0  # then the next step is printed
@@ -28,16 +28,14 @@ class JsonLines:
         Raises:
             ConfigError: The file is shorter than `keep_bytes`.
         """
-        if keep_bytes:
-            size = path.stat().st_size if path.exists() else 0
-            if size < keep_bytes:
-                raise ConfigError(
-                    f"{path}: {size} bytes, but the checkpoint was saved when it had {keep_bytes}: it was replaced or "
-                    "cut off since; put it back, or start another run under a new output.name"
-                )
-            os.truncate(path, keep_bytes)
-        self.path = path
-        self._file = path.open("ab" if keep_bytes else "wb")
+        size = path.stat().st_size if path.exists() else 0
+        if size < keep_bytes:
+            raise ConfigError(
+                f"{path}: {size} bytes, but the checkpoint was saved when it had {keep_bytes}: it was replaced or "
+                "cut off since; put it back, or start another run under a new output.name"
+            )
+        self._file = open_output(path, keep=bool(keep_bytes))
+        self._file.seek(self._file.truncate(keep_bytes))
 
     def position(self) -> int:
         """Return the file's size in bytes, the `keep_bytes` from which a resumed run continues."""

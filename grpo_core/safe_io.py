@@ -1,10 +1,14 @@
-"""Read files from untrusted sources: regular files of limited size, inside a folder if required."""
+"""Read files from untrusted sources: regular files of limited size, inside a folder if required.
+
+`open_output` and `write_atomically` write files that only their owner can read, and follow no link.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 # A step of a thousand long completions takes some hundred megabytes.
 MAX_BYTES = 4 << 30
@@ -46,3 +50,19 @@ def resolve_file(path: Path, *, inside: Path | None = None) -> Path:
     if not stat.S_ISREG(target.stat().st_mode):
         raise ValueError(f"{path}: no regular file")
     return target
+
+
+def open_output(path: Path, *, keep: bool) -> BinaryIO:
+    """Open a file for appending; without `keep`, what is at the path is replaced. Kept links raise an OSError."""
+    if not keep:
+        path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
+def write_atomically(path: Path, text: bytes) -> None:
+    """Write a file completely or not at all; each process has its own temporary name."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with open_output(part, keep=False) as file:
+        file.write(text)
+    part.replace(path)

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 _Result = TypeVar("_Result")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# Python's option to import nothing from the working folder.
+SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 
 
 def signal_at_parent_exit(parent: int, number: signal.Signals) -> None:
@@ -108,6 +110,12 @@ def receive(reader: Connection, limit_s: float | None = None) -> Any:
     return None
 
 
+def with_packages(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Python finds our packages without the working folder."""
+    path = [str(Path(__file__).resolve().parents[1]), environment.get("PYTHONPATH", "")]
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
 @contextlib.contextmanager
 def start_module(module: str, plan: Any) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     """Start a module whose main function calls `read_plan`; yield its process and the connection for its messages.
@@ -120,7 +128,8 @@ def start_module(module: str, plan: Any) -> Iterator[tuple[subprocess.Popen[byte
     """
     reader, writer = Pipe(duplex=False)
     process = subprocess.Popen(
-        [sys.executable, "-m", module, str(writer.fileno()), str(os.getpid()), json.dumps(plan)],
+        [sys.executable, *SAFE_PATH, "-m", module, str(writer.fileno()), str(os.getpid()), json.dumps(plan)],
+        env=with_packages(os.environ),
         pass_fds=[writer.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=2,

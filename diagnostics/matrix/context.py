@@ -135,7 +135,7 @@ class Context:
                     f"no Python {minor} on this machine: `uv python install {minor}` fetches one"
                 )
             program = "import platform; print(platform.python_version())"
-            version = self.run_command([path, "-c", program], timeout_s=60).output.strip()
+            version = self.run_command([path, "-I", "-c", program], timeout_s=60).output.strip()
             self._pythons[minor] = (path, version)
         return self._pythons[minor]
 

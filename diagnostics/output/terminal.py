@@ -15,7 +15,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics import fixes
+from diagnostics import called_as, fixes
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.sanitize import console as make_console
@@ -38,7 +38,6 @@ _MIN_WIDTH = 20
 MAX_DETAILED = 6
 """Without `--verbose`, only findings above info among the first MAX_DETAILED have several lines; others have one."""
 _MAX_EVIDENCE = 2000
-_MODULE, _PROGRAM = "python -m diagnostics ", "grpo-doctor "
 
 
 def render(report: Report, stream: TextIO | None = None, *, verbose: bool = False) -> None:
@@ -83,8 +82,8 @@ def print_text(
 
 
 def _as_called(text: str) -> str:
-    """Write `python -m diagnostics` in a text as `grpo-doctor`, if the user started that."""
-    return text.replace(_MODULE, _PROGRAM) if sys.argv[0].rpartition("/")[2] == _PROGRAM.strip() else text
+    """Write `python -m diagnostics` in a text as the user started us."""
+    return text.replace("python -m diagnostics ", f"{called_as()} ")
 
 
 def print_findings(console: Console, findings: list[Finding], *, verbose: bool = False) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from grpo_core.learn.policy import Policy
 from grpo_core.machine.process_setup import versions
 from grpo_core.rollout.weights.digest import fingerprint_like, spot_digest
 from grpo_core.run_files import is_due
-from grpo_core.safe_io import UNREADABLE, read_bytes
+from grpo_core.safe_io import UNREADABLE, open_output, read_bytes, write_atomically
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
 
@@ -61,7 +60,7 @@ class Recorder:
         self._result = dict[str, Any]()
         path = folder / "rollouts.jsonl"
         if first and path.exists():
-            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+            write_atomically(path, b"".join(path.read_bytes().rpartition(b"\n")[:2]))
 
     def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
         """Return the observer for the step's first update; None if the step is not recorded."""
@@ -106,10 +105,8 @@ class Recorder:
         checksum = hashlib.sha256(data).hexdigest()
         # The file's name has its checksum, so an earlier record of this step stays readable until the line is written.
         name = f"rollouts/step-{step:06d}-{checksum[:8]}.safetensors"
-        unfinished = self._folder / "rollouts" / "unfinished"
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(data)
-        unfinished.replace(self._folder / name)
+        (self._folder / "rollouts").mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / name, data)
         prompts = [group[0].prompt for group in groups]
         entry = {
             "schema": SCHEMA,
@@ -125,8 +122,8 @@ class Recorder:
             **self._run,
             "result": dict(result),
         }
-        with (self._folder / "rollouts.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, allow_nan=False) + "\n")
+        with open_output(self._folder / "rollouts.jsonl", keep=True) as file:
+            file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
 
 
 def read_step(folder: Path, step: int) -> Recorded:

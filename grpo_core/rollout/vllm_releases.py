@@ -78,8 +78,10 @@ def prepare_start(version: str, kv_cache_gib: float) -> None:
 
 def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -> dict[str, Any]:
     """Return arguments of `vllm.LLM` that replace its automatic choices; those that this release lacks are left out."""
+    from vllm import config
     from vllm.engine.arg_utils import EngineArgs
 
+    mode = getattr(config, "LogprobsMode", None)  # for log-probs after temperature; in 0.10.2 an enum
     names = {entry.name for entry in dataclasses.fields(EngineArgs)}
     v0 = is_older(version, "0.10")
     arguments: dict[str, Any] = {
@@ -96,7 +98,7 @@ def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -
         "disable_log_stats": True,
     }
     optional: dict[str, Any] = {
-        "logprobs_mode": _processed_mode(),
+        "logprobs_mode": mode("processed_logprobs") if inspect.isclass(mode) else "processed_logprobs",
         "kv_cache_memory_bytes": int(kv_cache_gib * 2**30),
         # Otherwise results lag a step behind, and an abort leaves a step unfinished.
         "async_scheduling": False,
@@ -105,14 +107,6 @@ def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -
     if v0:
         optional["disable_async_output_proc"] = True
     return arguments | {name: value for name, value in optional.items() if name in names}
-
-
-def _processed_mode() -> Any:
-    """Return the `logprobs_mode` for log-probs after temperature; in 0.10.2 it is a member of an enum."""
-    from vllm import config
-
-    mode = getattr(config, "LogprobsMode", None)
-    return mode("processed_logprobs") if inspect.isclass(mode) else "processed_logprobs"
 
 
 def engine_version(llm: Any) -> str:

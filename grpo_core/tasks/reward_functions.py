@@ -72,7 +72,8 @@ def _load_function(spec: str) -> Callable[..., Any]:
     """Load `file.py:function`, or a built-in function."""
     file, colon, name = spec.rpartition(":")
     try:
-        defined = _run_file(Path(file).resolve()) if colon else BUILT_IN
+        path = str(Path(file).resolve())  # also the module's name, which is unique
+        defined = _run_file(path, run_name=path) if colon else BUILT_IN
     except (Exception, SystemExit) as error:
         wrong = f"{type(error).__name__}: {error}"
         raise ConfigError(f"reward.functions: {spec!r}: running {file} raised {wrong}") from error
@@ -83,7 +84,4 @@ def _load_function(spec: str) -> Callable[..., Any]:
     return defined[name]
 
 
-@functools.lru_cache
-def _run_file(path: Path) -> dict[str, Any]:
-    """Return the globals of a file; it runs once, with its path as its module name, which is unique."""
-    return runpy.run_path(str(path), run_name=str(path))
+_run_file = functools.lru_cache(runpy.run_path)  # a file runs once

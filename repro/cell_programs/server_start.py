@@ -35,6 +35,7 @@ from grpo_core.tasks import model
 from repro import upstream
 from repro.cell_programs import print_report
 from repro.drivers import hangs
+from repro.processes import SAFE_PATH
 
 SCHEMA = "grpo-doctor.started.v1"
 TOKENS = 8  # sampled in the one request
@@ -77,7 +78,15 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
         options = ModelConfig()
         model.make_tiny(Path(folder), options, TaskConfig().letters, seed=0)
         port = hangs.free_port()
-        command = [sys.executable, "-m", module, f"--model={folder}", "--host=127.0.0.1", f"--port={port}"]
+        command = [
+            sys.executable,
+            *SAFE_PATH,
+            "-m",
+            module,
+            f"--model={folder}",
+            "--host=127.0.0.1",
+            f"--port={port}",
+        ]
         command += ["--dtype=float32", f"{length_option}={options.max_length}", *arguments]
         try:
             with _serving(command):

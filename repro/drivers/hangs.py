@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import Any
 
 from repro import registry, upstream
+from repro.processes import SAFE_PATH, with_packages
 from repro.registry import Tally, Trigger
 
 Program = Callable[[str], None]
@@ -149,8 +150,8 @@ def run_program(program: HangProgram, mitigation: str | None) -> Tally:
     module, names = program.run.__module__, program.names
     reading, writing = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", module, program.run.__name__, mitigation or ""],
-        env=os.environ | {REPORTS_FD: str(writing)},
+        [sys.executable, *SAFE_PATH, "-m", module, program.run.__name__, mitigation or ""],
+        env=with_packages(os.environ | {REPORTS_FD: str(writing)}),
         pass_fds=[writing],
         stdin=subprocess.DEVNULL,
         start_new_session=True,

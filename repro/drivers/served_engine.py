@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 from repro import processes
 from repro.drivers import hangs, whole_engine
+from repro.processes import SAFE_PATH
 
 REQUEST = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
 CLIENT_SIMULATED = "the trainer: an HTTP client; the model is tiny"
@@ -37,7 +38,7 @@ def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
     module = ["-m", "vllm.entrypoints.openai.api_server", f"--model={folder}", f"--port={port}"]
     flags = [_flag(name, value) for name, value in whole_engine.OPTIONS.items()]
     process = subprocess.Popen(
-        [sys.executable, *module, "--host=127.0.0.1", *flags, *options], env=environment
+        [sys.executable, *SAFE_PATH, *module, "--host=127.0.0.1", *flags, *options], env=environment
     )
     wait_for(port, "/health")
     return process, folder, port

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from repro.processes import SAFE_PATH
 from repro.registry import UpstreamFailureError
 
 NAMESPACE = "training"
@@ -186,7 +187,7 @@ def start_head(folder: str | None = None) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["PYTHONUNBUFFERED"] = "1"  # the loop below waits for a line
     with subprocess.Popen(
-        [sys.executable, "-c", _RAY, "start", *options],
+        [sys.executable, *SAFE_PATH, "-c", _RAY, "start", *options],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

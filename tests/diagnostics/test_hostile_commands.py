@@ -1,12 +1,13 @@
 """Commands escape hostile names, contents and arguments, redact secrets, and refuse hostile files in one line.
 
-`python -m diagnostics` imports nothing from the working folder.
+`grpo-doctor` and `python -P -m diagnostics` import nothing from the working folder.
 """
 
 import gzip
 import os
 import pickle
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,14 +92,29 @@ def test_terminal_size_of_five_thousand_digits_is_ignored(tmp_path, monkeypatch,
     assert result.code in (0, 1, 3), result.err
 
 
-def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
-    """`python -m diagnostics` imports no module of the working folder instead of an installed one or Python's own."""
+@pytest.mark.parametrize(
+    ("start", "called"),
+    [
+        ([sys.executable, "-m", "diagnostics"], "python -m diagnostics"),
+        ([sys.executable, "-P", "-m", "diagnostics"], "python -P -m diagnostics"),
+        ([Path(sys.executable).with_name("grpo-doctor")], "grpo-doctor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_imported_from_the_working_folder(tmp_path, start, called):
+    """No module of the working folder is imported, except with `-m` alone what runpy imports before we start.
+
+    Printed commands begin as the user started us.
+    """
     names = "typing json email zipfile textwrap csv subprocess random logging signal copy click rich ray"
+    if called != "python -m diagnostics":
+        names += " contextlib warnings runpy importlib pkgutil functools collections types keyword operator reprlib"
     for name in names.split():
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()")
-    done = process.run([sys.executable, "-m", "diagnostics", "--version"], timeout_s=60, cwd=tmp_path)
-    assert done.output.startswith("grpo-doctor")
+    done = process.run([*start, "explain", "SCH001"], timeout_s=60, cwd=tmp_path)
+    assert done.code == 0, done.errors
     assert not (tmp_path / "imported").exists()
+    assert f" {called} " in process.run([*start, "--help"], timeout_s=60, cwd=tmp_path).output
 
 
 @pytest.mark.parametrize(

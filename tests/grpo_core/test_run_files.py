@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import re
+import stat
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.run_files import JsonLines, StepProgress, read_metrics
+from grpo_core.settings import load
 from tests.cells import ROOT
 from tests.grpo_core.conftest import trained
 
@@ -49,6 +52,30 @@ def test_file_shorter_than_its_checkpoint_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"jsonl: 3 bytes, but the checkpoint was saved when it had 10"):
         JsonLines(path, keep_bytes=10)
     assert path.read_text() == "{}\n"
+
+
+def test_lines_are_not_written_through_a_link(tmp_path):
+    """A link is replaced by a file that only its owner reads; a resumed run refuses it."""
+    victim, path = tmp_path / "victim", tmp_path / "metrics.jsonl"
+    victim.write_text("victim\n")
+    path.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        JsonLines(path, keep_bytes=1)
+    JsonLines(path).close()
+    assert (path.is_symlink(), stat.S_IMODE(path.stat().st_mode)) == (False, 0o600)
+    assert victim.read_text() == "victim\n"
+
+
+@pytest.mark.parametrize("name", ["summary.json", "rollouts", "checkpoints/.unfinished"])
+def test_run_folder_with_a_link_is_refused(tmp_path, name):
+    """A run whose folder has a link to a file or folder is refused; a new folder is private."""
+    config = load(None, [f"--output.dir={tmp_path}", "--output.name=run"])
+    folder = run._run_folder(config, resume=False)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="a link in a run's folder"):
+        run._run_folder(config, resume=False)
 
 
 def test_every_metric_is_documented(short_run):

@@ -13,7 +13,7 @@ from typing import Any
 
 from diagnostics import compat_table
 from diagnostics.matrix.cells import Cell
-from diagnostics.matrix.context import Context
+from diagnostics.matrix.context import ROOT, Context
 from diagnostics.matrix.environments import python_of
 from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
@@ -40,7 +40,7 @@ def _check(context: Context, cell: Cell) -> Answer:
     """Run doctor on the cell's interpreter, and turn its report into an answer."""
     cell_run.built_environment(context, cell)
     command = ["-m", "diagnostics", "doctor", "--python", str(python_of(context, cell)), "--format", "json"]
-    result = context.run_command([sys.executable, *command], timeout_s=TIMEOUT_S)
+    result = context.run_command([sys.executable, *command], timeout_s=TIMEOUT_S, folder=ROOT)
     try:
         document = json.loads(result.output)
     except ValueError:

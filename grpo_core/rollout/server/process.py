@@ -80,7 +80,10 @@ def serve(
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         announce(json.dumps(address))
         server.run(sockets=[listener])
-        _close_engine(engine, thread)
+        try:
+            thread.submit(engine.close).result(timeout=_GRACE_S)
+        except FutureTimeoutError:  # not the built-in one on Python 3.10; a running call did not end
+            os._exit(0)
 
 
 def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
@@ -139,14 +142,6 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
     return GracefulServer(options)
 
 
-def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
-    """Close the engine in its thread; if a running call does not end in time, end the process."""
-    try:
-        thread.submit(engine.close).result(timeout=_GRACE_S)
-    except FutureTimeoutError:  # not the built-in one on Python 3.10
-        os._exit(0)
-
-
 def _listen(host: str, port: int) -> socket.socket:
     """Listen on an address; connections wait until the engine is ready."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -168,7 +163,7 @@ def _end_with_stdin(server: Any) -> None:
 def start_child(
     arguments: Sequence[str], threads: int, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m ...` with this package importable, with pipes for stdin and stdout and the parent's stderr.
+    """Start `python -P -m ...` with this package importable, with pipes for stdin and stdout and the parent's stderr.
 
     The child gets a new session: Ctrl-C at the terminal reaches only the trainer, which then ends its child.
     """
@@ -179,7 +174,7 @@ def start_child(
     for name in _TORCHRUN:  # an engine is not in the process group of the training ranks
         environment.pop(name, None)
     return subprocess.Popen(
-        [sys.executable, "-m", *arguments],
+        [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), "-m", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
