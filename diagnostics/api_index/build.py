@@ -166,15 +166,13 @@ def extract_new(
     missing = {
         pair for record in cache.releases().values() for pair in record["files"].items()
     } - known.keys()
-    new: list[tuple[str, str, Any]] = []
-    for path, checksum in sorted(missing):
-        new.append((path, checksum, read(package, path, cache.source(checksum))))
-        if len(new) == _AT_ONCE:
-            cache.add_extracts(kind, new)
-            known |= {(path, checksum): extracted for path, checksum, extracted in new}
-            new = []
-    cache.add_extracts(kind, new)
-    return known | {(path, checksum): extracted for path, checksum, extracted in new}
+    ordered = sorted(missing)
+    for start in range(0, len(ordered), _AT_ONCE):
+        files = ordered[start : start + _AT_ONCE]
+        new = [(path, checksum, read(package, path, cache.source(checksum))) for path, checksum in files]
+        cache.add_extracts(kind, new)
+        known |= {(path, checksum): extracted for path, checksum, extracted in new}
+    return known
 
 
 def _exported_below(names: Mapping[str, Facts], folders: str) -> Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -145,31 +145,25 @@ class Lookup:
         return self._attribute(use, definition) if use.path else ""
 
     def _argument(self, use: Use, definition: Definition) -> str:
-        keyword = use.path[-1]
-        if definition.entry.startswith("def") and len(use.path) == 1:
-            function = parse_signature(definition.entry)
-            known = function.takes_others or keyword in function.names
-            return "" if known else f"{use.name}() takes no argument {keyword!r}"
-        if not definition.is_class or len(use.path) > 2:
+        *outer, keyword = use.path
+        if len(outer) > (1 if definition.is_class else 0):
             return ""  # a longer path is looked up as an attribute
-        if len(use.path) == 2:
-            signature = self.surface.method_signature(definition, use.path[0])
-            known = signature is None or signature.takes_others or keyword in signature.names
-            return "" if known else f"{use.path[0]}() takes no argument {keyword!r}"
-        signature = self.surface.constructor(definition)
-        names, takes_others = signature.names, signature.takes_others
-        if takes_others and use.name == "LLM":
+        signature = self.signature(use, definition)
+        if signature and signature.takes_others and use.name == "LLM" and not outer:
             # LLM passes unknown keywords on to EngineArgs, whose fields are the real signature.
             arguments = self.surface.find(f"{self.surface.package}.engine.arg_utils", "EngineArgs")
-            if arguments is not None:
-                more = self.surface.constructor(arguments)
-                names, takes_others = names | more.names, more.takes_others
-        if keyword in names:
+            more = self.surface.constructor(arguments) if arguments else signature
+            signature = replace(more, names=signature.names | more.names)
+        if signature is None or keyword in signature.names:
             return ""
-        if takes_others:
-            self.unfollowed.append((use, f"{use.name} passes on arguments that it does not name"))
+        is_constructor = definition.is_class and not outer
+        if signature.takes_others:
+            if is_constructor:
+                self.unfollowed.append((use, f"{use.name} passes on arguments that it does not name"))
             return ""
-        return f"{use.name} takes no argument {keyword!r}"
+        return (
+            f"{outer[0] if outer else use.name}{'' if is_constructor else '()'} takes no argument {keyword!r}"
+        )
 
     def _call(self, use: Use, definition: Definition) -> str:
         """Return why a call with a number of positional arguments, or without an argument, fails."""

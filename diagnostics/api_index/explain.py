@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from packaging.version import Version
 
@@ -28,72 +30,16 @@ from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
 
-_ERRORS = (
-    # People and web forms lose quotes.
-    (re.compile(r"cannot import name '?(?P<name>\w+)'? from '?(?P<module>\w[\w.]*\w)"), "name"),
-    (re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'"), "module"),
-    (re.compile(r"\bmodule '?(?P<module>\w[\w.]*)'? has no attribute '?(?P<name>\w+)"), "name"),
-    (re.compile(r"type object '?(?P<owner>\w+)'? has no attribute '?(?P<name>\w+)"), "attribute"),
-    (
-        re.compile(r"(?<![\w.])(?P<owner>[A-Z]\w+)'?(?: object)? has no attribute '?(?P<name>\w+)"),
-        "attribute",
-    ),
-    (
-        re.compile(
-            r"(?<![\w.])(?P<owner>\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'"
-        ),
-        "argument",
-    ),
-    (
-        re.compile(r"(?P<owner>\w+)\.(?P<method>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'"),
-        "argument",
-    ),
-    (
-        re.compile(
-            r"(?:(?P<owner>\w+)\.)?(?P<method>\w+)\(\) takes (?:from \d+ to )?\d+ positional arguments? "
-            r"but (?P<name>\d+) (?:was|were) given"
-        ),
-        "positional",
-    ),
-    (
-        re.compile(
-            r"(?:(?P<owner>\w+)\.)?(?P<method>\w+)\(\) missing \d+ required "
-            r"(?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
-        ),
-        "without",
-    ),
-    (re.compile(r"'(?P<model_type>[\w.-]+)' is already used by a Transformers config"), "registered"),
-    (
-        re.compile(r"has model type '?(?P<model_type>[\w.-]+)'? but Transformers does not recognize"),
-        "model_type",
-    ),
-    (
-        re.compile(r"Model architectures \['(?P<architecture>\w+)'[^\]]*\] (?:are not supported|failed)"),
-        "name",
-    ),
-    (re.compile(r"Tokenizer class (?P<name>\w+) does not exist(?P<module>)"), "name"),
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encoding="utf-8"))
+_ERRORS = tuple((re.compile(item["pattern"]), item["kind"]) for item in _TABLE["error"])
 # Marks around a name in text that people write.
 _QUOTES = str.maketrans("`\u2018\u2019\u201c\u201d", "'''''")
-# Errors about options of a command, with the package whose command prints them.
-_OPTION_ERRORS = (
-    (re.compile(r"\bvllm(?: serve)?: error: unrecognized arguments: (?P<options>-.*)"), "vllm"),
-    (re.compile(r"\bremaining_argv: \[(?P<options>.*)"), "ms-swift"),
-    (re.compile(r"not used by the HfArgumentParser: \[(?P<options>.*)"), "trl"),
-    (re.compile(r"\btrain_ppo_ray\S*: error: unrecognized arguments: (?P<options>-.*)"), "openrlhf"),
-)
+_OPTION_ERRORS = tuple((re.compile(item["pattern"]), item["package"]) for item in _TABLE["option_error"])
 _CHOICE = re.compile(
     r"(?P<program>trl|vllm|swift|train_ppo_ray|api_server)\b[^:]{0,40}: error: argument (?P<option>[\w-]+)[^:]*:"
     r" invalid choice: '(?P<value>[\w.-]+)'",
     re.IGNORECASE,
 )
-_PROGRAMS = {
-    "trl": "trl",
-    "vllm": "vllm",
-    "swift": "ms-swift",
-    "train_ppo_ray": "openrlhf",
-    "api_server": "vllm",
-}
 # Modules with the subcommands of a program.
 _SCRIPTS = re.compile(r"\.(?:scripts|cli|commands)\.")
 _OPTION = re.compile(r"(?<![\w-])(?P<dashes>--?)(?P<name>[A-Za-z][\w.-]*)")
@@ -612,7 +558,7 @@ def _releases_with_option(package: str, name: str) -> tuple[str, ...]:
 def _explain_choice(message: str, installed: Mapping[str, str]) -> Explanation | None:
     """Explain a command's error about a subcommand or a value of an option that some of its releases accept."""
     match = _CHOICE.search(message)
-    package = _PROGRAMS.get(match["program"].lower()) if match else None
+    package = _TABLE["programs"].get(match["program"].lower()) if match else None
     index = store.load(package) if package else None
     if not match or not package or index is None:
         return None

@@ -30,7 +30,7 @@ from itertools import islice
 
 import yaml
 
-from diagnostics.api_index.source import TOO_LONG, dotted_name, expression_text, parse_source
+from diagnostics.api_index.source import TOO_LONG, constant_texts, dotted_name, expression_text, parse_source
 
 Facts = dict[str, str]
 
@@ -224,10 +224,8 @@ class _ModuleReader:
         names = self.type_checking | dict(_lazy_tables(tree, self.module))
         self.stars |= self.lazy_stars
         if getter is not None:
-            constants = (node.value for node in ast.walk(getter) if isinstance(node, ast.Constant))
-            compared = dict.fromkeys(
-                text for text in constants if isinstance(text, str) and text.isidentifier()
-            )
+            texts = constant_texts(ast.walk(getter))
+            compared = dict.fromkeys(text for text in texts if text.isidentifier())
             any_name = ["*"] if self.sets_globals or not (compared or names) else []
             self.facts["__getattr__"] = " ".join(["dynamic", *compared, *any_name])
         elif not names and not self.lazy_stars and "*/" not in self.facts:
@@ -262,9 +260,7 @@ def _pair_keys(node: ast.expr) -> Iterator[str]:
     """Yield the first texts of all pairs of texts in a table."""
     for part in ast.walk(node):
         if isinstance(part, ast.Tuple) and len(part.elts) == 2:
-            key = part.elts[0]
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                yield key.value
+            yield from constant_texts(part.elts[:1])
 
 
 def _is_globals(node: ast.expr) -> bool:
@@ -282,7 +278,7 @@ def _sets_any_global(node: ast.expr) -> bool:
     return updates or (isinstance(target, ast.Subscript) and dotted_name(target.value) == "sys.modules")
 
 
-def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of table
+def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
     """Yield names of lazy import tables: vLLM's ('LLM': '.entrypoints.llm:LLM'), transformers' `_import_structure`."""
     for node in ast.walk(tree):
         match node:
@@ -299,25 +295,17 @@ def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  #
                 pairs = [(key, value if isinstance(value, ast.List) else ast.List([value]))]
             case _:
                 continue
-        for name, entry in pairs:
-            if not (
-                isinstance(name, ast.Constant)
-                and isinstance(name.value, str)
-                and len(name.value) <= _MAX_TEXT
-            ):
+        for key_node, entry in pairs:
+            name = next(constant_texts([key_node]), None)
+            if name is None or len(name) > _MAX_TEXT:
                 continue
             if isinstance(entry, ast.List):
-                for item in entry.elts:
-                    if isinstance(item, ast.Constant) and isinstance(item.value, str):
-                        yield item.value, f"import {module}.{name.value}:{item.value}"
-            elif (
-                isinstance(entry, ast.Constant) and isinstance(entry.value, str) and name.value.isidentifier()
-            ):
-                target, _, attribute = entry.value.partition(":")
+                yield from ((text, f"import {module}.{name}:{text}") for text in constant_texts(entry.elts))
+            elif name.isidentifier():
+                text = next(constant_texts([entry]), None)
+                target, _, attribute = (text or "").partition(":")
                 start = module if target.startswith(".") else ""
-                yield name.value, f"import {start}{target}:{attribute or name.value}"
-            elif name.value.isidentifier():
-                yield name.value, "value"
+                yield name, "value" if text is None else f"import {start}{target}:{attribute or name}"
 
 
 def _class_entries(node: ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -521,7 +509,7 @@ def _annotation_names(node: ast.expr) -> dict[str, None]:
     return dict.fromkeys(islice(classes, _MOST_CLASSES_OF_ATTRIBUTE))
 
 
-def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of declaration
+def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
     """Yield environment variables, argparse options and routes anywhere in a file."""
     loops = {
         node.target.id: [str(item.value) for item in node.iter.elts if isinstance(item, ast.Constant)]
@@ -548,9 +536,7 @@ def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  
             case ast.Call(func=ast.Name(id="getenv"), args=[ast.Constant(value=str(name)), *_]):
                 yield f"env:{name}", "env"
             case ast.Dict() if module.endswith(".envs"):
-                for key in node.keys:
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value.isupper():
-                        yield f"env:{key.value}", "env"
+                yield from ((f"env:{text}", "env") for text in constant_texts(node.keys) if text.isupper())
 
 
 def _argparse_options(node: ast.Call, loops: dict[str, list[str]]) -> Iterator[tuple[str, str]]:

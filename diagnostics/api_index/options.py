@@ -11,34 +11,10 @@ import yaml
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.extract import Facts
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Definition, Surface, parse_signature
 
-# Classes whose fields are the options of a command; _MODULES below has the modules and files that declare options.
-_CLASSES = {
-    "trl": (("trl.trainer.grpo_config", "GRPOConfig"), ("trl.trainer.model_config", "ModelConfig")),
-    "ms-swift": (("swift.llm.argument.rlhf_args", "RLHFArguments"), ("swift.arguments", "RLHFArguments")),
-    "vllm": (("vllm.engine.arg_utils", "AsyncEngineArgs"), ("vllm.engine.arg_utils", "EngineArgs")),
-}
-# Modules and config files that declare options.
-_DECLARING = {
-    "trl": r"trl\.(trainer\.(grpo|model|base)_config|scripts\.(grpo|utils)|experimental\.\w+\.async_grpo_config)",
-    "transformers": r"transformers\.training_args(_seq2seq)?",
-    "ms-swift": r"swift\.(llm\.(argument|ray)|arguments|trainers|rlhf_trainers|megatron\.arguments?|ray(_utils)?)\..*",
-    "verl": r"verl/trainer/config/.*ppo.*\.ya?ml",
-    "openrlhf": r"openrlhf\.cli\.train_ppo_ray",
-    "accelerate": r"accelerate\.commands\.launch",
-    "vllm": r"vllm\.(engine\.arg_utils|envs|sampling_params|config(\.\w+)?|entrypoints\.(llm|([\w.]+\.)?cli_args))",
-}
-_SERVING = {"trl": r"trl\.scripts\.vllm_serve"}
-# Packages with one module or file that declares all options; verl has a composed config from 0.5 on.
-_MODULES = {
-    "openrlhf": ("openrlhf.cli.train_ppo_ray",),
-    "verl": (
-        "verl/trainer/config/_generated_ppo_trainer.yaml",
-        "verl/trainer/config/ppo_trainer.yaml",
-    ),
-}
 _FLAG_TYPES = {"flag": "bool", "argparse.BooleanOptionalAction": "bool"}
 # A value that OmegaConf takes from elsewhere, or that must be set.
 _REFERENCE = re.compile(r"\$\{|\?\?\?")
@@ -50,7 +26,7 @@ def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict
     `serve` has the options of `trl vllm-serve`. All other options are in `options`, also those of vLLM's server.
     The mark is `megatron` for an option that only ms-swift's Megatron commands have, otherwise empty.
     """
-    patterns = {"options": _DECLARING.get(package, "(?!)"), "serve": _SERVING.get(package, "(?!)")}
+    patterns = {"options": PACKAGES[package].declaring, "serve": PACKAGES[package].serving}
     declared: dict[str, dict[str, str]] = {kind: {} for kind in patterns}
     for kind, pattern in patterns.items():
         for module in filter(re.compile(pattern).fullmatch, names):
@@ -103,9 +79,12 @@ def _choices(release: Release, option: str, companion: int = 0) -> tuple[str, ..
     definition, entry = _declaration(release, option, companion)
     if surface is None or not entry:
         return ()
-    if definition is not None:
-        return _field_choices(surface, definition, entry)
-    return _literals(entry.partition(" choices ")[2].partition(" = ")[0]) if " choices " in entry else ()
+    if " choices " in entry:
+        return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
+    if definition is None:
+        return ()
+    annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
+    return _annotation_choices(surface, definition.module, annotation)
 
 
 def wanted_type(release: Release, option: str, data: object) -> str:
@@ -214,12 +193,13 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
     surface = _surface(release, companion)
     if surface is None:
         return None, ""
-    for module in _MODULES.get(release.package, ()):
+    settings = PACKAGES[release.package]
+    for module in settings.option_modules:
         facts = surface.facts(module)
         entry = facts.get(f"--{option}") or facts.get(option, "")
         if entry:
             return None, entry.lstrip("?")
-    for module, name in _CLASSES.get(release.package, ()):
+    for module, name in settings.option_classes:
         definition = surface.find(module, name)
         for item in surface.class_and_bases(definition) if definition else ():
             entry = surface.facts(item.module).get(f"{item.name}.{option}", "") if item else ""
@@ -232,14 +212,6 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 def _surface(release: Release, companion: int = 0) -> Surface | None:
     companions = query.companions_of(release, companion)
     return query.surface_of(release, *companions) if store.load(release.package) else None
-
-
-def _field_choices(surface: Surface, definition: Definition, entry: str) -> tuple[str, ...]:
-    """Return the choices of a field: from its metadata, its Literal, or the Enum of its type."""
-    if " choices " in entry:
-        return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
-    annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
-    return _annotation_choices(surface, definition.module, annotation)
 
 
 def _annotation_choices(surface: Surface, module: str, annotation: str, depth: int = 0) -> tuple[str, ...]:

@@ -32,6 +32,10 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
         used_kinds: Kinds of uses that are recorded; empty for all.
         same_release_as: For a plugin: the package that it extends. Each release of the plugin is for the release of
             the same number, without that package's CUDA requirements.
+        declaring: Pattern of the modules and config files that declare options; without one, it has no options.
+        serving: Pattern of the modules that declare the options of its own server.
+        option_modules: Modules or files that each declare all options.
+        option_classes: Classes whose fields are the options of a command, as (module, name).
     """
 
     name: str
@@ -46,6 +50,10 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     uses: tuple[str, ...] = ()
     used_kinds: tuple[str, ...] = ()
     same_release_as: str = ""
+    declaring: str = "(?!)"
+    serving: str = "(?!)"
+    option_modules: tuple[str, ...] = ()
+    option_classes: tuple[tuple[str, str], ...] = ()
 
     def includes(self, path: str) -> bool:
         """Return whether a file is read: a module (`.py`, `.so`), stub or YAML config outside of left-out folders."""

@@ -25,8 +25,6 @@ from diagnostics.versions import in_range, parse_version
 
 # Packages whose classes the options of a package extend.
 _COMPANIONS = {"trl": ("transformers",), "peft": ("transformers",), "ms-swift": ("transformers", "trl")}
-# Distributions whose module has another name.
-_MODULES = {"ms-swift": "swift", "autoawq": "awq", "lm-format-enforcer": "lmformatenforcer"}
 # Files for other hardware than NVIDIA GPUs.
 _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
 # Files that are imported for one model only.
@@ -182,7 +180,7 @@ def surface_of(release: Release, *companions: Release) -> Surface | None:
 
 def module_of(package: str) -> str:
     """Return the import name of a distribution."""
-    return _MODULES.get(package, package.replace("-", "_"))
+    return PACKAGES[package].modules[0] if package in PACKAGES else package.replace("-", "_")
 
 
 def package_of(module: str) -> str:

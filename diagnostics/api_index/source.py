@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 # Real source has at most half of each: 1.4 MB, 70 levels, names of 95 characters.
 _LARGEST = 3_000_000
@@ -74,6 +74,13 @@ def _checked_children(node: ast.AST) -> Iterator[ast.AST]:
             raise SyntaxError(f"a number of more than {_LARGEST_NUMBER} bits")
         elif isinstance(value, str) and len(value) > _LONGEST_NAME and not isinstance(node, ast.Constant):
             raise SyntaxError(f"a name of more than {_LONGEST_NAME} characters")
+
+
+def constant_texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
+    """Yield the values of those expressions that are constant strings."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def expression_text(node: ast.AST) -> str:

@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass, field, replace
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.api_index.extract import MODEL_TYPES
-from diagnostics.api_index.source import dotted_name, parse_source
+from diagnostics.api_index.source import constant_texts, dotted_name, parse_source
 
 # The file of TRL's client of the server, and the one that starts the server.
 CLIENT = "/vllm_client.py"
@@ -246,12 +246,9 @@ def _version(node: ast.expr) -> str | None:
     """Return the version in "0.8", Version("0.8") or version.parse("0.8"); None for any other expression."""
     if isinstance(node, ast.Call) and len(node.args) == 1 and _calls_any(node, "Version", "parse"):
         node = node.args[0]
+    text = next(constant_texts([node]), None)
     try:
-        return (
-            str(Version(node.value))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            else None
-        )
+        return None if text is None else str(Version(text))
     except InvalidVersion:
         return None
 
@@ -475,13 +472,9 @@ class _Walk:
                     self.add(reached, node, "argument", module, name, (*path, key))
             if (name, path) == ("AutoConfig", ("register",)):
                 self.register(node, guards)
-        first = node.args[0] if node.args else None
-        if (
-            dotted.rpartition(".")[2] == "patch"
-            and isinstance(first, ast.Constant)
-            and isinstance(first.value, str)
-        ):
-            self.patch(first.value, node, guards)
+        if dotted.rpartition(".")[2] == "patch":
+            for target in constant_texts(node.args[:1]):
+                self.patch(target, node, guards)
 
     def register(self, node: ast.Call, guards: Use) -> None:
         """Add a registered model type, unless the call allows that transformers has it, or its error is caught."""
@@ -512,9 +505,7 @@ def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
 
 def _keys(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
     """Yield the constant keys of a dictionary."""
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= _LONGEST_KEY:
-            yield node.value
+    return (text for text in constant_texts(nodes) if len(text) <= _LONGEST_KEY)
 
 
 def _catches(handler: ast.ExceptHandler, errors: Collection[str]) -> bool:
