@@ -26,6 +26,11 @@ from diagnostics.output.terminal import INDENT, print_command, print_text
 FORMATS = ("terminal", "json", "jsonl", "markdown", "html")
 _STYLES = {FAULT: "bold red", CLEAN: "green", NOT_DECIDED: "yellow", MASKED: "yellow", NOT_ASKED: "dim"}
 _MAX_EVIDENCE, _MAX_CAUSES = 2, 3
+# Printed names of estimates.
+_ESTIMATES = {
+    "dialect": "formula:", "slope": "position on the line from the checkpoint (0) to the other weights (1):",
+    "version": "weights of", "way": "position on the line to the checkpoint (1):",
+}  # fmt: skip
 
 
 def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
@@ -70,7 +75,7 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
         if verbose:
             _print_details(console, result)
         else:
-            _print_fault(console, result)
+            _print_fault(console, result, audit)
     for result in () if verbose else audit.results:
         for fact in result.evidence:
             if fact.name == "notice":
@@ -95,7 +100,7 @@ def _print_details(console: Console, result: Result) -> None:
         print_text(console, line, indent=4)
 
 
-def _print_fault(console: Console, result: Result) -> None:
+def _print_fault(console: Console, result: Result, audit: Audit) -> None:
     """Print a fault with two observations at most, and its three likeliest causes or the fix of the known issue."""
     code = results.code_of(result)
     title = Text(f"{code} {result.message}".strip(), "bold red")
@@ -111,8 +116,10 @@ def _print_fault(console: Console, result: Result) -> None:
     if issue is None:
         return
     if not causes:
-        step, command = first_step(recommended_fix(issue))
+        fix = recommended_fix(issue, frameworks=filter(None, [audit.framework]))
+        step, command = first_step(fix)
         if step:
+            step = step.replace(f"({fix.offers[0].mitigation}: ", "(") if fix.offers else step
             print_text(console, f"Fix: {step}", indent=INDENT)
         if command:
             print_command(console, command)
@@ -141,7 +148,7 @@ def estimate_text(estimate: results.Estimate) -> str:
     >>> estimate_text(results.Estimate("top_p", 0.9, 0.89, 0.9, 1.0))
     'top_p 0.9 (0.89 to 0.9), expected 1'
     """
-    text = f"{estimate.name} {_value_text(estimate.value)}"
+    text = f"{_ESTIMATES.get(estimate.name, estimate.name)} {_value_text(estimate.value)}"
     if estimate.low is not None and estimate.high is not None:
         text += f" ({_value_text(estimate.low)} to {_value_text(estimate.high)})"
     return text if estimate.expected is None else f"{text}, expected {_value_text(estimate.expected)}"

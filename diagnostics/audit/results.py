@@ -229,6 +229,7 @@ class Audit:
         tokens: Tokens that the audit cost the engine.
         requests: Number of requests to the server.
         seconds: Duration of the audit.
+        framework: The trainer that made the audited files, whose fixes are printed; empty if unknown.
     """
 
     source: str
@@ -237,6 +238,7 @@ class Audit:
     tokens: int = 0
     requests: int = 0
     seconds: float = 0.0
+    framework: str = ""
 
     @property
     def outcome(self) -> str:
@@ -265,7 +267,7 @@ _REWARD_SYMPTOMS = (
 def put_causes_first(*results: Result) -> tuple[Result, ...]:
     """Return the results with faults before the faults that they often cause (`_SYMPTOMS`, `_REWARD_SYMPTOMS`).
 
-    If the first fault is of another kind, faults of bad rewards name it as probable cause instead of their own causes.
+    Further faults of bad rewards name the first fault as probable cause instead of their own causes.
     """
 
     def rank(result: Result) -> int:
@@ -274,13 +276,13 @@ def put_causes_first(*results: Result) -> tuple[Result, ...]:
 
     ordered = sorted(results, key=rank)
     root = next((result for result in ordered if result.is_fault), None)
-    if root is None or root.family in _REWARD_SYMPTOMS:
+    if root is None:
         return tuple(ordered)
     probable = note("consequence_of", "probably a consequence of: {root}", root=root.message)
 
     def explained(result: Result) -> Result:
         facts = tuple(fact for fact in result.evidence if fact.name != "cause")
-        is_symptom = result.is_fault and result.family in _REWARD_SYMPTOMS
+        is_symptom = result.is_fault and result.family in _REWARD_SYMPTOMS and result is not root
         return replace(result, evidence=(probable, *facts)) if is_symptom else result
 
     return tuple(map(explained, ordered))
@@ -345,7 +347,7 @@ def sentence(result: Result) -> str:
     measured = ""
     if result.residual is not None and result.floor is not None:
         count = count_of(result.count, CHECKS[result.topic].unit)
-        measured = f": off by {result.residual:.2g}, rounding makes {result.floor:.2g} ({count})"
+        measured = f" (off by {result.residual:.2g} on average in {count}; rounding makes {result.floor:.2g})"
     return f"{result.title}: {WORDS[result.outcome]}{measured}"
 
 

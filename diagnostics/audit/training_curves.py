@@ -23,7 +23,7 @@ from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import CLEAN, NOT_ASKED, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
-from diagnostics.logs.metrics import MAX_STEPS_PER_S, is_zero
+from diagnostics.logs.metrics import MAX_STEPS_PER_S, canonical_name, is_zero
 
 MIN_STEPS = 8
 """Number of steps with a reward signal that are needed to decide whether a run learns."""
@@ -180,7 +180,8 @@ class Curves:
             return None
         row, count = episode.rows[0], len(episode.rows)
         numbers = {name: row.values[name] for name in quoted}
-        text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        names = {canonical_name(name): name for name in reversed(list(row.printed))}
+        text = ", ".join(f"{names.get(name, name)} {value:.4g}" for name, value in numbers.items())
         steps = {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
         values = numbers | steps | values
         evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes))
@@ -206,7 +207,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
     if "metrics" not in topics:
         results.append(clean("metrics", count=sum(len(entry.rows) for entry in series)))
     if "curves" not in topics and longest < MIN_STEPS:
-        need = "metrics of {least} steps or more; there are {count}"
+        need = "metrics of {least} steps or more; found {count}"
         results.append(skipped("curves", "want_steps", need, least=MIN_STEPS, count=longest))
     elif "curves" not in topics:
         results.append(clean("curves", count=longest))
@@ -227,7 +228,7 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
     if steps < MIN_STEPS and any(result.is_clean for result in rewards):
         return clean("learning", count=rewards[0].count, decisive=True)
     if steps < MIN_STEPS:
-        need = "reward with reward_std, grad_norm or zero-spread share of {least} steps or more; there are {count}"
+        need = "reward with reward_std, grad_norm or zero-spread share of {least} steps; found {count}"
         return skipped("learning", "want_reward", need, decisive=True, least=MIN_STEPS, count=steps)
     count, (first, last) = len(best.column("reward")), best.first_and_last_level("reward")
     text = "reward went from {first:.3g} to {last:.3g} in {count} logged steps"
@@ -427,8 +428,16 @@ def _shifts(curves: Curves) -> Iterator[Result | None]:
 
 
 def _gradient_spikes(curves: Curves) -> Result | None:
-    """Find gradient norms above 20 times the median of the 20 steps before: three, or one above 100 times."""
-    rows, values = curves.select("grad_norm"), curves.column("grad_norm")
+    """Find gradient norms above 20 times the median of the 20 steps before: three, or one above 100 times.
+
+    Steps without a reward signal are left out, because the KL term alone makes a far smaller gradient.
+    """
+    lowest = min(curves.column("reward"), default=0.0)
+    mixed = [
+        row for row in curves.rows if row.values.get("all_alike") != 1 and row.values.get("reward_std") != 0
+    ]
+    learning = Curves(tuple(row for row in mixed if row.values.get("reward") != lowest))
+    rows, values = learning.select("grad_norm"), learning.column("grad_norm")
     usual = [stats.median(values[max(0, index - 20) : index]) for index in range(len(values))]
     places = [index for index in range(MIN_STEPS, len(values)) if usual[index] > 0]
     ratios = [(values[index] / usual[index], index) for index in places]
@@ -452,7 +461,8 @@ def _flat_reward(curves: Curves) -> Result | None:
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
         return None
     measured: dict[str, Any] = {"level": level, "slope": slope, "noise": noise}
-    message = "the reward does not move: {level:.3g} in all {count} logged steps"
+    measured |= {"lowest": min(values), "highest": max(values)}
+    message = "the reward has no trend in {count} logged steps: median {level:.3g}, from {lowest:.3g} to {highest:.3g}"
     causes = "flat_reward" if abs(level) > 0.02 else "reward"
     return curves.report(Episode(rows), "curves/flat_reward", message, "reward", causes=causes, **measured)
 

@@ -1,9 +1,9 @@
 """Check the prefix cache (P2) and the replicas (P14): equal ids must get equal log-probs, except for rounding.
 
-P2 sends each prompt twice: without and with a fresh cache salt, which bypasses cached keys. If answers differ, the
-worst prompt is sent twice more. `probe_cache` must run before all other probes with these ids, which would fill the
-cache with keys of the current weights. `check_cache` judges later, when the rounding error is known. P14 scores the
-same ids six times.
+P2 sends each prompt twice: without and with a random cache salt, which bypasses cached keys. `probe_cache` must run
+before all other probes with these ids, which would fill the cache with keys of the current weights. `check_unchanged`
+repeats one of these requests at the end: if its answer differs, the server changed during the audit. `check_cache`
+judges after that, when the rounding error is known. P14 scores the same ids six times.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from diagnostics.audit.live.probe_inputs import CALLS
 from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
+from diagnostics.audit.training_curves import Curves
 
 # Multiple of the rounding error above which the cache is faulty.
 _CACHE_ALARM = 6.0
 # Number of likeliest next ids that are compared, because rounding changes the log-probs of other ids more; difference
 # of two answers without a common id.
 _LIKELIEST, _NO_ID_IN_COMMON = 8, 9.0
-# Difference from which on the prompt is sent again, because the cache may be faulty.
-_SUSPICIOUS = 1e-4
 
 
 @dataclass(frozen=True)
@@ -36,30 +35,39 @@ class CacheComparison:
         prompts: Number of prompts.
         hit: Whether the server found prompts in its cache; None if unknown.
         tokens: Number of tokens that the comparison cost.
-        repeated: Difference between two further cached answers to the worst prompt; 0 if `worst` is small.
+        prompt: The prompt with the largest difference.
+        answer: The first answer to this prompt, without a salt.
     """
 
     worst: float
     prompts: int
     hit: bool | None
     tokens: int
-    repeated: float = 0.0
+    prompt: Sequence[int]
+    answer: dict[int, float]
 
 
 def probe_cache(server: Server, prompts: Sequences) -> CacheComparison:
     """Request the next ids after long prompts, first with the cache, then with a salt that bypasses it."""
     hits, cost = server.cache_hits(), server.client.tokens
-    distances = [
-        _distance(server.next_ids(prompt), server.next_ids(prompt, secrets.token_hex(8)))
-        for prompt in prompts
-    ]
+    answers = [(server.next_ids(prompt), server.next_ids(prompt, secrets.token_hex(8))) for prompt in prompts]
     later = server.cache_hits()
     hit = None if hits is None or later is None else later > hits
-    worst, repeated = max(distances, default=0.0), 0.0
-    if worst > _SUSPICIOUS:  # two servers behind one address differ too, and each from itself
-        prompt = prompts[distances.index(worst)]
-        repeated = _distance(server.next_ids(prompt), server.next_ids(prompt))
-    return CacheComparison(worst, len(distances), hit, server.client.tokens - cost, repeated)
+    distances = [_distance(*pair) for pair in answers]
+    index = distances.index(max(distances))
+    cost = server.client.tokens - cost
+    return CacheComparison(distances[index], len(prompts), hit, cost, prompts[index], answers[index][0])
+
+
+def check_unchanged(server: Server, comparison: CacheComparison, floor: float) -> Result | None:
+    """Repeat a request of `probe_cache` at the end of the audit; return a fault if its answer differs, or None."""
+    off = _distance(comparison.answer, server.next_ids(comparison.prompt))
+    if off <= _CACHE_ALARM * max(floor, 1e-5):
+        return None
+    message = "the server changed during the audit: log-probs after one prompt differ by {off:.2g}"
+    fact = note("repeated", "the same request at the start and at the end of the audit, without a cache salt")
+    fields: dict[str, Any] = {"evidence": (fact, *Curves(()).causes("server_changed")), "count": 2}
+    return fault("replicas/changed", message, "", {"off": off}, residual=off, floor=floor, **fields)
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
@@ -69,21 +77,21 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
     return sum(differences) / len(differences)
 
 
-def check_cache(comparison: CacheComparison, floor: float) -> Result:
+def check_cache(comparison: CacheComparison, floor: float, hiding: str = "") -> Result:
     """Return the result of the comparison; `floor` is the rounding error of a log-prob.
 
-    Skipped if the answers agree and no cache hit is known; masked if repeated answers differ too, as those of replicas.
+    It is skipped if no prompt was in the cache, and masked by a fault of family `hiding`: other servers answered.
     """
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:
-        need = ("prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights: none of"
-                " these prompts was in the cache")  # fmt: skip
+        need = ("prompts that are in the prefix cache: none of those sent was; give prompts of the run (`prompts` in"
+                " --trainer-config), or audit again after the next weights")  # fmt: skip
         return replace(skipped("cache", "nothing_cached", need), tokens=comparison.tokens)
-    text = "{prompts} prompts, plain and with a fresh salt: the next ids' log-probs differ by {worst:.2g} at most"
+    text = "{prompts} prompts, with and without the cache: next log-probs differ by {worst:.2g} at most"
     fact = note("twins", text, worst=comparison.worst, prompts=comparison.prompts)
     fields: dict[str, Any] = {"tokens": comparison.tokens, "evidence": (fact,)}
-    if comparison.worst > limit and comparison.repeated > limit:
-        return masked("cache", "replicas/weights", **fields)
+    if comparison.worst > limit and hiding:
+        return masked("cache", hiding, **fields)
     fields |= {"residual": comparison.worst, "floor": floor, "alarm": limit, "count": comparison.prompts}
     if comparison.worst <= limit:
         return clean("cache", **fields)
@@ -115,7 +123,8 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     if most <= limit or most - least <= 0.5 * alarm:
         residual = None if exact is None else most
         return clean("replicas", residual=residual, **fields)
-    message = "replicas behind the address answer differently: one is {residual:.3g} off, another {first:.3g}"
+    message = ("servers with different weights answer at this address: the log-probs of the same ids are off by"
+               " {first:.2g} in one answer and by {residual:.2g} in another")  # fmt: skip
     values = {"residual": most, "first": least}
     return fault("replicas/weights", message, "", values, residual=most, **fields)
 

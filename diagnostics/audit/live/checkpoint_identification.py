@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.audit.live.partial_update import find_partial_update
-from diagnostics.audit.live.reference import Reference, Sequences
+from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
 from diagnostics.audit.live.weight_comparison import Scores, Slope, compare, compare_in_best_type, project
 from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, undecided
+from diagnostics.audit.training_curves import Curves
 
 # Number of ids by which a large checkpoint can be ruled out, and the necessary distance in residuals: an engine that is
 # nearer to the other checkpoint than to this one is off by more than half of their distance.
@@ -66,6 +67,18 @@ def identify_weights(
             behind the trainer.
     """
     scores = compare_in_best_type(reference, sequences, engine, dtype)
+    if dtype not in DTYPES and not (scores.at_floor or reference.large):
+        # Other weights in float32, which explain the difference exactly, exclude rounding to a coarser dtype.
+        exact = compare(reference, sequences, engine, "float32")
+        found = _identify(exact, against, staleness, "")
+        if found.weights is not None and (found.result.residual or 0.0) <= exact.limit:
+            return found
+    return _identify(scores, against, staleness, dtype)
+
+
+def _identify(scores: Scores, against: Sequence[Reference], staleness: int, dtype: str) -> Identification:
+    """Find the weights that explain the scores in their dtype; `dtype` is the one that the server reports."""
+    reference = scores.reference
     siblings, notes = _compute_others(scores, against)
     weights: Reference | None = reference
     floor = scores.floor
@@ -82,11 +95,15 @@ def identify_weights(
     elif scores.at_floor:
         result = clean("weights", **scores.result_fields)
     else:
-        need = note("more_tokens", "--tokens {tokens}", tokens=len(engine) * 5)
+        text = (
+            "--tokens {tokens}; or the engine's dtype, which /server_info shows with VLLM_SERVER_DEV_MODE=1"
+        )
+        need = note("more_tokens", text, tokens=len(scores.engine) * 5)
         result = undecided("weights", need, **scores.result_fields)
-    text = "the engine computes in {dtype}; the checkpoint is stored in {stored}"
-    fact = note("type", text, dtype=scores.dtype, stored=reference.dtype)
-    result = replace(result, evidence=(*result.evidence, fact, *notes))
+    if dtype or (weights is not None and scores.has_type_pattern):
+        text = "the engine computes in {dtype}; the checkpoint is stored in {stored}"
+        notes.insert(0, note("type", text, dtype=scores.dtype, stored=reference.dtype))
+    result = replace(result, evidence=(*result.evidence, *notes))
     return Identification(result, weights, scores.dtype, floor)
 
 
@@ -148,6 +165,12 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     fields |= {"runner_up": RunnerUp("the next nearest", second)}
     message = "the engine holds the weights of {name}, not the checkpoint's"
     code = "SYN003" if sibling.name == "base" else ""
+    if scores.reference.has_adapter and not sibling.has_adapter:
+        message, code = (
+            "the engine does not apply the adapter: it has the weights of its base, {name}",
+            "SYN026",
+        )
+        fields["evidence"] = tuple(Curves(()).causes("adapter_missing"))
     return _fault(scores, "weights/version", message, {"name": sibling.name}, code, **fields), sibling
 
 
@@ -183,7 +206,7 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
     for slope, sibling in slopes:
         if slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
             return _line_fault(scores, slope, sibling), None
-    return _unknown_fault(scores), None
+    return _unknown_fault(scores, siblings), None
 
 
 def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
@@ -193,7 +216,7 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
     value, weights, at_value = 1.0, reference, scores.exact
     for _ in range(6):
         slope = project(scores.engine - at_value, (at_value - at_before) / (value - before))
-        if abs(slope.value) < max(0.002, 0.1 * slope.error):
+        if abs(slope.value) < max(1e-6, 0.1 * slope.error):
             break
         before, at_before = value, at_value
         value = min(8.0, max(-8.0, value + slope.value))
@@ -256,9 +279,10 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
     return _fault(scores, family, _LINES[family], values, runner_up=second, **fields)
 
 
-def _unknown_fault(scores: Scores) -> Result:
+def _unknown_fault(scores: Scores, siblings: Siblings) -> Result:
     """Report weights that none of the comparisons explains."""
-    text = "scored ids are off by {off:.2g}, {times:.1f} times what rounding makes ({floor:.2g})"
-    fact = note("off", text, off=scores.residual, floor=scores.floor, times=scores.residual / scores.floor)
-    message = "the engine computes with other weights than the checkpoint's, and with none of those compared"
-    return _fault(scores, "weights/unknown", message, {}, probe="P1", evidence=(fact,))
+    text = "rounding to {dtype} makes {floor:.2g}; the weights were compared with those of {names}"
+    names = ", ".join([scores.reference.name, *(sibling.name for sibling, _ in siblings)])
+    fact = note("off", text, off=scores.residual, floor=scores.floor, dtype=scores.dtype, names=names)
+    message = "the engine's weights or computation differ: log-probs of given ids are off by {off:.2g}"
+    return _fault(scores, "weights/unknown", message, {"off": scores.residual}, probe="P1", evidence=(fact,))

@@ -1,7 +1,8 @@
 """Find tensors that a weight update left out, so that the engine still has another checkpoint's values (P4).
 
 The tensors are examined in at most 12 groups: embedding, layers, head. The engine's log-prob difference is regressed on
-the separate effect of each group. The found groups are replaced in the model, whose log-probs are compared again.
+the separate effect of each group. The found groups are replaced in the model, whose log-probs are compared again. If
+this does not explain the difference, the tensors of the two most similar groups are examined one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.weight_comparison import Scores
 from diagnostics.audit.results import Estimate, Result, RunnerUp, fault
 
+Groups = dict[str, list[str]]
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MAX_GROUPS = 12
 # Largest share of the difference that may remain for a partial update to be examined further.
@@ -34,13 +36,17 @@ def find_partial_update(
     limit = min(scores.limit, scores.residual)
     for other in others[: 1 if scores.reference.large else len(others)]:
         groups = _group_tensors(list(scores.reference.state))
-        if stale := _stale_groups(scores, other, groups):
-            tensors = {tensor for name in stale for tensor in groups[name]}
-            mixed = scores.reference.mix(other, tensors.__contains__)
-            residual = scores.residual_of(scores.scores_of(mixed))
-            if residual < limit:
-                limit = residual
-                best = _partial_fault(scores, other, stale, residual, second), mixed
+        for _ in range(1 if scores.reference.large else 2):
+            stale, similar = _stale_groups(scores, other, groups)
+            if stale:
+                tensors = {tensor for name in stale for tensor in groups[name]}
+                mixed = scores.reference.mix(other, tensors.__contains__)
+                residual = scores.residual_of(scores.scores_of(mixed))
+                if residual < limit:
+                    limit = residual
+                    best = _partial_fault(scores, other, stale, residual, second), mixed
+                    break
+            groups = {tensor: [tensor] for name in similar for tensor in groups[name]}
         other.release()
     return best
 
@@ -50,12 +56,10 @@ def _partial_fault(
 ) -> Result:
     """Report the stale groups of tensors and the checkpoint whose values they still have."""
     version = Estimate("version", other.name, expected=scores.reference.name)
-    fields = scores.result_fields | {
-        "residual": residual,
-        "runner_up": RunnerUp("no single checkpoint", second),
-    }
-    fields |= {"probe": "P4", "estimates": (Estimate("tensors", tuple(stale)), version)}
-    message = "tensors of the checkpoint did not arrive: {tensors} are still those of {name}"
+    fields = scores.result_fields | {"residual": residual, "probe": "P4"}
+    fields["estimates"] = (Estimate("tensors", tuple(stale)), version)
+    fields["runner_up"] = RunnerUp("no single checkpoint", second)
+    message = "tensors of the checkpoint did not arrive: the engine still has those of {name} in {tensors}"
     values = {"tensors": ", ".join(stale), "name": other.name}
     return fault("weights/partial", message, "", values, **fields)
 
@@ -76,25 +80,29 @@ def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _stale_groups(scores: Scores, other: Reference, groups: dict[str, list[str]]) -> list[str]:
+def _stale_groups(scores: Scores, other: Reference, groups: Groups) -> tuple[list[str], list[str]]:
     """Return the groups of tensors that have more of the other checkpoint's values than of their own.
 
-    The difference is regressed on the separate effect of each group. The list is empty if this explains too little.
+    The difference is regressed on the separate effect of each group. The list is empty if this explains too little. The
+    second list has the two groups whose effect is most similar to the difference.
     """
     import torch
 
     reference = scores.reference
     if not reference.has_same_tensors(other) or len(groups) < 2:
-        return []
+        return [], []
     own = scores.scores_of(reference)
     mixes = (reference.mix(other, frozenset(members).__contains__) for members in groups.values())
     columns = {name: scores.scores_of(mixed) - own for name, mixed in zip(groups, mixes, strict=True)}
     columns = {name: column for name, column in columns.items() if float(column.abs().max()) > 0}
     if not columns:
-        return []
+        return [], []
     matrix = torch.stack(list(columns.values()), dim=1)
     solution = torch.linalg.pinv(matrix.T @ matrix) @ matrix.T @ (scores.engine - own)
     rest = scores.engine - own - matrix @ solution
+    cosines = (scores.engine - own) @ matrix / matrix.norm(dim=0)
+    similar = [name for _, name in sorted(zip(cosines.tolist(), columns, strict=True), reverse=True)[:2]]
     if float(rest.abs().mean()) > _EXPLAINS * scores.residual_of(own):
-        return []
-    return sorted(name for name, share in zip(columns, solution.tolist(), strict=True) if share > 0.5)
+        return [], similar
+    stale = sorted(name for name, share in zip(columns, solution.tolist(), strict=True) if share > 0.5)
+    return stale, similar

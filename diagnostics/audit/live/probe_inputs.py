@@ -86,8 +86,8 @@ class Budget:
         """Divide `tokens`, the limit on prompt and sampled tokens, for an audit with `prompts` long cache prompts."""
         self.longest, self._scale = longest, max(DEFAULT_TOKENS, tokens) / DEFAULT_TOKENS
         self.sampling = int(_SAMPLING * self._scale)
-        # Each long prompt is sent twice, the worst prompt four times.
-        reserved = self.sampling + CALLS * (REPLICA_IDS + 1) + 2 * (prompts + 1) * (longest + 1)
+        # Each long prompt is sent twice, and one of them again at the end.
+        reserved = self.sampling + CALLS * (REPLICA_IDS + 1) + (2 * prompts + 1) * (longest + 1)
         self._left = tokens - reserved
         self.first_comparison = min(_FIRST, self._ids(self._left))
         self.needed = reserved + _FIRST // 2

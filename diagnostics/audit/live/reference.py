@@ -129,6 +129,14 @@ class Reference:
         return int(self.config.get("vocab_size") or self.config.get("text_config", {}).get("vocab_size") or 0)
 
     @property
+    def stop_ids(self) -> set[int]:
+        """The end-of-sequence ids in generation_config.json and config.json."""
+        path = self.weights / "generation_config.json"
+        generation = checkpoint_validation.read_json_object(path) if path.is_file() else {}
+        values = [self.config.get("eos_token_id"), generation.get("eos_token_id")]
+        return {token for value in values for token in ([value] if isinstance(value, int) else value or [])}
+
+    @property
     def dtype(self) -> str:
         """The dtype of the stored weights in config.json; float32 if it is missing or unknown."""
         dtype = str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")

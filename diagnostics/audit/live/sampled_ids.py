@@ -131,5 +131,5 @@ def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
-    text = "--logprobs-mode processed_logprobs on the server: raw log-probs show no sampling parameters"
+    text = "VLLM_SERVER_DEV_MODE=1, with which /server_info shows the mode, and --logprobs-mode processed_logprobs"
     return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),))

@@ -7,13 +7,17 @@ each parameter that differs from the trainer's, a logit bias on one id, or log-p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.audit.live import sampled_ids, sampling_estimation
+from diagnostics.audit.live.logprob_mismatch import explain_logprobs
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.live.sampling_estimation import Fit
-from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
+from diagnostics.audit.live.server_settings import TrainerSettings
+from diagnostics.audit.results import CLEAN, Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
+from diagnostics.audit.training_curves import Curves
 
 # Increase of --tokens that gives one more sampled token.
 _TOKENS_PER_SAMPLE = 15
@@ -33,7 +37,12 @@ _PENALTY = "the engine applies a {name} of {value:.3f}; the trainer computes wit
 
 
 def check_sampling(
-    reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling, mode: str = ""
+    reference: Reference,
+    completions: Sequence[Completion],
+    dtype: str,
+    trainer: TrainerSettings,
+    mode: str = "",
+    others: Sequence[Reference] = (),
 ) -> list[Result]:
     """Check the reported log-probs and the sampling parameters; return the results about parameters, log-probs and ids.
 
@@ -41,16 +50,21 @@ def check_sampling(
         reference: The weights that the engine has.
         completions: Samples with the trainer's sampling parameters.
         dtype: The engine's dtype.
-        expected: The parameters with which the trainer computes.
+        trainer: The trainer's settings, with the parameters with which it computes.
         mode: The server's logprobs_mode; empty if unknown.
+        others: Other weights, whose log-probs may be reported instead.
     """
+    expected = trainer.sampling
     completions = [completion for completion in completions if completion.ids]
     observed, native = (
         Observed.compute(reference, completions, dtype, native=flag) for flag in (False, True)
     )
     fit = sampling_estimation.fit_sampling(observed, expected, _rounding_error(observed, native, expected))
     results = _check_token_ids(completions)
-    fitted = _judge_fit(observed, fit, expected, _rounding_error(observed, native, fit.sampling))
+    fitted = _judge_fit(observed, fit, trainer, _rounding_error(observed, native, fit.sampling))
+    if fitted[0].family == "sampling/law":
+        named = {entry.name: Observed.compute(entry, completions, dtype) for entry in others}
+        fitted = [explain_logprobs(fitted[0], observed, expected, named)]
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted
@@ -80,20 +94,23 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
     return [fault("logprobs/token", message, "", values, probe="P8")] if wrong else []
 
 
-def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -> list[Result]:
+def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: float) -> list[Result]:
     """Return faults: an unknown cause if the fit is bad, else each changed parameter, else a bias on a rare id.
 
-    Without a fault the result is clean, or undecided between the thresholds.
+    A parameter that the trainer's settings state is a notice. Without a fault the result is clean, or undecided between
+    the thresholds.
     """
+    expected = trainer.sampling
     count, times, alarm = len(observed.ids), fit.residual / floor, _FLOAT32_ALARM if floor < 1e-4 else _ALARM
     fields: dict[str, Any] = {
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
         "runner_up": RunnerUp(*fit.runner_up) if fit.runner_up else None,
     }  # fmt: skip
     if times > alarm:
-        return [_unexplained_fault(fit, times, fields)]
+        return [fault("sampling/law", "no sampling parameters explain the reported log-probs", **fields)]
     if fit.changed:
-        return [_parameter_fault(observed, fit, expected, name, fields) for name in fit.changed]
+        found = [_parameter_fault(observed, fit, expected, name, fields) for name in fit.changed]
+        return [_compare_with_stated(result, trainer) for result in found]
     if rare := sampling_estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
         token, value, times_sampled = rare
         fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
@@ -106,12 +123,17 @@ def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -
     return [clean("sampling", **fields)]
 
 
-def _unexplained_fault(fit: Fit, times: float, fields: dict[str, Any]) -> Result:
-    """Report log-probs that no parameters explain."""
-    changed = " and ".join(f"{name} {fit.sampling.value(name):.3g}" for name in fit.changed)
-    message = "no sampling parameters fit the engine's log-probs; the best, {best}, leave {times:.1f} times rounding"
-    values = {"times": times, "best": changed or "the expected parameters"}
-    return fault("sampling/law", message, "", values, **fields)
+def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
+    """Turn the fault of a parameter into a notice if the trainer's settings state the engine's value."""
+    (found,) = result.estimates
+    stated, value = trainer.request.get(found.name), result.values["value"]
+    is_allowed = found.name != "temperature" and stated is not None
+    if not is_allowed or abs(value - stated) > sampling_estimation.RANGES[found.name][3]:
+        return result
+    text = ("{code}: the server samples with {name} {stated:g}, as --trainer-config states. The log-probs of a trainer"
+            " that ignores {name}, as most trainers do, differ from the server's: explain {code}")  # fmt: skip
+    values = {"name": found.name, "stated": stated, "code": _CODES.get(found.name, "NUM049")}
+    return replace(result, outcome=CLEAN, message="", evidence=(note("notice", text, **values),))
 
 
 def _parameter_fault(
@@ -127,6 +149,25 @@ def _parameter_fault(
     values = {"value": value, "expected": "all" if name == "top_k" and not target else target}
     message = _MESSAGES.get(name, _PENALTY.replace("{name}", name.replace("_", " ")))
     return fault(f"sampling/{name}", message, _CODES.get(name, ""), values, estimates=estimates, **fields)
+
+
+def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int]) -> list[Result]:
+    """Check that completions with fewer than the requested tokens end with an end token or at a reported stop."""
+
+    def is_stopped(entry: Completion) -> bool:
+        last = {*entry.ids[-1:], *entry.reported[-1:]}
+        return bool(last & {*stop_ids, entry.stop_reason}) or isinstance(entry.stop_reason, str)
+
+    early = [entry for entry in completions if len(entry.ids) < tokens or entry.finish_reason == "stop"]
+    cut = [entry for entry in early if not is_stopped(entry)]
+    if not cut or not stop_ids:
+        need = note("want_stop_ids", "eos_token_id in the checkpoint's generation_config.json")
+        return [undecided("ends/cut", need, probe="P6", count=len(cut))] if cut else []
+    values = {"cut": len(cut), "count": len(completions), "tokens": tokens, "length": len(cut[0].ids)}
+    message = ("{cut} of {count} completions end without an end token or stop string: after {length} of {tokens}"
+               " tokens, with finish_reason {reason!r}")  # fmt: skip
+    fields: dict[str, Any] = {"count": len(cut), "evidence": tuple(Curves(()).causes("cut"))}
+    return [fault("ends/cut", message, "", values | {"reason": cut[0].finish_reason}, probe="P6", **fields)]
 
 
 def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Result]:

@@ -33,12 +33,16 @@ class Completion:
         ids: Sampled ids.
         logprobs: The engine's log-prob of each sampled id.
         reported: The ids to which these log-probs belong, if the server reports them.
+        finish_reason: The server's reason for the end, as `length`; empty if unknown.
+        stop_reason: The stop id or string at which the completion ended; None for the end-of-sequence id.
     """
 
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     reported: tuple[int, ...] = ()
+    finish_reason: str = ""
+    stop_reason: int | str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Observed:
         ids: Sampled ids.
         samples: Index of the completion that each token belongs to.
         sampled_columns: Index of the sampled id among the kept logits, by position, as a column vector.
+        kept_ids: Id of each kept logit, by position.
     """
 
     # The sorted logits for the last penalties, and their masses for the last temperature.
@@ -130,7 +135,10 @@ class Observed:
 
     def _narrow(self, size: int) -> None:
         """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
-        self.sampled_columns = self.ids[:, None]
+        self.sampled_columns, self.kept_ids = (
+            self.ids[:, None],
+            self.ids.new_tensor(range(size)).expand(len(self.ids), -1),
+        )
         self._rest = self._logits.new_empty((len(self.ids), 0))
         self._log_bin_size = 0.0
         if size <= 2 * _KEPT:
@@ -139,7 +147,8 @@ class Observed:
         priority[self._in_prompt | (self._counts > 0)] = float("inf")
         priority.scatter_(1, self.sampled_columns, float("inf"))
         order = priority.argsort(dim=1, descending=True)
-        columns, rest = order[:, :_KEPT], order[:, _KEPT:]
+        self.kept_ids = columns = order[:, :_KEPT]
+        rest = order[:, _KEPT:]
         even = rest.shape[1] // _BINS * _BINS
         self._rest = self._logits.gather(1, rest[:, :even]).reshape(len(self.ids), _BINS, -1).mean(2)
         self._log_bin_size = math.log(rest.shape[1] / _BINS)

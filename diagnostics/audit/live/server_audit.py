@@ -67,7 +67,8 @@ def audit_server(
     progress.update("which weights it holds")
     identified = probes.check_weights(siblings)
     progress.update("how it samples")
-    probes.check_sampling(identified)
+    probes.check_sampling(identified, siblings)
+    probes.check_cache(identified.floor)
     if (now := check_awake(client)) != version:
         reason = f"its weights changed from {version} to {now} meanwhile; audit again"
         raise NotAvailableError(f"{client.address}: {reason}")
@@ -139,7 +140,7 @@ class _Probes:
             engine = torch.tensor(scores, dtype=torch.float64)
             return identify_weights(self.reference, siblings, sequences, engine, dtype, staleness)
 
-        comparison = cache_and_replicas.probe_cache(self.server, self._cache_prompts())
+        self._cache = cache_and_replicas.probe_cache(self.server, self._cache_prompts())
         before = client.tokens
         sequences = self._score_sequences(self.tokenizer, budget.first_comparison)
         identified = identify(list(sequences))
@@ -154,9 +155,17 @@ class _Probes:
         replicas = self._check_replicas(identified, sequences[0][:REPLICA_IDS])
         if cache_and_replicas.hides_weights(replicas, identified.result):
             identified.result, identified.weights = masked("weights", replicas.family, decisive=True), None
-        cache = cache_and_replicas.check_cache(comparison, identified.floor)
-        self.results += [replace(identified.result, tokens=cost), cache, replicas]
+        self.results += [replace(identified.result, tokens=cost), replicas]
         return identified
+
+    def check_cache(self, floor: float) -> None:
+        """Repeat a request of the cache probe at the end, and check server and prefix cache (P2, P14)."""
+        faults = [result for result in self.results if result.is_fault and result.topic == "replicas"]
+        if not faults and (changed := cache_and_replicas.check_unchanged(self.server, self._cache, floor)):
+            self.results.insert(0, changed)
+            faults = [changed]
+        hiding = faults[0].family if faults else ""
+        self.results.append(cache_and_replicas.check_cache(self._cache, floor, hiding))
 
     def _score_sequences(self, tokenizer: Any, count: int) -> list[list[int]]:
         return probe_inputs.score_sequences(tokenizer, self.vocabulary, self.budget.longest, count, self.bos)
@@ -174,7 +183,7 @@ class _Probes:
         floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
         return cache_and_replicas.check_replicas(self.server, ids, exact, floor, alarm)
 
-    def check_sampling(self, identified: Identification) -> None:
+    def check_sampling(self, identified: Identification, siblings: Sequence[Reference]) -> None:
         """Check sampled ids and log-probs with the weights that the engine has (P5, P6, P8, P9)."""
         client, tokenizer, weights = self.server.client, self.tokenizer, identified.weights
         before, size = client.tokens, self.reference.vocabulary
@@ -186,11 +195,13 @@ class _Probes:
         completions = self.server.sample(prompts, count, self.trainer.request, _COPIES)
         known = [entry for entry in completions if all(0 <= token < size for token in entry.ids)]
         results = sampling_checks.check_vocabulary(completions, 0 if tokenizer is None else len(tokenizer))
+        results += sampling_checks.check_ends(completions, count, self.reference.stop_ids)
         if weights is None:
             hiding = identified.result.masked_by or identified.result.family
             results += [masked(topic, hiding, decisive=True) for topic in ("sampling", "logprobs")]
         elif known:
-            mode, expected = str(self.settings.get("logprobs_mode", "")), self.trainer.sampling
-            results += sampling_checks.check_sampling(weights, known, identified.dtype, expected, mode)
+            mode, others = str(self.settings.get("logprobs_mode", "")), (self.reference, *siblings)
+            settings = (identified.dtype, self.trainer, mode, others)
+            results += sampling_checks.check_sampling(weights, known, *settings)
         cost = client.tokens - before
         self.results += [replace(result, tokens=cost) for result in results]

@@ -116,7 +116,8 @@ class Server:
             raise self.error("its samples have no log-probs: start it with log-probs allowed")
         reported = tuple(map(_token_id, names))
         ids = _token_ids(choice.get("token_ids") or reported)
-        return Completion(prompt, ids, tuple(map(float, values)), reported)
+        reason = _short_text(choice.get("finish_reason") or "")
+        return Completion(prompt, ids, tuple(map(float, values)), reported, reason, choice.get("stop_reason"))
 
     @_explain_malformed_answers
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:

@@ -125,7 +125,7 @@ def _check_recording(recording: Recording) -> Result:
     steps = _steps(recording)
     count = sum(len(step.rewards) for step in steps)
     if count < _LEAST_SAMPLES:
-        text = "steps with a group whose rewards differ; there are fewer than {least} such samples"
+        text = "steps with a group whose rewards differ; found fewer than {least} such samples"
         return undecided("advantages", note("want_spread", text, least=_LEAST_SAMPLES))
     ranked = sorted((_residual(steps, formula), str(formula)) for formula in _FORMULAS)
     residual, best = ranked[0]
@@ -223,8 +223,8 @@ def _interleave(step: Step) -> Step:
 
 # Family and message of each mistake, and a function that undoes it in a step.
 _MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
-    ("advantages/sign", "the advantages have the wrong sign: worse completions become likelier ({way})",
+    ("advantages/sign", "the advantages have the wrong sign: worse completions become likelier",
      lambda step: replace(step, advantages=[-value for value in step.advantages])),
-    ("advantages/grouping", "the advantages are those of interleaved groups, not of the prompts' groups ({way})",
+    ("advantages/grouping", "the advantages are those of interleaved groups, not of the prompts' groups",
      _interleave),
 )  # fmt: skip

@@ -88,7 +88,7 @@ def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
         rates = {row.values["lr"] for series in run.series for row in series.rows if "lr" in row.values}
         yield _judge(comparisons, rates)
     else:
-        need = "two checkpoints as safetensors in folders named by step; there are {count}"
+        need = "two checkpoints as safetensors in folders named by step; found {count}"
         yield skipped("moved", "want_checkpoints", need, count=len(numbered))
 
 

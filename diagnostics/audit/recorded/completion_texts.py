@@ -36,11 +36,12 @@ def _continues_after_turn(row: Sample) -> bool:
 
 
 def _repeats(row: Sample) -> bool:
-    """Return whether a text of words compresses to less than a tenth, which prose, code and tables do not."""
+    """Return whether a text of words, or of one character, compresses to less than a tenth, which prose does not."""
     text = row.completion[:_MOST_TEXT]
     data = text.encode("utf-8", "replace")
     is_compressible = len(data) >= 400 and len(zlib.compress(data)) < 0.1 * len(data)
-    return is_compressible and sum(map(str.isalpha, text)) > 0.3 * len(text)
+    is_one_character = len(text.strip()) >= 8 and len(set(text.strip())) == 1
+    return is_one_character or (is_compressible and sum(map(str.isalpha, text)) > 0.3 * len(text))
 
 
 def _mixes_scripts(row: Sample) -> bool:
@@ -60,7 +61,7 @@ _CHECKS: tuple[tuple[str, Callable[[Sample], bool], float, str], ...] = (
     ("empty", lambda row: not row.completion.strip(), 0.2, "{share:.0%} of completions are empty {span}"),
     ("next_turn", _continues_after_turn, 0.05,
      "{share:.0%} of completions go on after the end of their turn {span}: the stop token is missing"),
-    ("repetition", _repeats, 0.1, "{share:.0%} of completions repeat the same words over and over {span}"),
+    ("repetition", _repeats, 0.1, "{share:.0%} of completions repeat the same words or one character {span}"),
 )  # fmt: skip
 
 

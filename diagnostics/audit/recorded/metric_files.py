@@ -117,7 +117,7 @@ def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeri
         unread.add(path, error)
     if not any(rows) and numbers >= 3 * len(rows) > 0:
         unread.add(path, "no name of its numbers is a known metric")
-    return _series("metrics.jsonl", rows)
+    return _series(path.name, rows)
 
 
 def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:

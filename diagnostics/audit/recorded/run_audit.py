@@ -25,7 +25,7 @@ from diagnostics.audit.recorded.reward_weights import weigh_rewards
 from diagnostics.audit.recorded.sample_checks import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped
-from diagnostics.audit.training_curves import check_learning, check_metrics
+from diagnostics.audit.training_curves import Curves, check_learning, check_metrics
 from diagnostics.output import progress
 
 _MAX_SHOWN = 12
@@ -79,7 +79,10 @@ def audit_run(path: Path, reward: str = "") -> Audit:
         *check_streams(run),
         *report_unread(run.unread),
     )
-    return Audit(RECORDED, _subject(path, run), results, seconds=time.monotonic() - began)
+    names = [entry.framework for entry in run.recordings]
+    names += [Curves(entry.rows).framework for entry in run.series]
+    framework, seconds = next(filter(None, names), ""), time.monotonic() - began
+    return Audit(RECORDED, _subject(path, run), results, seconds=seconds, framework=framework)
 
 
 def _subject(path: Path, run: run_data.RunArtifacts) -> dict[str, str]:

@@ -92,6 +92,11 @@ class Recording:
     rows: tuple[Sample, ...]
     files: tuple[int, int] = (0, 0)
 
+    @property
+    def framework(self) -> str:
+        """The framework that writes this format; empty if there are several."""
+        return {"STEP.jsonl": "verl", "completions.jsonl": "ms-swift"}.get(self.kind, "")
+
     def steps(self) -> dict[int, list[Sample]]:
         """Return the samples by step, in the order of the steps."""
         steps: dict[int, list[Sample]] = {}

@@ -60,11 +60,11 @@ def _prompt_order(recording: Recording) -> Result:
         return fault("data/one_prompt", message, "", values, count=count)
     steps = _prompts_by_step(recording)
     if len(steps) < _LEAST_STEPS or recording.files[0] > recording.files[1]:
-        need = "the prompts of at least four steps, none left out; there are {count}"
+        need = "the prompts of at least four steps, none left out; found {count}"
         return skipped("data", "want_steps", need, count=len(steps))
     smallest = min(len(step_prompts) for _, step_prompts in steps)
     if smallest < _LEAST_PROMPTS:
-        need = "at least three prompts a step; there are {count}"
+        need = "at least three prompts a step; found {count}"
         return skipped("data", "want_prompts", need, count=smallest)
     first_set: dict[frozenset[str], int] = {}
     first_prompt: dict[str, int] = {}
@@ -130,7 +130,7 @@ def _pairing(recording: Recording) -> Result:
 def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
     """Check whether the samples of each group are equal although the policy is not sure of them."""
     if len(groups) < _LEAST_GROUPS:
-        need = "at least four groups of two samples or more; there are {count}"
+        need = "at least four groups of two samples or more; found {count}"
         return skipped("samples", "want_groups", need, count=len(groups))
     pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
     frequencies = [Counter(map(_identity, group)).values() for group in groups]
@@ -201,7 +201,7 @@ def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
     rewards = [[row.total_reward for row in group] for group in groups]
     complete = [[reward for reward in group if reward is not None] for group in rewards if None not in group]
     if len(complete) < 2 * _LEAST_GROUPS:
-        need = "eight groups with rewards; there are {count}"
+        need = "eight groups with rewards; found {count}"
         return skipped("rewards", "want_rewards", need, count=len(complete))
     return _reward_spread(complete, recording.kind)
 

@@ -234,5 +234,6 @@ def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
 
 
 _FORMAT_NAMES = {
-    "parquet": "completions.parquet", "rollouts": "rollouts.jsonl", "verl": "step.jsonl", "swift": "completions.jsonl",
+    "parquet": "completions_*.parquet", "rollouts": "rollouts.jsonl", "verl": "STEP.jsonl",
+    "swift": "completions.jsonl",
 }  # fmt: skip
