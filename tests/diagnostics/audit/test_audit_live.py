@@ -67,6 +67,16 @@ def test_single_fault_is_reported_alone_with_its_value(trained, wrong, faults):
     assert fault_values(audit_fake_server(trained, wrong)) == faults
 
 
+@pytest.mark.parametrize(("stated", "faults"), [(0.9, {}), (0.8, {"sampling/top_p": approx(0.9, abs=0.005)})])
+def test_truncation_that_the_trainer_states_is_a_notice(trained, tmp_path, stated, faults):
+    """The notice has the stated value; a server with another value is a fault."""
+    wrong, trainer = ServerFaults(sampling={"top_p": 0.9}), trainer_file(tmp_path, top_p=stated)
+    audit = audit_fake_server(trained, wrong, trainer=trainer)
+    assert fault_values(audit) == faults
+    notices = [fact.values for item in audit.results for fact in item.evidence if fact.name == "notice"]
+    assert notices == ([] if faults else [{"name": "top_p", "stated": 0.9, "code": "NUM002"}])
+
+
 def test_two_changed_sampling_parameters_are_found(trained):
     """Both changed parameters are found; an earlier version reported a min-p that fitted badly."""
     faults = fault_values(

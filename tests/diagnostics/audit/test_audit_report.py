@@ -108,3 +108,16 @@ def test_evidence_names_no_person_in_shared_formats(capsys, form):
     assert "release" in printed
     assert "alice" not in printed
     assert "10.1.2.3" not in printed
+
+
+@pytest.mark.parametrize(
+    ("framework", "shown", "missing"), [("verl", "verl: ", "ms-swift: "), ("", "TRL: ", "(pin:")]
+)
+def test_fix_is_that_of_the_framework_of_the_run(capsys, framework, shown, missing):
+    """The fix has no other framework's options, and not the mitigation's name in the catalog."""
+    fault = Result("metrics/nan", FAULT, "metrics", "loss is NaN", "NUM027")
+    report.write_audit(Audit("recorded", {}, (fault,), framework=framework), "terminal")
+    fix = next(line for line in capsys.readouterr().out.splitlines() if "Fix: " in line)
+    assert shown in fix
+    assert missing not in fix
+    assert "first_of_all" not in fix

@@ -53,6 +53,10 @@ def test_adapter_merge_factor_and_step_are_identified(adapters, save_merged, ste
     with serving(Engine(save_merged(step, times), "bfloat16")) as url:
         audit = audit_server(url, adapters / "checkpoint-20", timeout_s=500)
     assert {item.family: item.estimates[0].value for item in audit.select(FAULT)} == faults
+    is_missing = [
+        any("--lora-modules" in fact.text for fact in item.evidence) for item in audit.select(FAULT)
+    ]
+    assert is_missing == [times == 0 for _ in faults]
 
 
 @pytest.mark.parametrize(

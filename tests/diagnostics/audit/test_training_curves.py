@@ -222,6 +222,30 @@ def test_reward_function_that_is_always_zero_is_judged_by_its_name(zero, outcome
     assert (result.outcome if result else "") == outcome
 
 
+def test_steps_without_a_reward_make_no_gradient_spikes():
+    """With a sparse reward, the KL term alone makes the usual gradient; spikes among steps with a reward are found."""
+
+    def sparse(step):
+        is_dead = step % 3 > 0
+        return {"reward": 0.0 if is_dead else 0.01 + step / 1000, "reward_std": None, "frac_reward_zero_std": None,
+                "grad_norm": 0.002 if is_dead else 0.2}  # fmt: skip
+
+    assert faults(sparse) == {}
+    found = faults(lambda step: sparse(step) | ({"grad_norm": 50.0} if step in {60, 75, 90} else {}))
+    assert list(found) == ["curves/gradient_spikes"]
+    assert found["curves/gradient_spikes"].values["times"] == 250
+
+
+def test_one_dead_reward_is_not_reported_as_two_causes():
+    """The fall of the reward is a consequence of the dead reward, and gives no other causes."""
+    results = results_of(lambda step: ZERO if step > 60 else {"reward": 0.6}).values()
+    dead, fall = (result for result in put_causes_first(*results) if result.outcome == FAULT)
+    assert (dead.family, fall.family) == ("metrics/dead_reward", "curves/reward_collapse")
+    assert fall.evidence[0].text == f"probably a consequence of: {dead.message}"
+    assert "cause" in {fact.name for fact in dead.evidence}
+    assert "cause" not in {fact.name for fact in fall.evidence}
+
+
 def test_missing_steps_are_a_notice():
     assert "metrics/missing_steps" not in results_of(lambda _: {})
     rows = [metric_row(healthy_metrics(step), "", step) for step in [*range(1, 60), *range(110, 160)]]

@@ -45,6 +45,7 @@ def fault_messages(change, prompt="What is 2+2?"):
         ("texts/next_turn", TURN),
         ("texts/next_turn", "4\nuser\nWhat is 3+3?"),
         ("texts/repetition", "The answer is 828. " * 60),
+        ("texts/repetition", "!" * 256),
         ("texts/mixed_scripts", GARBLED),
     ],
 )

@@ -1,0 +1,119 @@
+"""Mistakes in reported log-probs, cut completions and a server that changes are named; right answers are not."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from diagnostics.audit.live import cache_and_replicas
+from diagnostics.audit.live.checkpoint_identification import identify_weights
+from diagnostics.audit.live.logprob_mismatch import explain_logprobs
+from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live.sampling_checks import check_ends
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
+from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_DECIDED, fault
+
+SAMPLES, SIZE, IDS = 16, 17, 64
+
+
+def observe(change=lambda rows: rows, logits=0.0):
+    """Return 16 samples from random logits, whose reported log-probs (one row for each sample) are changed."""
+    generator = torch.Generator().manual_seed(3)
+    exact = 2 * torch.randn(SAMPLES, SIZE, IDS, generator=generator, dtype=torch.float64)
+    engine = exact + logits
+    ids = torch.multinomial(engine.softmax(-1).flatten(0, 1), 1, generator=generator).view(SAMPLES, SIZE)
+    rows = change(engine.log_softmax(-1).gather(2, ids[:, :, None])[:, :, 0])
+    completions = [
+        Completion((1,), tuple(own.tolist()), tuple(row.tolist())) for own, row in zip(ids, rows, strict=True)
+    ]
+    return Observed(completions, list(exact))
+
+
+def shift(rows, samples=slice(None)):
+    """Give each token of some samples the log-prob of the token before."""
+    moved = rows.clone()
+    moved[samples, 1:] = rows[samples, :-1]
+    return moved
+
+
+BIAS = torch.zeros(IDS, dtype=torch.float64)
+BIAS[[4, 7, 12]] = 1.5
+MISTAKES = {
+    "shift": (observe(shift), "16 of 16 samples are shifted: each token has that of the token before"),
+    "shift of some": (
+        observe(lambda rows: shift(rows, slice(0, 16, 8))),
+        "log-probs of 2 of 16 samples are shifted",
+    ),
+    "other sample": (observe(lambda rows: rows.roll(1, 0)), "16 of 16 samples are those of another sample"),
+    "rounded": (observe(lambda rows: (4 * rows).round() / 4), "rounded to multiples of 0.25"),
+    "bias": (observe(logits=BIAS), "adds +1.50 to the logits of these ids: 4, 7, 12"),
+    "negative bias": (observe(logits=-BIAS), "adds -1.50 to the logits of these ids: 4, 7, 12"),
+}
+
+
+@pytest.mark.parametrize(("observed", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistake_that_reproduces_the_logprobs_is_named(observed, message):
+    found = explain_logprobs(fault("sampling/law", "unexplained", alarm=1e-5), observed, Sampling(), {})
+    assert message in found.message
+    assert [fact.name for fact in found.evidence] == ["cause"]
+
+
+def test_logprobs_of_other_weights_are_named_and_others_list_what_was_excluded():
+    """Noise has no explanation: the result lists the excluded mistakes, and gives no fix for them."""
+    noise = 0.3 * torch.randn(SAMPLES, SIZE, generator=torch.Generator().manual_seed(1))
+    observed, result = observe(lambda rows: rows + noise), fault("sampling/law", "unexplained", alarm=1e-5)
+    far, same = (SimpleNamespace(residual=lambda _sampling, value=value: value) for value in (0.3, 0.0))
+    found = explain_logprobs(result, observed, Sampling(), {"base": far})
+    assert (found.message, found.evidence[0].name) == ("unexplained", "excluded")
+    assert found.evidence[0].text.endswith("log-probs of base")
+    found = explain_logprobs(result, observed, Sampling(), {"base": same})
+    assert found.message == "the log-probs are those of base; other weights sampled the tokens"
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason", "stop", "stop_ids", "outcomes"),
+    [
+        ((5, 6, 7), "stop", None, {9}, [FAULT]),
+        ((5, 6, 7), "length", None, {9}, [FAULT]),
+        ((5, 6, 7, 8), "stop", None, {9}, [FAULT]),
+        ((5, 6, 7), "stop", None, set(), [NOT_DECIDED]),
+        ((5, 6, 9), "stop", None, {9}, []),
+        ((5, 6, 7), "stop", 7, {9}, []),
+        ((5, 6, 7), "stop", "</answer>", {9}, []),
+        ((5, 6, 7, 8), "length", None, {9}, []),
+    ],
+)
+def test_completion_that_ends_early_without_a_stop_is_a_fault(ids, reason, stop, stop_ids, outcomes):
+    completion = Completion((1,), ids, (-1.0,) * len(ids), ids, reason, stop)
+    assert [result.outcome for result in check_ends([completion], 4, stop_ids)] == outcomes
+
+
+@pytest.mark.parametrize(("answer", "is_changed"), [({1: -0.5, 2: -1.0}, False), ({1: -0.1, 2: -3.0}, True)])
+def test_server_that_changed_hides_the_prefix_cache(answer, is_changed):
+    """A stale cache gives the same answer again; another answer is a server that changed, and no cache fault."""
+    comparison = cache_and_replicas.CacheComparison(0.5, 1, None, 9, [1, 2], {1: -0.5, 2: -1.0})
+    changed = cache_and_replicas.check_unchanged(
+        SimpleNamespace(next_ids=lambda _prompt: answer), comparison, 1e-6
+    )
+    assert (changed is not None) is is_changed
+    cache = cache_and_replicas.check_cache(comparison, 1e-6, changed.family if changed else "")
+    assert (cache.outcome, cache.code) == ((MASKED, "") if is_changed else (FAULT, "SYN001"))
+
+
+@pytest.mark.parametrize(("engine", "outcome"), [("stale", FAULT), ("bfloat16", CLEAN), ("float32", CLEAN)])
+def test_stale_tensor_is_told_from_bfloat16_rounding(trained, engine, outcome):
+    """One tensor of an older checkpoint is named in float32, although rounding to bfloat16 makes as much."""
+    reference, older = Reference(trained / "checkpoint-120"), Reference(trained / "checkpoint-110")
+    generator = torch.Generator().manual_seed(2)
+    sequences = [
+        torch.randint(0, reference.vocabulary, (160,), generator=generator).tolist() for _ in range(3)
+    ]
+    name = next(name for name in reference.state if "layers.1" in name and "down_proj" in name)
+    if engine == "stale":
+        scores = reference.mix(older, name.__eq__).scores(sequences, "float32")
+    else:
+        scores = reference.scores(sequences, engine, native=True)
+    found = identify_weights(reference, [older], sequences, scores)
+    assert found.result.outcome == outcome
+    if outcome == FAULT:
+        assert (found.result.family, found.result.estimates[0].value) == ("weights/partial", (name,))
