@@ -95,6 +95,7 @@ class Explanation:
         call_repair: What to do with the call if no release accepts it.
         subclass: The user's class that, by its name, extends the class of the subject; '' if none.
         is_import: Whether an import of the subject fails.
+        is_open: Whether the message does not decide the side at fault; `elsewhere` then says what does.
         is_replaced: Whether the release in use sets the subject, and the subclass replaces the method that does.
     """
 
@@ -119,6 +120,7 @@ class Explanation:
     subclass: str = ""
     is_import: bool = True
     is_replaced: bool = False
+    is_open: bool = False
 
     @property
     def headline(self) -> str:
@@ -133,6 +135,8 @@ class Explanation:
         text = self._releases_sentence(releases)
         if self.local_folder:
             return f"Python imports {self.local_folder}, which is not where packages are installed. {text}"
+        if self.is_open:
+            return f"{text} The log does not show which side is at fault."
         if self.namesake:
             return (
                 f"{text} {self.namesake} has one of that name, too: not decided which of the two was called."
@@ -190,9 +194,9 @@ class Explanation:
             inside = ", or an import inside it failed" if self.import_check else ""
             return f" So the one in use is older, or is not {self.provider}{inside}: {show}."
         if self.direction == "too old":
-            return f" Releases before {releases[0]} are not in the index. {show} is in use."
+            return f" The one in use is older, or another build. {show}."
         others = self.failing or tuple(version for version in releases if version not in self.versions)
-        side = self.direction or f"one {_describe_spans(others, releases)}"
+        side = self.direction or f"a release {_describe_spans(others, releases).replace(' and ', ' or ')}"
         is_first = self.versions[0] == releases[0] and not self.override
         older = f", or older than {releases[0]}" if self.direction == "too new" and is_first else ""
         return f" So the one in use is {side}{older}: {show}."
@@ -307,10 +311,16 @@ def explain_own_class(
     if not calling or not fitting or undecided or release in fitting:
         return None
     direction, changes = _changes(provider, tuple(fitting), release, tuple(calling))
-    override = f"{owner}.{method}" if owner else f"the function {method}"
+    override, note = f"{owner}.{method}" if owner else f"the function {method}", ""
+    if not owner and caller != provider:
+        note = (
+            f"Possible: {provider} calls it, then {' or '.join(changes)} fits; or the code that replaces it calls it"
+            " wrongly, then take another release of that code. Decides: the last frame of the traceback."
+        )
+        direction, changes = "", []
     return Explanation(
-        f"{use.module}.{use.name}.{method}", provider,
-        tuple(fitting), (), release, direction, tuple(changes), failing=tuple(calling), override=override,
+        f"{use.module}.{use.name}.{method}", provider, tuple(fitting), (), release, direction, tuple(changes),
+        failing=tuple(calling), override=override, elsewhere=note, is_open=bool(note),
     )  # fmt: skip
 
 
@@ -383,13 +393,15 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
         callers = tuple(item for item in callers if item.package == caller) or callers
         if not callers and (not (versions or missing) or use.kind == "registered"):
             continue
-        if use.kind == "registered" and len(versions) == len(_releases(provider)):
-            continue  # transformers has no such model type: another package registers it twice
+        if _is_of_another_package(use, provider, versions, caller):
+            continue
         subject = use.text
         if use.kind == "without" and not versions:
             versions, subject = _with_fewer_required(message, use, provider, missing)
         failing = _failing(use, provider, {*missing, *undecided} - {*versions})
         direction, changes = _changes(provider, versions, release, failing)
+        if use.kind == "argument" and direction == "too new" and not caller:
+            _, changes = _changes(provider, _with_first_signature(use, provider, versions), release, failing)
         changes += [
             change for item in callers if (change := _other_caller(item, installed, caller, direction))
         ]
@@ -400,7 +412,7 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
                 import_check = module
                 changes = changes if is_own and not release and not is_conditional else []
         model_type = use.path[0] if use.kind == "registered" else ""
-        elsewhere = "" if versions else _other_place(use, provider)
+        elsewhere = "" if versions else _other_place(use, provider, caller)
         explanation = Explanation(
             subject, provider, versions, callers, release, direction, tuple(changes), model_type, caller, elsewhere,
             import_check=import_check, is_conditional=is_conditional, failing=failing,
@@ -408,6 +420,20 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
         )  # fmt: skip
         return _without_conclusion(explanation, use, message)
     return None
+
+
+def _open_attribute(explanation: Explanation) -> Explanation:
+    """Return an explanation without a side if an instance of a trainer lacks an attribute that some releases set.
+
+    Packages extend a trainer under its own name, and replace the method that sets the attribute.
+    """
+    provider = explanation.provider
+    lead = (
+        f"Possible: the {provider} in use does not set it (then {' or '.join(explanation.changes)}); or a subclass of"
+        f" that name replaces the method that does (then a {provider} that does not read it, or another release of the"
+        " subclass's package); or it is read too early. Decides: the last frame of the traceback."
+    )
+    return replace(explanation, direction="", changes=(), elsewhere=lead, is_open=True)
 
 
 def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
@@ -425,6 +451,15 @@ def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
 def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Explanation:
     """Return an explanation that concludes no release if other code than the provider's installed one may be meant."""
     provider = explanation.provider
+    if (
+        use.kind == "attribute"
+        and explanation.changes
+        and explanation.caller in {"", provider}
+        and use.name.endswith("Trainer")
+        and (index := store.load(provider))
+        and "def" not in str(index.packed(use.module).get(f"{use.name}.{use.path[0]}"))
+    ):
+        return _open_attribute(explanation)
     local_folder = _local_folder(message, use.module) if use.kind == "name" else ""
     namesake = "" if explanation.installed else find_namesake(use, provider)
     if local_folder:
@@ -465,17 +500,37 @@ def _with_fewer_required(
     """
     by_count: dict[int, list[str]] = {}
     for version in releases:
-        surface = query.surface_with_companions(query.Release(provider, version))
-        definition = surface.find(use.module, use.name) if surface else None
-        signature = Lookup(surface).signature(use, definition) if surface and definition else None
-        if signature:
-            by_count.setdefault(len(signature.required), []).append(version)
+        if (required := _required_arguments(use, provider, version)) is not None:
+            by_count.setdefault(len(required), []).append(version)
     lacking = re.search(r"missing (\d+) required positional", message)
     fitting = [count for count in by_count if lacking and count + int(lacking[1]) in by_count]
     if len(fitting) != 1:
         return (), use.text
     owner = use.text.partition(" without ")[0]
     return tuple(by_count[fitting[0]]), f"{owner} with only {fitting[0]} required arguments"
+
+
+def _required_arguments(use: Use, provider: str, version: str) -> set[str] | None:
+    """Return the arguments that a release requires in a call; None if its source does not show them."""
+    surface = query.surface_with_companions(query.Release(provider, version))
+    definition = surface.find(use.module, use.name) if surface else None
+    signature = Lookup(surface).signature(use, definition) if surface and definition else None
+    return set(signature.required) if signature else None
+
+
+def _with_first_signature(use: Use, provider: str, versions: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the releases that require no argument beyond those of the oldest one, for which a call may be written."""
+    required = {item: _required_arguments(use, provider, item) or set() for item in versions}
+    return tuple(item for item in versions if required[item] <= required[versions[0]])
+
+
+def _is_of_another_package(use: Use, provider: str, versions: tuple[str, ...], caller: str) -> bool:
+    """Return whether a name may belong to a package other than the provider."""
+    if use.kind == "registered":
+        # transformers has no such model type: another package registers it twice.
+        return len(versions) == len(_releases(provider))
+    # Other programs have a class of that one word, too.
+    return not (versions or caller) and use.kind == "argument" and bool(re.fullmatch("[A-Z][a-z]+", use.name))
 
 
 def _definition_module(
@@ -498,12 +553,14 @@ def _is_read(provider: str, module: str) -> bool:
     return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/__init__.py")
 
 
-def _other_place(use: Use, provider: str) -> str:
+def _other_place(use: Use, provider: str, caller: str) -> str:
     """Return a sentence on what defines a name that no release has: a config class, or older code; '' if unknown."""
+    if use.kind == "name" and caller == provider:
+        return f"Update the checkout of {provider}, or remove that line."
     if use.kind == "name":
         return (
             f"Take the {provider} for which the importing code was written: an older one, or a fork."
-            f" If it is installed, an import inside {use.module} failed."
+            f" If the {provider} in use has the name, an import inside {use.module} failed."
         )
     name = f"{use.name.removesuffix('Trainer')}Config"
     if use.kind != "argument" or name == f"{use.name}Config":
@@ -528,9 +585,16 @@ def _explain_option(message: str, installed: Mapping[str, str]) -> Explanation |
                 if option["dashes"] == "-" and direction != "too old":
                     changes = []
                 note = "" if changes or option["dashes"] == "--" else "Write it with two dashes."
+                if is_open := package == "ms-swift" and bool(changes) and not release:
+                    note = (
+                        f"Possible: another {package} is in use ({changes[0]} has it), or the option is one of another"
+                        " command. Decides: the command with --help lists its options."
+                    )
+                    direction, changes = "", []
                 return Explanation(
-                    subject, package, versions, (), release, direction, tuple(changes), elsewhere=note
-                )
+                    subject, package, versions, (), release, direction, tuple(changes), elsewhere=note,
+                    is_open=is_open,
+                )  # fmt: skip
     return None
 
 

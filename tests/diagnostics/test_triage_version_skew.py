@@ -272,3 +272,94 @@ def test_only_an_unmet_requirement_of_a_listed_package_is_a_finding(triage_lines
         "trl 0.24.0 requires transformers>=4.56.1, found 4.48.0."
     ] * titles
     assert triage_lines(*lines).state == "unknown"
+
+
+SITE = '  File "/opt/env/lib/python3.12/site-packages/'
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (  # a deprecation wrapper is no caller
+            [
+                HEADER,
+                f'{SITE}transformers/utils/deprecation.py", line 165, in wrapped_func',
+                "    return func(*args, **kwargs)",
+                "TypeError: DPOTrainer.__init__() got an unexpected keyword argument 'max_prompt_length'",
+            ],
+            "1.16.0 has trl.trainer.dpo_trainer.DPOTrainer(max_prompt_length=). Pass it in DPOConfig",
+        ),
+        (  # a lazy import hides the importing frame
+            [
+                HEADER,
+                f'{SITE}trl/import_utils.py", line 163, in __getattr__',
+                "    value = getattr(module, name)",
+                "ImportError: cannot import name 'EncoderDecoderCache' from 'transformers'",
+            ],
+            "Of the indexed packages, peft uses it",
+        ),
+        (  # the package below the user's import line imports the name
+            [
+                HEADER,
+                SCRIPT,
+                "    from peft import LoraConfig",
+                "ImportError: cannot import name 'EncoderDecoderCache' from 'transformers'",
+            ],
+            "peft uses it from 0.14.0 on.",
+        ),
+        (  # the log lists a release that uses the name
+            ["verl 0.7.0", "transformers 5.0.0", "cannot import name 'AutoModelForVision2Seq' from 'transformers'"],
+            "verl uses it",
+        ),
+        (  # the provider's own frames are below the caller's
+            [*LLM_FRAMES, "    engine_args = EngineArgs(", "TypeError: EngineArgs.__init__() got an unexpected keyword"
+             " argument 'worker_extension_cls'"],
+            "trl uses it.",
+        ),
+        (  # packages are installed in the folder
+            [
+                HEADER,
+                '  File "/home/work/.local/swift/trainers/rlhf_arguments.py", line 6, in <module>',
+                "    from trl import GRPOConfig as HfGRPOConfig",
+                "ImportError: cannot import name 'GRPOConfig' from 'trl' (/home/work/.local/trl/__init__.py)",
+            ],
+            "ms-swift uses it",
+        ),
+        (
+            ["trl 0.16.0.dev0", "AttributeError: 'GRPOTrainer' object has no attribute 'temperature'"],
+            "The log does not show which side is at fault.",
+        ),
+        (
+            ["ValueError: remaining_argv: ['--disable_custom_all_reduce', 'true']"],
+            "The log does not show which side is at fault.",
+        ),
+        (
+            [
+                HEADER,
+                '  File "/run/fork/verl/trainer/main_ppo.py", line 76, in <module>',
+                '    "math": qwen_math.compute_score_r1,',
+                "AttributeError: module 'verl.utils.reward_score.qwen_math' has no attribute 'compute_score_r1'",
+            ],
+            "The call is in verl itself",
+        ),
+    ],
+)  # fmt: skip
+def test_side_is_named_only_if_the_log_shows_it(triage_lines, lines, text):
+    """The headline names the package that calls, and no side if the deciding frame is not in the log."""
+    (finding,) = findings(triage_lines, "CMP906", *lines)
+    assert text in finding.title
+    is_lead = "which side" in text
+    assert finding.certainty == "hypothesis" or not is_lead
+    assert ("Decides: " in fix_text(finding.remedy)) is is_lead
+
+
+def test_argument_of_an_older_signature_needs_an_older_release(triage_lines):
+    """A release that accepts the argument, and requires another one that the call may lack, is not recommended."""
+    error = "TypeError: resolve_chat_template_content_format() got an unexpected keyword argument 'trust_remote_code'"
+    (finding,) = findings(triage_lines, "CMP906", "vllm 0.12.0", error)
+    assert "vllm<=0.8.5.post1" in fix_text(finding.remedy)
+
+
+def test_class_of_one_word_is_not_taken_for_an_indexed_one(triage_lines):
+    error = "TypeError: Config.__init__() got an unexpected keyword argument 'enable_ssl_refresh'"
+    assert findings(triage_lines, "CMP906", "    config = uvicorn.Config(app, **uvicorn_kwargs)", error) == []
