@@ -451,14 +451,12 @@ def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
 def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Explanation:
     """Return an explanation that concludes no release if other code than the provider's installed one may be meant."""
     provider = explanation.provider
-    if (
-        use.kind == "attribute"
-        and explanation.changes
-        and explanation.caller in {"", provider}
-        and use.name.endswith("Trainer")
-        and (index := store.load(provider))
-        and "def" not in str(index.packed(use.module).get(f"{use.name}.{use.path[0]}"))
-    ):
+    index = store.load(provider) if use.kind == "attribute" and use.name.endswith("Trainer") else None
+    release = parse_version(explanation.installed)
+    if release and not release.is_prerelease:
+        index = None
+    entry = index.packed(use.module).get(f"{use.name}.{use.path[0]}") if index else "def"
+    if "def" not in str(entry) and explanation.changes and explanation.caller in {"", provider}:
         return _open_attribute(explanation)
     local_folder = _local_folder(message, use.module) if use.kind == "name" else ""
     namesake = "" if explanation.installed else find_namesake(use, provider)
@@ -529,8 +527,11 @@ def _is_of_another_package(use: Use, provider: str, versions: tuple[str, ...], c
     if use.kind == "registered":
         # transformers has no such model type: another package registers it twice.
         return len(versions) == len(_releases(provider))
-    # Other programs have a class of that one word, too.
-    return not (versions or caller) and use.kind == "argument" and bool(re.fullmatch("[A-Z][a-z]+", use.name))
+    if versions or caller or use.kind != "argument" or not re.fullmatch("[A-Z][a-z]+", use.name):
+        return False
+    return (
+        sum(bool(item and item.find_name(use.name)) for item in map(store.load, store.indexed_packages())) > 1
+    )
 
 
 def _definition_module(
@@ -585,7 +586,7 @@ def _explain_option(message: str, installed: Mapping[str, str]) -> Explanation |
                 if option["dashes"] == "-" and direction != "too old":
                     changes = []
                 note = "" if changes or option["dashes"] == "--" else "Write it with two dashes."
-                if is_open := package == "ms-swift" and bool(changes) and not release:
+                if is_open := package == "ms-swift" and direction == "too new" and not release:
                     note = (
                         f"Possible: another {package} is in use ({changes[0]} has it), or the option is one of another"
                         " command. Decides: the command with --help lists its options."

@@ -109,12 +109,10 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
         return explain_missing(message, installed, outer if outer in store.indexed_packages() else "")
     if explanation and not explanation.caller and explanation.is_decided:
         hints = _packages_of_other_frames(log, traceback.source if traceback else "")
-        hints += [
-            item.package for item in explanation.callers if installed.get(item.package) in item.versions
-        ]
-        users = {item.package for item in explanation.callers} - {explanation.provider}
-        if found := next((hint for hint in hints if hint in users), ""):
-            return explain_missing(message, installed, found)
+        users = {item.package: item.versions for item in explanation.callers}
+        hints += [package for package, versions in users.items() if installed.get(package) in versions]
+        found = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
+        return explain_missing(message, installed, found) if found else explanation
     return explanation
 
 
@@ -141,13 +139,9 @@ def _is_beside_another_package(message: str, paths: Iterable[str]) -> bool:
     """Return whether a message's module is in a folder in which a frame shows another installed package."""
     if not (match := _IMPORTED_FROM.search(message)):
         return False
-    parts = (path.removeprefix(match["folder"]).partition("/") for path in paths)
-    return any(
-        module != match["module"]
-        and package_of(f"/site-packages/{module}/{rest}") in store.indexed_packages()
-        for module, mark, rest in parts
-        if mark and module
-    )
+    folder = match["folder"]
+    modules = {path.removeprefix(folder).partition("/")[0] for path in paths if path.startswith(folder)}
+    return any(map(query.package_of, modules - {match["module"]}))
 
 
 def _is_written_in(hit: Hit, message: str) -> bool:
@@ -209,12 +203,10 @@ def _title(explanation: Explanation, hit: Hit) -> str:
     title = explanation.headline
     frames = _without_wrappers(hit.traceback.frames, hit.text) if hit.traceback else []
     users = explanation.callers if "cannot import name" in hit.text else ()
-    if len(users) == 1 and not (explanation.caller or explanation.installed or frames):
-        (user,) = users
-        title += (
-            f" Of the indexed packages, {user.package} {user.versions[0]} to {user.versions[-1]} uses it."
-        )
-    return title
+    if len(users) != 1 or explanation.caller or explanation.installed or frames:
+        return title
+    first, *_, last = (users[0].versions[0], *users[0].versions)
+    return f"{title} Of the indexed packages, {users[0].package} {first} to {last} uses it."
 
 
 def _fix(explanation: Explanation) -> Fix:
@@ -252,6 +244,6 @@ def _fix_of_releases(explanation: Explanation) -> Fix:
         text += f"; or let {explanation.override} accept what {explanation.provider} passes"
     elif explanation.import_check:
         text += f"; if it is newer, python -c 'import {explanation.import_check}' shows the first error"
-    elif explanation.direction == "too old" and not explanation.installed:
+    elif explanation.direction == "too old" and not (explanation.installed or explanation.caller):
         text += "; or take an older release of the calling code"
     return Fix.of(f"Change one release: {text}.", *commands)

@@ -117,9 +117,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     for requirement in requirements:
         by_name.setdefault(requirement.name, []).append(requirement)
     # Without an installed release, only two requirements on one package are a conflict.
-    conflicts = [
-        items for items in by_name.values() if any(item.is_unmet for item in items) or len(items) > 1
-    ]
+    conflicts = [items for items in by_name.values() if len(items) > 1 or items[0].is_unmet]
     conflicts = [items for items in conflicts if not all(item.is_warning for item in items)]
     if not conflicts:
         if verdict.state not in {"known", "clean", "empty"}:

@@ -296,7 +296,7 @@ SITE = '  File "/opt/env/lib/python3.12/site-packages/'
                 "    value = getattr(module, name)",
                 "ImportError: cannot import name 'EncoderDecoderCache' from 'transformers'",
             ],
-            "Of the indexed packages, peft uses it",
+            "Of the indexed packages, peft 0.14.0 to",
         ),
         (  # the package below the user's import line imports the name
             [
