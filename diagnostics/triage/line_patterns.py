@@ -82,7 +82,7 @@ def _patterns(names: str) -> tuple[re.Pattern[str], ...]:
     """Return the patterns of lines of pip, of a metadata folder, of a list, and of prose, that name a release."""
     titles = f"{names}|{_TITLES}"
     return (
-        re.compile(rf"(?P<name>{names}|swift)(?: *== *|@| +){_NUMBER}(?:,? (?!->).*)?\s*$"),
+        re.compile(rf"(?P<name>{names}|swift)(?: *== *|@| +){_NUMBER}(?:,?\s(?!->).*)?$"),
         re.compile(rf"(?:^|[/ ])(?P<name>{names})-{_NUMBER}\.dist-info"),
         re.compile(
             rf" *(?:[-*] )?\**`?(?P<name>{titles})`?(?: version)?\**[: ] ?(?:\*\* ?)?{_NUMBER}(?: \(GPU\))?$",
