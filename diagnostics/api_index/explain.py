@@ -34,6 +34,7 @@ _TABLE = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encodin
 _ERRORS = tuple((re.compile(item["pattern"]), item["kind"]) for item in _TABLE["error"])
 # Marks around a name in text that people write.
 _QUOTES = str.maketrans("`\u2018\u2019\u201c\u201d", "'''''")
+_ADVICE: dict[str, str] = _TABLE["advice"]
 _OPTION_ERRORS = tuple((re.compile(item["pattern"]), item["package"]) for item in _TABLE["option_error"])
 _CHOICE = re.compile(
     r"(?P<program>trl|vllm|swift|train_ppo_ray|api_server)\b[^:]{0,40}: error: argument (?P<option>[\w-]+)[^:]*:"
@@ -313,10 +314,7 @@ def explain_own_class(
     direction, changes = _changes(provider, tuple(fitting), release, tuple(calling))
     override, note = f"{owner}.{method}" if owner else f"the function {method}", ""
     if not owner and caller != provider:
-        note = (
-            f"Possible: {provider} calls it, then {' or '.join(changes)} fits; or the code that replaces it calls it"
-            " wrongly, then take another release of that code. Decides: the last frame of the traceback."
-        )
+        note = _ADVICE["function"].format(provider=provider, changes=" or ".join(changes))
         direction, changes = "", []
     return Explanation(
         f"{use.module}.{use.name}.{method}", provider, tuple(fitting), (), release, direction, tuple(changes),
@@ -422,20 +420,6 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
     return None
 
 
-def _open_attribute(explanation: Explanation) -> Explanation:
-    """Return an explanation without a side if an instance of a trainer lacks an attribute that some releases set.
-
-    Packages extend a trainer under its own name, and replace the method that sets the attribute.
-    """
-    provider = explanation.provider
-    lead = (
-        f"Possible: the {provider} in use does not set it (then {' or '.join(explanation.changes)}); or a subclass of"
-        f" that name replaces the method that does (then a {provider} that does not read it, or another release of the"
-        " subclass's package); or it is read too early. Decides: the last frame of the traceback."
-    )
-    return replace(explanation, direction="", changes=(), elsewhere=lead, is_open=True)
-
-
 def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
     """Return the releases without a name that can raise the error: if it names a module, those that have the module."""
     releases = (query.Release(provider, version) for version in _releases(provider) if version in without)
@@ -451,30 +435,26 @@ def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
 def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Explanation:
     """Return an explanation that concludes no release if other code than the provider's installed one may be meant."""
     provider = explanation.provider
-    index = store.load(provider) if use.kind == "attribute" and use.name.endswith("Trainer") else None
     release = parse_version(explanation.installed)
-    if release and not release.is_prerelease:
-        index = None
+    # Packages extend a trainer under its own name, and replace the method that sets an attribute.
+    is_extended = (
+        use.kind == "attribute" and use.name.endswith("Trainer") and (not release or release.is_prerelease)
+    )
+    index = store.load(provider) if is_extended and explanation.caller in {"", provider} else None
     entry = index.packed(use.module).get(f"{use.name}.{use.path[0]}") if index else "def"
-    if "def" not in str(entry) and explanation.changes and explanation.caller in {"", provider}:
-        return _open_attribute(explanation)
+    is_open = bool(explanation.changes) and "def" not in str(entry)
     local_folder = _local_folder(message, use.module) if use.kind == "name" else ""
     namesake = "" if explanation.installed else find_namesake(use, provider)
-    if local_folder:
-        advice = (
-            f"Start Python where no folder {use.module.partition('.')[0]} shadows the installed package, or rename"
-            f" {local_folder}; if it is a checkout of {provider}, check out a release that has the name."
-        )
-    elif namesake:
-        advice = (
-            f"Before the call, print({use.name}.{use.path[0]}.__code__.co_filename) shows which of {provider} and"
-            f" {namesake} defines it; change the release of that one."
-        )
-    else:
+    reason = "attribute" if is_open else "local_folder" if local_folder else "namesake" if namesake else ""
+    if not reason:
         return explanation
+    advice = _ADVICE[reason].format(
+        provider=provider, changes=" or ".join(explanation.changes), module=use.module.partition(".")[0],
+        folder=local_folder, namesake=namesake, call=".".join((use.name, *use.path[:1])),
+    )  # fmt: skip
     return replace(
         explanation, direction="", changes=(), elsewhere=advice, import_check="",
-        local_folder=local_folder, namesake=namesake,
+        local_folder=local_folder, namesake=namesake, is_open=is_open,
     )  # fmt: skip
 
 
@@ -586,11 +566,13 @@ def _explain_option(message: str, installed: Mapping[str, str]) -> Explanation |
                 if option["dashes"] == "-" and direction != "too old":
                     changes = []
                 note = "" if changes or option["dashes"] == "--" else "Write it with two dashes."
-                if is_open := package == "ms-swift" and direction == "too new" and not release:
-                    note = (
-                        f"Possible: another {package} is in use ({changes[0]} has it), or the option is one of another"
-                        " command. Decides: the command with --help lists its options."
-                    )
+                if (
+                    is_open := package == "ms-swift"
+                    and direction == "too new"
+                    and bool(changes)
+                    and not release
+                ):
+                    note = _ADVICE["option"].format(provider=package, changes=changes[0])
                     direction, changes = "", []
                 return Explanation(
                     subject, package, versions, (), release, direction, tuple(changes), elsewhere=note,

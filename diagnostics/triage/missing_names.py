@@ -108,19 +108,14 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
         outer = next((found for path, _ in reversed(frames) if (found := package_of(path)) != caller), "")
         return explain_missing(message, installed, outer if outer in store.indexed_packages() else "")
     if explanation and not explanation.caller and explanation.is_decided:
-        hints = _packages_of_other_frames(log, traceback.source if traceback else "")
+        # The package that the last frame's line imports, or one whose release in the log uses the name.
+        imported = re.match(r"\s*(?:from|import) (\w+)", traceback.source if traceback else "")
+        hints = [query.package_of(imported[1])] if imported else []
         users = {item.package: item.versions for item in explanation.callers}
         hints += [package for package, versions in users.items() if installed.get(package) in versions]
         found = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
         return explain_missing(message, installed, found) if found else explanation
     return explanation
-
-
-def _packages_of_other_frames(log: LogFacts, source: str) -> list[str]:
-    """Return the package that the last frame's line imports, and those of the frames of tracebacks without an end."""
-    imported = re.match(r"\s*(?:from|import) (\w+)", source)
-    cut = [package_of(path) for traceback in log.cut for path, _ in reversed(traceback.frames)]
-    return [*([query.package_of(imported[1])] if imported else []), *cut]
 
 
 def _without_wrappers(frames: list[tuple[str, str]], message: str) -> list[tuple[str, str]]:
