@@ -92,7 +92,7 @@ def test_file_that_is_too_large_is_named(tmp_path, monkeypatch, sdists):
 
 def test_metadata_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
     """The release counts as one without requirements."""
-    monkeypatch.setattr(build.archives, "_LARGEST_MEMBER", 1000)
+    monkeypatch.setattr(build.archives, "_LARGEST_METADATA", 1000)
     requirements = [f"package{number}>=1" for number in range(100)]
     _, cache = fetch_vllm(one_release({"vllm/a.py": "x = 1\n"}, requirements), tmp_path)
     assert cache.releases()["0.2"]["requires"] == []
