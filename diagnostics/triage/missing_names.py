@@ -123,11 +123,11 @@ def _without_wrappers(frames: list[tuple[str, str]], message: str) -> list[tuple
 
     If that is a module's lazy import, the log does not show the importing frame, so none is returned.
     """
-    kept = list(frames)
-    while kept and (kept[-1][1] in _WRAPPERS or kept[-1][0].startswith("<frozen")):
-        kept.pop()
+    callers = list(frames)
+    while callers and (callers[-1][1] in _WRAPPERS or callers[-1][0].startswith("<frozen")):
+        callers.pop()
     is_import = re.search("cannot import name|No module named", message)
-    return [] if is_import and len(kept) < len(frames) else kept
+    return [] if is_import and len(callers) < len(frames) else callers
 
 
 def _is_beside_another_package(message: str, paths: Iterable[str]) -> bool:
