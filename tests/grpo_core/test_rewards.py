@@ -87,7 +87,7 @@ def test_missing_column_is_a_configuration_error():
 
 
 def test_functions_can_not_change_each_others_columns():
-    """A function that changes its lists does not change those of the next function, in any thread."""
+    """A function that changes its lists does not change those of the next function."""
 
     def vandal(completions, answer):
         answer.clear()
@@ -253,7 +253,7 @@ def score_trl_function(text, *messages, step=0, function=None):
 
 
 def test_trl_function_gets_messages_ids_and_state():
-    """Messages, ids and state are passed as keywords, whether the function names them or takes `**kwargs`."""
+    """With the convention `trl`, a function with `**kwargs` gets messages, ids and state."""
     received = {}
 
     def spy(prompts, completions, **kwargs):
@@ -268,8 +268,8 @@ def test_trl_function_gets_messages_ids_and_state():
     assert (received["trainer_state"].global_step, received["trainer_state"].max_steps) == (4, 9)
 
 
-def test_ids_and_state_are_passed_only_if_named():
-    """Functions with `**kwargs` get only the columns of the data."""
+def test_text_convention_passes_ids_and_state_only_if_named():
+    """With the convention `text`, `**kwargs` gets the prompts and columns; ids and state must be named."""
     received = {}
 
     def by_name(completion_ids, trainer_state):

@@ -1,4 +1,7 @@
-"""A resumed run continues its metrics file, metrics are documented, progress is printed, no temporary file is left."""
+"""A resumed run continues its metrics file, links in a run's folder are refused, and no temporary file is left.
+
+Progress is printed. The metrics of a short run are documented.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +81,8 @@ def test_run_folder_with_a_link_is_refused(tmp_path, name):
         run._run_folder(config, resume=False)
 
 
-def test_every_metric_is_documented(short_run):
-    """docs/metrics.md has each one exactly once, by name or pattern."""
+def test_metrics_of_a_run_are_documented(short_run):
+    """docs/metrics.md has a row for each metric of a colocate run with a KL penalty, and no row twice."""
     document, _ = trained(short_run(**{"loss.kl_coefficient": 0.1}))
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     explained = re.findall(r"^\| `(.+?)` \| .+ \|$", text, re.MULTILINE)

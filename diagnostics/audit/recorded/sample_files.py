@@ -1,7 +1,8 @@
 """Read recorded samples: TRL's Parquet files, ms-swift's and verl's JSON lines, and grpo_core's rollouts.
 
-`detect_format` recognises JSON lines; `read_samples` reads the files of one format. Damaged files, and those beyond the
-limits, are added to the budget's `unread`. Parquet needs pyarrow.
+`detect_format` recognises JSON lines; `read_samples` reads the files of one format. Parquet needs pyarrow. Damaged
+files, and files over the size limits, are added to the budget's `unread`. Files over the limits of 200 files or of rows
+are skipped; `Recording.files` has the numbers found and read.
 
 The formats were read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4.6.0.dev0 (GRPOTrainer.log) and verl
 0.10.0.dev (RayPPOTrainer._log_rollout_data). Their texts lack special tokens. Only grpo_core records ids and log-probs.
@@ -32,7 +33,7 @@ _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
 def detect_format(entry: dict[str, Any]) -> str:
-    """Return the format of a JSON line: rollouts, verl, swift, or empty for other lines, such as metrics.
+    """Return the format of a JSON line: rollouts, completions, verl, swift, or empty for others, such as metrics.
 
     `completions` is grpo_core's completions.jsonl, for which there is no reader.
     """
