@@ -1,10 +1,10 @@
 """Measure the CPU time of a training step of grpo_core relative to TRL's GRPOTrainer, on the same model and work.
 
 `python benchmarks/step.py [PYTHON [PAIRS]]`. PYTHON is an interpreter with TRL installed; the default is that of the
-matrix cell vllm-0.31.0+trl-1.16.0 in `.matrix/environments`. Both trainers run in that environment, take PAIRS steps
-(default 15) alternately, and use neither vLLM nor checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions
-of 64 tokens, a trivial reward and one update. A line for each of three cases has the median ratio with its 95 %
-bootstrap interval, and whether it meets the goal for a quiet machine.
+matrix cell vllm-0.31.0+trl-1.16.0 in `.matrix/environments`. Both trainers run in that environment, take PAIRS
+measured steps (default 15) alternately, after two warm-up steps, and use neither vLLM nor checkpoints. A step has 4
+groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one update. A line for each of three cases
+has the median ratio with its 95 % bootstrap interval, and whether it meets the goal for a quiet machine.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Trainer:
             yield self.step
 
     def publisher(self, engine: Engine) -> Publisher:
-        """Build the publisher of this policy to an engine.
+        """Build the publisher of this policy to an engine, and store it: checkpoints contain its last probe.
 
         Raises:
             ConfigError: The engine can't sample as configured.
@@ -190,6 +190,8 @@ class Trainer:
 
     def learn(self) -> None:
         """Update the policy on the step's groups, write the step's metrics, and save a checkpoint if due.
+
+        Call `publish` first: the metrics have its proof.
 
         Raises:
             NotFiniteError: The loss or its gradient is not finite.

@@ -240,7 +240,7 @@ def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
 
 
 def _replay(options: argparse.Namespace) -> tuple[str, int]:
-    """Replay a saved story, and return its lines and whether it ends as it was saved as exit code."""
+    """Replay a saved request sequence; return its lines, and exit code 0 if its result is the saved one, else 1."""
     story = stories.load(options.replay)
     if story.engine != "v1":
         raise UsageError(f"{options.replay} is a story of the engine {story.engine!r}; v1 is supported")
@@ -253,7 +253,7 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
-    """Run the searches, save the stories that they find, and return the report and the exit code."""
+    """Run the searches, save the failing sequences, and return the report and the exit code."""
     if options.replay:
         return _replay(options)
     if options.engine is None:

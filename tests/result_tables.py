@@ -1,6 +1,6 @@
 """Make generated parts of the documentation, which tests.documents inserts.
 
-They are tables of the published matrix results, advice of the catalog that a run refuted, and the source of the
+They are tables of the published matrix results, a table of refuted advice (listed in REFUTED), and the source of the
 colocate loop.
 """
 
@@ -44,7 +44,7 @@ def published(key: str = "cells") -> dict[str, Mapping[str, Any]]:
 
 
 def pairs() -> str:
-    """Return the README's table of version pairs with their results, as the command `matrix` shows them."""
+    """Return the README's table of the pairs in SELECTED_PAIRS, with their results as `matrix` shows them."""
     cells = {pair.id: pair for pair in published_pairs(published().values())}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))

@@ -1,6 +1,7 @@
-"""Extract the names that one source file defines from its syntax tree; nothing is executed.
+"""Extract the names that one file defines; nothing is executed.
 
-The result maps each name to an entry, a short text:
+`extract` reads the syntax tree of a Python file, `extract_outline` uses a regular expression, and `extract_yaml` reads
+YAML. The result maps each name to an entry, a short text:
 
     LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)

@@ -1,4 +1,7 @@
-"""List the options of a framework's commands by release, with their allowed values, types and defaults."""
+"""List the options of a framework's commands by release, with their allowed values, types and defaults.
+
+Those of vLLM include its environment variables and the parameters of `LLM`.
+"""
 
 from __future__ import annotations
 

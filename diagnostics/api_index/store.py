@@ -120,7 +120,7 @@ def write_package(
 
 
 def name_filter(names: Collection[str]) -> bytes:
-    """Return a bit map with the bit of each name's checksum set: a name whose bit is not set is none of them."""
+    """Return a Bloom filter with one hash: a name whose bit is not set is not among the names."""
     bits = bytearray(len(names) + 1)
     for name in names:
         place, bit = divmod(_filter_bit(name, bits), 8)
@@ -203,7 +203,7 @@ class Package:
         return names
 
     def _modules_with(self, filter_name: str, name: str, key: bytes) -> Iterator[str]:
-        """Yield the modules in whose document a key is, unless the filter shows that no module has the name."""
+        """Yield the modules of each chunk that contains a key; none if the filter excludes the name."""
         if filter_name in self._members:
             bits = self._read(filter_name)
             place, bit = divmod(_filter_bit(name, bits), 8)

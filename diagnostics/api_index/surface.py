@@ -179,7 +179,10 @@ class Surface:
         return module
 
     def find(self, module: str, name: str, depth: int = 0) -> Definition | None:
-        """Return the definition that `from module import name` would import; None if the import fails."""
+        """Return the definition that `from module import name` would import; None if the import fails.
+
+        Its kind is `dynamic` if only run time decides, and `outside` if another package has it.
+        """
         if not name:
             return Definition(module, "", "", "module") if self.has_module(module) else None
         module = self._current_name(module)

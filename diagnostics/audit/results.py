@@ -1,8 +1,9 @@
 """Define the results of an audit (`Audit`, `Result`, `Note`), and convert them to JSON and sentences.
 
-Checks build their results with `fault`, `clean`, `undecided`, `skipped` and `masked`. `put_causes_first` orders faults.
-`make_document` returns the JSON document `grpo-doctor.audit.v1`, with the known issue's code and fixes for each fault.
-The callback imports this module in a training environment, so it may only import packages that are installed there.
+Checks build their results with `fault`, `clean`, `undecided`, `skipped` and `masked`. `put_causes_first` orders faults,
+and marks reward faults as probable consequences of the first. `make_document` returns the JSON document
+`grpo-doctor.audit.v1`, with the known issue's code and fixes for each fault. `AuditCallback` imports this module in the
+trainer's process, so it may only import packages that are installed there.
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ _REWARD_SYMPTOMS = (
 
 
 def put_causes_first(*results: Result) -> tuple[Result, ...]:
-    """Return the results with faults before the faults that they often cause (`_SYMPTOMS`, `_REWARD_SYMPTOMS`).
+    """Return the results with faults that are often symptoms (`_SYMPTOMS`, `_REWARD_SYMPTOMS`) after the other results.
 
     Further faults of bad rewards name the first fault as probable cause instead of their own causes.
     """

@@ -1,7 +1,8 @@
 """Define the records of the catalog: known issues with their parts, and check codes.
 
-The attributes of `Issue` are those of the document that `explain --format json` prints. `diagnostics.catalog.schema`
-makes the records from an entry's TOML file, whose layout is described in docs/catalog.md.
+For an issue, the document that `explain --format json` prints has the attributes of `Issue`, and the keys that
+`diagnostics.catalog.documents` adds. `diagnostics.catalog.schema` makes the records from an entry's TOML file, whose
+layout is described in docs/catalog.md.
 """
 
 from __future__ import annotations

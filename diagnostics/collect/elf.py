@@ -1,7 +1,8 @@
 """Read the ELF headers of vLLM's, flash-attn's and xformers' compiled modules: needed libraries and symbol versions.
 
 Only libraries of PyTorch, CUDA, ROCm and a few of the system are considered. A library is missing if it is in no folder
-of the system, of LD_LIBRARY_PATH, of the environment's `lib` or of a package. No library is loaded.
+of the system or of LD_LIBRARY_PATH, nor in the environment's `lib`, nor in a folder of PyTorch, the nvidia packages,
+cusparselt, vLLM or `*.libs`. No library is loaded.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def newest_versions(versions: Iterable[str]) -> list[str]:
 
 
 def system_folders() -> list[Path]:
-    """Return the folders in which the system's loader finds libraries."""
+    """Return the usual library folders of Linux distributions and CUDA; /etc/ld.so.conf is not read."""
     return [Path(folder.format(arch=os.uname().machine)) for folder in _SYSTEM_FOLDERS]
 
 

@@ -1,9 +1,10 @@
 """Find the waits between ranks in collectives: a rank in a collective waits for the ranks that are not in it.
 
-`collective_edges` yields edges of the wait graph, to ranks outside or without a process. If there are none: to ranks in
-another collective, to other receivers, or to connected engines. `rank_groups` finds the ranks of one job by the address
-of their rendezvous store or by their parent process. `ranks_apart` finds the ranks at a rendezvous that did not meet
-the others. `normalized_operation` normalises the name of an operation.
+`collective_edges` yields edges of the wait graph from each rank in a collective. They lead to ranks that are in none or
+have no process, else to ranks in another collective, else between ranks that all receive, else to connected engines.
+MAX_EDGES limits the edges. `rank_groups` finds the ranks of one job by the address of their rendezvous store or by
+their parent process. `ranks_apart` finds the ranks at a rendezvous that did not meet the others. `normalized_operation`
+normalises the name of an operation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
 
 def collective_edges(index: JobIndex) -> Iterator[Edge]:
-    """Yield the wait-for edges of ranks in a collective: to ranks outside or without a process.
+    """Yield the wait-for edges of ranks in a collective: to ranks that are in none or have no process.
 
     If a group has none of them: to ranks in another collective or to other receivers, else to connected engines.
     """

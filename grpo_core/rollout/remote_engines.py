@@ -83,7 +83,7 @@ class RemoteEngine:
         return self._loaded("/weights", self._http.json("POST", "/weights", file.to_bytes(), headers=headers))
 
     def _loaded(self, path: str, answer: Mapping[str, Any]) -> int:
-        """Return the version in the answer to an update."""
+        """Store the server's id of the new weights; return the version in its answer."""
         self._weights = str(answer.get("weights", ""))
         return int(self._field(path, answer, "policy_version", int))
 

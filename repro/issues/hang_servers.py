@@ -1,7 +1,7 @@
 """Reproduce trainers that wait forever for a server or an actor: unmodified FastAPI, Ray, vLLM and TRL's client.
 
-HNG009: a server blocks its own event loop. HNG010: a server never answers a request. Decorated functions are triggers,
-and have their names.
+HNG009: a server blocks its own event loop. HNG010: a server never answers a request. Each decorated function is a
+trigger; its name is the trigger's name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def own_health_uvloop(mitigation: str) -> None:
 
 
 def _request_own_health(mitigation: str, loop: str) -> None:
-    """Run a server whose endpoint requests the server's own /health; with `to_thread` outside of the event loop."""
+    """Run a server whose endpoint requests the server's own /health; `to_thread` runs the endpoint in a thread."""
     port = hangs.free_port()
 
     def health() -> dict[str, str]:

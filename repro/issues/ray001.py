@@ -3,7 +3,10 @@
 In the engine process `ExternalRayDistributedExecutor` calls `ray.init(namespace=...)` without an address, lists the
 named actors, and asserts that there are as many as workers. The count may be zero for five reasons, with the same
 message; each reason is a trigger here. The detail of an attempt has what distinguishes them: the engine process's
-environment, its Ray cluster and its server's, the expected prefix and names, and the names it saw.
+environment, the Ray clusters of the engine process and of its server, the expected prefix and names, and the names
+that it saw.
+
+Simulated: the rollout workers, verl's AsyncvLLMServer up to the engine's start, and the model's configuration.
 
 It needs Linux and a separate environment with `repro/ray.txt`, verl and vLLM. The last two are installed without their
 dependencies; vLLM's CUDA extension, which needs CUDA, is not used:

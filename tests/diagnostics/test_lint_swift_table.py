@@ -1,7 +1,7 @@
 """`lint` reports an error for exactly those ms-swift arguments that the release refused when its code was run.
 
-diagnostics/data/swift.json records the runs. REFUSED_LATER lists arguments that the trainer refuses after the recorded
-part; `lint` reports them too.
+diagnostics/data/swift.json records the runs, which stop after ms-swift's argument classes. REFUSED_LATER lists cases
+whose arguments its trainer refuses later; `lint` reports them too.
 """
 
 import json

@@ -152,9 +152,10 @@ def test_invalid_baseline_is_refused(tmp_path, text):
 @pytest.mark.parametrize("decides", [True, False])
 @pytest.mark.parametrize("reported_findings", [(), (finding(severity=Severity.WARNING),)])
 def test_unchecked_values_are_shown_and_prevent_success_if_they_decide(reported_findings, decides, capsys):
-    """JUnit shows a value that does not decide only without findings, and GitHub does not show it.
+    """The output of each format has a value that decides the exit code; JUnit counts it as an error.
 
-    If it decides the exit code, no format reports success.
+    A value that does not decide may be missing from GitHub's output, and from JUnit's if there are findings. Markdown
+    and the terminal report no success in either case.
     """
     unread = NotChecked("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
     check = CheckResult.of("groups", reported_findings, [unread])

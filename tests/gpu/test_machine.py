@@ -56,7 +56,7 @@ def parse_smi_value(text: str, field: str):
 @on_gpu
 @pytest.mark.parametrize("field", FACTS)
 def test_device_facts_match_nvidia_smi(field):
-    """The facts of every device equal the driver's, in the driver's order."""
+    """The facts of each device equal the driver's (memory: nearly), in the driver's order."""
     command = [smi(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     printed = run_text(command, check=True).stdout.splitlines()
     facts = gpus.collect(limit_s=60)
@@ -110,7 +110,7 @@ def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
     ],
 )
 def test_audit_of_a_server_on_a_gpu_reports_its_faults_only(trained, dtype, sampling, faults):  # noqa: F811
-    """Rounding of the device's kernels is no fault; test_audit_live.py has the same tests for the CPU."""
+    """The audit of a stand-in server on a GPU reports the injected fault; rounding of the device's kernels is none."""
     engine = Engine(trained / "checkpoint-120", dtype, ServerFaults(sampling=sampling), seed=1)
     engine.model.to("cuda")
     with serving(engine) as url:

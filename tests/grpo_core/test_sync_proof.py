@@ -83,8 +83,8 @@ def test_every_update_is_proven_twice(model_dir, device):
         (LostUpdateUnreadable, "differ from the trainer's by up to .* on the probe"),
     ],
 )
-def test_lost_update_ends_the_run(model_dir, kind, message):
-    """A lost update ends the run whatever version the engine reports."""
+def test_unproven_update_is_refused(model_dir, kind, message):
+    """`publish` raises SyncError if weights are old or partial, or if the engine reports another version."""
     model, sync = publisher(kind, model_dir)
     perturb(model, 1e-2)
     with pytest.raises(SyncError, match=message):

@@ -98,7 +98,7 @@ def test_stale_tensor_is_detected(name, version):
 @bits
 @given(cut=st.integers(0, sum(SIZES.values()) - 4), version=st.integers(0, EVERY - 1), front=st.booleans())
 def test_partly_loaded_update_is_detected(cut, version, front):
-    """Loaded from the front or the back, in any order of layout: the ends of tensors are always read."""
+    """An update that stops inside any tensor is detected, because the ends of tensors are always read."""
     mixed, rest = {}, cut
     for name in sorted(SIZES, reverse=not front):
         count = min(rest, SIZES[name])
@@ -163,7 +163,7 @@ def test_digest_is_the_same_on_a_gpu(every):
 
 
 def test_documented_misses():
-    """The digest misses only top bits of an even number of words of a block, and not the sign of 8-byte dtypes."""
+    """The digest misses changed top bits of two words of a block; it detects those of three, and changed signs."""
     words = torch.arange(512, dtype=torch.int64).view(torch.uint8)
     wrong = words.clone()
     wrong[[7, 15]] ^= 128

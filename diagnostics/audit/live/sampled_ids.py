@@ -76,7 +76,9 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
 def replace_refuted_results(
     observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
 ) -> tuple[list[Result], list[Result]]:
-    """Decide by the sampled ids whether log-probs that fit temperature 1 are raw, or the engine samples at 1.
+    """Decide whether log-probs that fit temperature 1 are raw, or the engine samples at temperature 1.
+
+    The server's logprobs_mode decides; if it is unknown, the sampled ids do.
 
     Returns:
         The results about the parameters and those about the ids, with the refuted ones replaced or removed.

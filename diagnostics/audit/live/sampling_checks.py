@@ -1,7 +1,9 @@
 """Check a server's samples: sampling parameters (P5), log-probs of the sampled ids (P6, P8), ids of the tokenizer.
 
 `check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
-each parameter that differs from the trainer's, a logit bias on one id, or log-probs that no parameters explain.
+each parameter that differs from the trainer's, a logit bias on one id, or log-probs that no parameters explain. It
+also runs `sampled_ids.check_ids`, and masks results that another fault makes undecidable. `check_ends` checks how
+completions end, `check_vocabulary` checks their ids.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def unread_by_vllm(case: CheckInput) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def launcher_variables(case: CheckInput) -> Iterator[Finding]:
-    """Report torchrun's variables (RANK, WORLD_SIZE, …) in a process that no launcher started (ENV916)."""
+    """Report RANK or WORLD_SIZE without a TORCHELASTIC_* variable, so probably left in the shell (ENV916)."""
     names = tuple(name for name in _LAUNCHER if name in case.variables)
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
     if {"RANK", "WORLD_SIZE"} & set(names) and not launched:

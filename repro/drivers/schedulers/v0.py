@@ -1,7 +1,8 @@
 """Drive vLLM's unmodified V0 scheduler like `LLMEngine`, with a simulated forward pass.
 
 - Unmodified: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the output
-  processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt.
+  processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt (imitated for its
+  length if llm_engine.py cannot be imported).
 - Simulated: the forward pass; every sampled token is `TOKEN`.
 - Mirrored, so that all releases can be driven alike without a device: the control flow of `LLMEngine.step`,
   `_process_model_outputs`, `_advance_to_next_step` and `_add_processed_request` (in 0.7.3
@@ -269,7 +270,10 @@ class V0Engine:
                     group.seqs[0].append_token_id(TOKEN, _logprobs())
 
     def _process(self, request_id: str | None = None) -> None:
-        """Process outputs like `LLMEngine._process_model_outputs`; for one request only before its preemption."""
+        """Process outputs like `LLMEngine._process_model_outputs`.
+
+        With a request_id only that request's, which is about to be preempted.
+        """
         if not self._queue:
             return
         pending = self._queue[0] if request_id else self._queue.popleft()

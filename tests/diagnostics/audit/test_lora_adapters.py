@@ -1,4 +1,7 @@
-"""A live audit with a LoRA checkpoint names a wrong factor or step of the adapter; unsupported adapters are refused."""
+"""A live audit with a LoRA checkpoint finds a wrong factor, an older step or a missing adapter.
+
+Unsupported adapters are refused.
+"""
 
 import json
 import shutil

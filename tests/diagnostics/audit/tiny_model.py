@@ -46,7 +46,10 @@ def tokenizer(text: str, size: int) -> PreTrainedTokenizerFast:
 def train_checkpoints(
     folder: Path, *, seed: int = 0, keep: tuple[int, ...] = (20, 280, 300), size: int = 384, width: int = 64
 ) -> Path:
-    """Train a model, save `base` and a checkpoint after each step in `keep`; return the last checkpoint's folder."""
+    """Train a model, save a checkpoint after each step in `keep`, and return the last checkpoint's folder.
+
+    The folder `base` has the untrained model.
+    """
     torch.manual_seed(seed)
     text = corpus()
     text_tokenizer = tokenizer(text, size)
