@@ -99,6 +99,8 @@ def test_no_temporary_files_are_left(short_run, tmp_path, monkeypatch, mode):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
+    # PyTorch makes its folder for compiled code when a process first needs it.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     trained(short_run(mode, **{"train.steps": 2}))
     assert list(temporary.iterdir()) == []
