@@ -32,8 +32,7 @@ SCHEMA = "grpo-doctor.versions-answer.v1"
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
 # Largest numbers of printed rows that fit, of rows that do not fit, and of missing names in a row.
 _MAX_FITTING, _MAX_UNFIT, _MAX_NAMES = 5, 3, 2
-_WHEN_CALLED = ("missing when called", "fails when called")
-_NAMES_MISSING = ("missing at import", "fails at import", *_WHEN_CALLED)
+_MOMENTS = ("at import", "when called")
 _RESOLVE_LIMIT_S = 20
 _RUN_TEXTS = {"ran": "ran on a CPU", "part": "ran in part", "fails": "the table says that it does not work"}
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
@@ -153,7 +152,7 @@ def _are_compatible(first: Release, second: Release) -> bool:
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
-    """Yield the evidence on a pair of releases: recorded run, declared ranges, conflicts, then missing names.
+    """Yield the evidence on a pair of releases without its missing names: recorded run, declared ranges, conflicts.
 
     Without `with_names`, the rest is left out after a part that excludes the pair.
     """
@@ -172,23 +171,29 @@ def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[
         return
     yield from (f"conflict: {text}" for text in pair.conflicts)
     if with_names or not pair.excluded:
-        yield from _name_evidence(pair)
+        if pair.names is None:
+            yield "names: not in the index"
+        elif not pair.names.missing:
+            yield "no missing names"
 
 
-def _name_evidence(pair: Compatibility) -> Iterator[str]:
-    if pair.names is None:
-        yield "names: not in the index"
-    elif not pair.names.missing:
-        yield "no missing names"
-    for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
-        clashes = [item for item in items if item.use.kind == "registered"]
-        yield from (f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes)
-        # The first use of each name: in a dict the last entry of a key wins.
-        by_name = {item.use.text: item for item in reversed(items) if item not in clashes}
-        if distinct := list(by_name.values())[::-1]:
-            listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_MAX_NAMES])
-            more = f" and {len(distinct) - _MAX_NAMES} more" if len(distinct) > _MAX_NAMES else ""
-            yield f"missing {moment}: {listing}{more}"
+def missing_lines(pair: Compatibility, moment: str, *, with_names: bool = True) -> list[str]:
+    """Return the lines on names that a pair lacks at a moment: `at import` or `when called`.
+
+    Without `with_names`, the names of an excluded pair are not compared.
+    """
+    if pair.excluded and not with_names:
+        return []
+    items = pair.at_import if moment == "at import" else pair.when_called
+    clashes = [item for item in items if item.use.kind == "registered"]
+    lines = [f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes]
+    # The first use of each name: in a dict the last entry of a key wins.
+    by_name = {item.use.text: item for item in reversed(items) if item not in clashes}
+    if distinct := list(by_name.values())[::-1]:
+        listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_MAX_NAMES])
+        more = f" and {len(distinct) - _MAX_NAMES} more" if len(distinct) > _MAX_NAMES else ""
+        lines.append(f"missing {moment}: {listing}{more}")
+    return lines
 
 
 def install_command(releases: Sequence[Release]) -> str:
@@ -291,7 +296,8 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         text += f"; {partly} lack names that only some functions call"
     print_text(console, f"versions: {text}", "bold")
     for pair in notable or pairs:
-        evidence = "; ".join(evidence_lines(pair))
+        missing = (line for moment in _MOMENTS for line in missing_lines(pair, moment))
+        evidence = "; ".join([*evidence_lines(pair), *missing])
         print_text(console, f"{_mark_of(pair)} {pair.user} with {pair.provider}: {evidence}")
 
 
@@ -306,15 +312,16 @@ def _evidence_rows(
     def varying(pair: Compatibility) -> Release:
         return pair.provider if one_user else pair.user
 
-    def lines(pair: Compatibility) -> list[str]:
-        return list(evidence_lines(pair, with_names=with_names))
+    def missing(pair: Compatibility, *moments: str) -> list[str]:
+        return [line for name in moments for line in missing_lines(pair, name, with_names=with_names)]
 
     def key(item: tuple[int, Compatibility]) -> tuple[object, ...]:
         # The pairs are sorted from the newest: position plus release number is equal for successive releases.
         place, pair = item
         # Names that only functions call differ a little from release to release: the row shows those of the newest.
-        same = [line for line in lines(pair) if every or not line.startswith(_WHEN_CALLED)]
-        return (place + query.store_number(varying(pair)), _mark_of(pair), *same)
+        same = missing(pair, *(_MOMENTS if every else _MOMENTS[:1]))
+        head = evidence_lines(pair, with_names=with_names)
+        return (place + query.store_number(varying(pair)), _mark_of(pair), *head, *same)
 
     rows = []
     for _key, group in groupby(enumerate(answer.pairs), key=key):
@@ -322,11 +329,10 @@ def _evidence_rows(
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
         label = last if first == last else f"{first} to {last}"
         label = label if one_user else f"{answer.user} {label}"
-        newest = lines(pairs[0])
-        head = [line for line in newest if not line.startswith(_NAMES_MISSING)]
-        which = "" if all(lines(pair) == newest for pair in pairs) else f"in {last}: "
-        names = [f"{which}{line}" for line in newest if line not in head]
-        rows.append((_mark_of(pairs[0]), f"{label}: {'; '.join(head)}", names))
+        newest = missing(pairs[0], *_MOMENTS)
+        which = "" if all(missing(pair, *_MOMENTS) == newest for pair in pairs) else f"in {last}: "
+        head = "; ".join(evidence_lines(pairs[0], with_names=with_names))
+        rows.append((_mark_of(pairs[0]), f"{label}: {head}", [which + line for line in newest]))
     return rows
 
 

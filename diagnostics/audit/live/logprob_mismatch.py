@@ -44,15 +44,15 @@ def _find_mistake(
     wrong = [index for index, (a, b) in enumerate(rows) if trimmed_mean((a - b).abs()) > limit]
     affected = f"the log-probs of {len(wrong)} of {len(rows)} samples"
 
-    def fits(index: int, other: int, by: int = 0) -> bool:
+    def rows_match(index: int, other: int, by: int = 0) -> bool:
         a, b = rows[index][0][max(0, by) :], rows[other][1][max(0, -by) :]
         size = min(len(a), len(b))
         return float(((a[:size] - b[:size]).abs() <= 4 * limit).double().mean()) >= _MOST_TOKENS
 
     for by, place in ((1, "before"), (-1, "after")):
-        if wrong and all(fits(index, index, by) for index in wrong):
+        if wrong and all(rows_match(index, index, by) for index in wrong):
             return f"{affected} are shifted: each token has that of the token {place}", "mispaired"
-    if wrong and all(any(fits(a, b) for b in range(len(rows)) if b != a) for a in wrong):
+    if wrong and all(any(rows_match(a, b) for b in range(len(rows)) if b != a) for a in wrong):
         return f"{affected} are those of another sample", "mispaired"
     for step in _STEPS:
         is_multiple = bool(((reported / step - (reported / step).round()).abs() < 1e-4).all())
