@@ -271,32 +271,36 @@ def _with_framework(action: Edit) -> str:
 
 
 def mitigation_line(ranked: RankedMitigation) -> str:
-    """Return a mitigation: its edits, its name, its test results and the triggers it failed against."""
+    """Return a mitigation: its edits, whether a run verified it, and the triggers against which it failed."""
     change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
-    line = f"{change.rstrip('.')} ({ranked.mitigation}: {_test_result(ranked)})."
-    return line + (f" Does not help against: {', '.join(ranked.fails)}." if ranked.fails else "")
+    line = f"{change.rstrip('.')} ({_test_result(ranked)})."
+    return line + (f" Does not help against: {_names(ranked.fails)}." if ranked.fails else "")
 
 
 def _test_result(ranked: RankedMitigation) -> str:
     """Describe what was tested; a run against one trigger proves nothing about the others."""
     if ranked.evidence != "executed":
-        origin = "read in source" if ranked.evidence == "static" else "reported"
-        return f"not tested, {origin}"
+        return "not tested; read in source" if ranked.evidence == "static" else "not tested; reported"
     word = "verified" if ranked.as_run else "verified with another framework's options"
-    with_triggers = f"{word} against {', '.join(ranked.helps)}"
+    with_triggers = f"{word} for: {_names(ranked.helps)}"
     if ranked.standing == NOT_TESTED:
-        return f"not tested against this; {with_triggers}"
+        return f"not tested in this case; {with_triggers}"
     if ranked.untried:
-        return f"{with_triggers}; not tested against {', '.join(ranked.untried)}"
+        return f"{with_triggers}; not tested for: {_names(ranked.untried)}"
     helps_always = set(ranked.triggers) <= set(ranked.helps) if ranked.triggers else not ranked.fails
     return word if helps_always else with_triggers
+
+
+def _names(triggers: Iterable[str]) -> str:
+    return ", ".join(trigger.replace("_", " ") for trigger in triggers)
 
 
 def failed_mitigation_line(ranked: RankedMitigation) -> str:
     """Return the line for a mitigation that was tested and does not help in this case."""
     run = f": {command_of(ranked.run)}" if ranked.run else ""
     against = [name for name in ranked.fails if name in ranked.triggers] or ranked.fails
-    return f"Does not help: {ranked.mitigation} against {', '.join(against)} (tested{run})."
+    change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
+    return f"Does not help against {_names(against)}: {change.rstrip('.')} (tested{run})."
 
 
 def fix_lines(fix: Fix) -> list[str]:
@@ -317,7 +321,7 @@ def first_lines(fix: Fix | None) -> list[str]:
     best = fix.offers[0] if fix and fix.offers else None
     if best is None or len(best.edits) < 2 or sentence != mitigation_line(best):
         return [sentence] if sentence else []
-    heading = f"{best.about.rstrip('.')} ({best.mitigation}: {_test_result(best)}):"
+    heading = f"{best.about.rstrip('.')} ({_test_result(best)}):"
     return [heading, *(f"- {edit_text(edit)}" for edit in best.edits)]
 
 

@@ -119,7 +119,6 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
         fix = recommended_fix(issue, frameworks=filter(None, [audit.framework]))
         step, command = first_step(fix)
         if step:
-            step = step.replace(f"({fix.offers[0].mitigation}: ", "(") if fix.offers else step
             print_text(console, f"Fix: {step}", indent=INDENT)
         if command:
             print_command(console, command)
