@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnostics import safe_io
+from diagnostics.output.redact import mask_and_cut
 
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a process group."""
@@ -230,4 +231,4 @@ def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:
         text = safe_io.read_tail(path, 64 << 10).decode("utf-8", errors="replace")
     except OSError:
         return ""
-    return "\n".join(line[:width] for line in text.splitlines()[-lines:])
+    return "\n".join(mask_and_cut(line, width) for line in text.splitlines()[-lines:])

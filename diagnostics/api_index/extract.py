@@ -32,6 +32,7 @@ from itertools import islice
 import yaml
 
 from diagnostics.api_index.source import TOO_LONG, constant_texts, dotted_name, expression_text, parse_source
+from diagnostics.output.redact import mask_and_cut
 
 Facts = dict[str, str]
 
@@ -610,4 +611,4 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _shorten(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[:length]}…"
+    return text if len(text) <= length else f"{mask_and_cut(text, length)}…"

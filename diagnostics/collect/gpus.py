@@ -146,7 +146,7 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
 
 def _field_text(node: ET.Element, path: str) -> str:
     """Return the text of an element; empty if it is missing or the GPU does not support the value."""
-    value = (node.findtext(path) or "").strip()[:200]
+    value = mask_and_cut((node.findtext(path) or "").strip(), 200)
     return "" if value in _UNSUPPORTED else value
 
 

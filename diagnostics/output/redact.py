@@ -593,8 +593,8 @@ def mask_and_cut(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     # A secret that the first cut divides is in the part that is not shown.
-    masked = mask(text[: length + 20_000])
-    return (masked if len(masked) > length + 10_000 else mask(text))[:length]
+    masked = _apply(_SECRETS, text[: length + 20_000], 1)
+    return (masked if len(masked) > length + 10_000 else _apply(_SECRETS, text, 1))[:length]
 
 
 def redact(text: str) -> str:
@@ -616,9 +616,9 @@ def redact_path(path: str) -> str:
 
 
 @functools.lru_cache(2048)
-def _apply(rules: tuple[Rule, ...], text: str) -> str:
-    """Apply all rules until nothing changes: at most 4 times, and once to a long text."""
-    for _ in range(_ROUNDS if len(text) < _LONG else 1):
+def _apply(rules: tuple[Rule, ...], text: str, rounds: int = _ROUNDS) -> str:
+    """Apply all rules until nothing changes: at most `rounds` times, and once to a long text."""
+    for _ in range(rounds if len(text) < _LONG else 1):
         before, lowered = text, text.lower()
         for rule in rules:
             if not rule.needs or any(map(lowered.__contains__, rule.needs)):

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import diagnostics
 from diagnostics.output.redact import mask, mask_and_cut, redact, redact_path
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
+from diagnostics.process import log_tail
+from diagnostics.uv import error_line
 from tests.diagnostics import secret_cases
 from tests.diagnostics.test_sanitize import report_with, standard_streams
 
@@ -120,6 +122,14 @@ def test_secret_is_masked_before_the_text_is_cut():
         full = text.format(secret)
         for length in range(1, len(full)):
             assert visible_parts(mask_and_cut(full, length), secret) == []
+
+
+def test_uv_errors_and_log_tails_are_masked_before_they_are_cut(tmp_path):
+    """A secret at the place of the cut is not left in half."""
+    text = f"{'x' * 1980} key=hf_{'a1B2' * 10} {'y' * 3000}"
+    (tmp_path / "run.log").write_text(text[1600:])
+    assert "hf_" not in error_line(text)
+    assert "hf_" not in log_tail(tmp_path / "run.log")
 
 
 def test_no_message_cuts_a_text_without_masking_it():
