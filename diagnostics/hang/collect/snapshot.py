@@ -53,7 +53,8 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
         NoProcessError: No process matches.
     """
     host = peers.Host(discovery.process_table())
-    pids = _select(host, selection)
+    selected = _select(host, selection)
+    pids = set(selected[: discovery.MAX_PROCESSES])
     observer = _Observer(host, stacks.find_py_spy(), sleep, selection)
     observed = observer.observe(pids, selection.samples, selection.seconds)
     seconds = observer.seconds
@@ -61,13 +62,16 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
         observed += observer.observe(further, samples=1, seconds=0.1)
     blind = observer.not_inspected(observed)
     unlisted = sockets.unlisted_processes(process.pid for process in observed)
-    missing = (f"the sockets of {len(unlisted)} of {len(observed)} processes",) if unlisted else ()
+    missing = [f"the sockets of {len(unlisted)} of {len(observed)} processes"] if unlisted else []
     blind += [
         f"{text} are not listed here: run hang in their network namespace (container)" for text in missing
     ]
+    if more := len(selected) - len(pids):
+        missing.append(f"{more} of {len(selected)} processes")
+        blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")
     open_sockets, locks = peers.sockets_of(host, observed), peers.file_locks(host, observed)
     snapshot = Snapshot(tuple(observed), open_sockets, locks, seconds=round(seconds, 2))
-    return replace(snapshot, blind=tuple(blind), missing=missing)
+    return replace(snapshot, blind=tuple(blind), missing=tuple(missing))
 
 
 def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
@@ -83,8 +87,8 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
         return Snapshot(notes=(str(error),)).to_json()
 
 
-def _select(host: peers.Host, selection: Selection) -> set[int]:
-    """Return the selected processes and those that they are connected to."""
+def _select(host: peers.Host, selection: Selection) -> list[int]:
+    """Return the selected processes and those that they are connected to, in the order of their numbers."""
     processes = host.processes
     pids = discovery.select_processes(processes, selection.pids, selection.pattern, own_pid=os.getpid())
     if unknown := [pid for pid in selection.pids if pid not in processes]:
@@ -100,7 +104,7 @@ def _select(host: peers.Host, selection: Selection) -> set[int]:
         )
     host.survey()
     pids |= peers.connected_processes(host, pids)
-    return set(sorted(pids)[: discovery.MAX_PROCESSES])
+    return sorted(pids)
 
 
 _Counters = tuple[dict[int, int | None], int | None]

@@ -79,6 +79,15 @@ def test_deadlock_over_pipes_is_found_without_py_spy(monkeypatch):
     assert "grpo-doctor[hang]" in diagnosis.verdict.unseen[0]
 
 
+def test_processes_beyond_the_limit_are_missing_from_the_job(monkeypatch):
+    """A job with more processes than hang observes is incomplete, so it is not called healthy."""
+    monkeypatch.setattr(discovery, "MAX_PROCESSES", 1)
+    with running(sys.executable, HOST, "pipes_crossed") as process:
+        wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
+        snapshot = take_snapshot(Selection((process.pid,), seconds=0.2))
+    assert any("of 2 processes" in text for text in snapshot.missing)
+
+
 @pytest.fixture(scope="module")
 def deadlocked_pid():
     """Yield the id of a process with two threads that wait for each other's locks, for all tests of this module."""
