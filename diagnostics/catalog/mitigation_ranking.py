@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics import fixes
-from diagnostics.catalog import model
+from diagnostics.catalog import loader, model
 from diagnostics.catalog.model import Bound, Issue, Mitigation
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix
@@ -58,6 +58,28 @@ def recommended_fix(
         offers=tuple(ranked for ranked, _ in helpful),
         does_not_help=tuple(ranked for ranked, _ in rated if ranked.standing == fixes.DOES_NOT_HELP),
     )
+
+
+def finding(
+    code: str,
+    severity: Severity,
+    evidence: Iterable[Evidence],
+    fix: Fix,
+    detail: str = "",
+    *,
+    certainty: str = "",
+    known_by: str = "static",
+) -> Finding:
+    """Return a finding with the title of its code, which is that of a check or of a known issue.
+
+    The default certainty is `established` for a check. For a known issue it is `supported`, because a run with the
+    installed release may never meet the issue.
+    """
+    issue = loader.load().get(code)
+    title = issue.title if issue else loader.find_check(code).title
+    references = tuple(reference.ref for reference in issue.references) if issue else ()
+    certainty = certainty or ("supported" if issue else "established")
+    return Finding(code, title, severity, certainty, known_by, detail, tuple(evidence), fix, references)
 
 
 def finding_of_issue(issue: Issue, certainty: str, evidence: Iterable[tuple[str, str]]) -> Finding:

@@ -1,7 +1,7 @@
 """Define the command `lint`: check a config, script or command before it is started, or compare two releases for it.
 
-Without --from and --to, the steps of `WORKFLOW` run in order. With both, `migration.py` compares the two releases;
---diff prints a patch in place of the report. A file that could not be read or has nothing to check makes the exit code
+Without --from and --to, `steps.run_lint` checks the rules. With both, `migration.py` compares the two releases; --diff
+prints a patch in place of the report. A file that could not be read or has nothing to check makes the exit code
 3 if it would be 0.
 """
 
@@ -21,18 +21,10 @@ from diagnostics.cli import Command
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.migration import compare_releases, make_patch
-from diagnostics.lint.steps import LintRun, build_report, check_rules, make_plans, read_inputs
+from diagnostics.lint.steps import LintRun, run_lint
 from diagnostics.lint.versions import collect_versions
 from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, filter_report, report_options, write_report
-
-# From files to a report. Each step takes the `LintRun` and adds its results to it.
-WORKFLOW = (
-    read_inputs,  # files, folders and a command line to settings
-    make_plans,  # settings to run plans, for the releases at hand
-    check_rules,  # rules on plans; inputs that could not be checked
-    build_report,  # findings, identical ones merged
-)
 
 # Frameworks with packages, so with releases: each has an option such as --trl.
 _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
@@ -92,12 +84,10 @@ def command(
     run = LintRun(paths, versions, framework or "", words)
     with progress.running("lint"):
         if old and new:
-            migrations = compare_releases(run, old, new)
+            report, migrations = compare_releases(run, old, new)
             patch = make_patch(migrations) if diff else ""
         else:
-            run_workflow(run)
-    report = run.report
-    assert report is not None
+            report = run_lint(run)
     if diff:
         sys.stdout.write(patch)
         code = filter_report(report, output).exit_code(output.fail_on)
@@ -106,14 +96,6 @@ def command(
     # If a file could not be read or has nothing to check, the report is incomplete.
     nothing_read = any(check.reads for check in report.checks)
     return INCOMPLETE if code == FINE and nothing_read else code
-
-
-def run_workflow(run: LintRun) -> Report:
-    """Run all steps and return the report."""
-    for step in WORKFLOW:
-        step(run)
-    assert run.report is not None
-    return run.report
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:

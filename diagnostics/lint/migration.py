@@ -20,7 +20,7 @@ from packaging.version import Version
 from diagnostics import UserError, safe_io
 from diagnostics.api_index.options import declared_default, declared_type
 from diagnostics.api_index.query import Release, parse_release
-from diagnostics.findings import CheckResult, Finding, NotChecked, Severity
+from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.derivation import make_plan
@@ -84,8 +84,8 @@ class Migration:
         return removal.renamed if removal and removal.renamed in self.new_options else option
 
 
-def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migration]:
-    """Read the inputs of `run`, set `run.report` to the report of a migration, and return the compared runs.
+def compare_releases(run: LintRun, from_text: str, to_text: str) -> tuple[Report, list[Migration]]:
+    """Read the inputs of `run`, and return the report of a migration and the compared runs.
 
     `from_text` and `to_text` are releases, such as `trl==0.17` and `trl==1.16`.
 
@@ -98,25 +98,23 @@ def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migrati
         raise UserError(f"--from {old.package} --to {new.package}: expected two releases of one package")
     read_inputs(run)
     before, run.versions = (Versions({item.package: Version(item.version)}) for item in (old, new))
-    run.checks, migrations = list(run.unread), []
+    checks, migrations = list(run.unread), []
     reason = f"no run of {DISPLAY_NAMES[new.package]} found in it"
     for source in run.sources:
         source.plans = [make_plan(plan.settings, run.versions) for plan in plans_of(source.settings, before)]
         compared = [Migration(plan, old, new) for plan in source.plans if plan.framework == new.package]
         migrations += compared
         if not compared and source.explicit:
-            run.checks.append(CheckResult(f"reading {source.name}", "skipped", reason, reads=True))
+            checks.append(CheckResult(f"reading {source.name}", "skipped", reason, reads=True))
     if migrations:
         findings = [finding for item in migrations for finding in _find_changes(item)]
         unread = [entry for item in migrations for entry in _not_compared(item.plan)]
-        run.checks.append(CheckResult.of("options of two releases", findings, unread))
-    elif not run.checks:
-        run.checks.append(CheckResult("reading the files", "skipped", reason, reads=True))
-    build_report(run)
-    assert run.report is not None
+        checks.append(CheckResult.of("options of two releases", findings, unread))
+    elif not checks:
+        checks.append(CheckResult("reading the files", "skipped", reason, reads=True))
+    report = build_report(run, checks)
     note = f"{old} compared with {new}; options that transformers has in any release are not compared"
-    run.report = replace(run.report, notes=(note, *run.report.notes[:1]))
-    return migrations
+    return replace(report, notes=(note, *report.notes[:1])), migrations
 
 
 def _not_compared(plan: RunPlan) -> Iterator[NotChecked]:

@@ -1,8 +1,7 @@
-"""Define the four steps of `lint`: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
+"""Define the steps of `lint`: `read_inputs`, `make_plans`, `check_plans`, `build_report`; `run_lint` calls them.
 
-`command.py` runs them. Each step takes a `LintRun` and adds results to it. A rule that crashes or a file that cannot be
-read becomes a result in the report, and does not end the command. Below a folder, unreadable files are only listed in
-a note. `plans_of`, `check_plans` and `check_rule` do a step's work without a `LintRun`.
+A rule that crashes or a file that cannot be read becomes a result in the report, and does not end the command. Below a
+folder, unreadable files are only listed in a note.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ class LintRun:
         command: Words of a command line to check; empty for none.
         sources: The files and the command line, with their settings and run plans.
         unread: Results for inputs that could not be read or have nothing to check.
-        checks: Results of the checks, including `unread`.
         skipped_paths: Files and folders below a named folder that were not read.
-        report: The report; None before the last step.
     """
 
     paths: list[Path]
@@ -75,14 +72,20 @@ class LintRun:
     command: list[str] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     unread: list[CheckResult] = field(default_factory=list)
-    checks: list[CheckResult] = field(default_factory=list)
     skipped_paths: list[str] = field(default_factory=list)
-    report: Report | None = None
 
     @property
     def plans(self) -> list[RunPlan]:
         """The run plans of all sources."""
         return [plan for source in self.sources for plan in source.plans]
+
+
+def run_lint(run: LintRun) -> Report:
+    """Read the inputs, check the rules on their run plans, and return the report."""
+    read_inputs(run)
+    make_plans(run)
+    checks = [*check_plans(run.plans), *not_checked.check_reading(run.plans)]
+    return build_report(run, [*run.unread, *checks])
 
 
 def read_inputs(run: LintRun) -> None:
@@ -177,11 +180,6 @@ def _nothing_read(source: Source) -> CheckResult:
     return CheckResult(f"reading {source.name}", "skipped", reason, reads=True)
 
 
-def check_rules(run: LintRun) -> None:
-    """Check the rules on all plans, and list inputs that could not be checked."""
-    run.checks = [*run.unread, *check_plans(run.plans), *not_checked.check_reading(run.plans)]
-
-
 def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
     """Check the rules on the plans and return one result for each group of rules."""
     if not plans:
@@ -232,15 +230,15 @@ def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def build_report(run: LintRun) -> None:
-    """Build the report of all checks."""
+def build_report(run: LintRun, checks: Iterable[CheckResult]) -> Report:
+    """Return the report of these checks, with what was read."""
     all_versions = [plan.versions for plan in run.plans] or [run.versions]
     common = {
         name: str(release)
         for name, release in all_versions[0].known.items()
         if all(versions.known.get(name) == release for versions in all_versions)
     }
-    run.report = Report(
+    return Report(
         tool="lint",
         subject={
             "files": [
@@ -249,7 +247,7 @@ def build_report(run: LintRun) -> None:
             "packages": common,
             "given": sorted(run.versions.user_packages),
         },
-        checks=tuple(run.checks),
+        checks=tuple(checks),
         notes=tuple(_notes(run)),
     )
 

@@ -16,8 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from diagnostics.findings import INCOMPLETE, Severity
-from diagnostics.lint.command import run_workflow
-from diagnostics.lint.steps import LintRun
+from diagnostics.lint.steps import LintRun, run_lint
 from diagnostics.lint.versions import collect_versions
 
 
@@ -30,7 +29,7 @@ def main() -> int:
         for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
             run = json.loads(line)
             os.chdir(folder / run["id"])
-            report = run_workflow(LintRun([Path(run["path"])], releases))
+            report = run_lint(LintRun([Path(run["path"])], releases))
             document = report.to_json()
             read = [plan["framework"] for item in document["subject"]["files"] for plan in item["plans"]]
             code = report.exit_code(Severity.ERROR) if read else INCOMPLETE

@@ -4,9 +4,8 @@ from packaging.version import Version
 
 from diagnostics.findings import Report
 from diagnostics.lint import not_checked
-from diagnostics.lint.command import run_workflow
 from diagnostics.lint.settings_reader import read_text
-from diagnostics.lint.steps import LintRun, check_plans, plans_of
+from diagnostics.lint.steps import LintRun, check_plans, plans_of, run_lint
 from diagnostics.lint.versions import Versions, collect_versions
 
 
@@ -41,4 +40,4 @@ def codes(text, syntax="shell", framework="", **known):
 def lint(*paths, **known):
     """Lint files with these package releases, without those of the test environment; return the report."""
     releases = {name.replace("_", "-"): text for name, text in known.items()}
-    return run_workflow(LintRun(list(paths), collect_versions(releases, installed=False)))
+    return run_lint(LintRun(list(paths), collect_versions(releases, installed=False)))

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from diagnostics import catalog
-from diagnostics.catalog.loader import find_check
+from diagnostics.catalog import mitigation_ranking
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.machine import Machine
 from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.compat_table import Compat
-from diagnostics.findings import Evidence, Finding, NotChecked, Severity
-from diagnostics.fixes import Fix
+from diagnostics.findings import Evidence, Finding, NotChecked
 
 CHECKS = (
     "package metadata", "search path", "entry points", "known issues", "compatibility table", "names of other packages",
@@ -25,6 +23,8 @@ CHECKS = (
     "default files",
 )  # fmt: skip
 """Names of the checks, in the order of the report."""
+finding = mitigation_ranking.finding
+"""Builds a finding with the title of its code; lint uses the same function."""
 
 
 class NotApplicableError(Exception):
@@ -78,28 +78,6 @@ def check(name: str) -> Callable[[_Function], _Function]:
         return function
 
     return register
-
-
-def finding(
-    code: str,
-    severity: Severity,
-    evidence: Iterable[Evidence],
-    fix: Fix,
-    detail: str = "",
-    *,
-    certainty: str = "",
-    known_by: str = "static",
-) -> Finding:
-    """Return a finding with the title of its code, which is that of a check or of a known issue.
-
-    The default certainty is `established` for a check. For a known issue it is `supported`, because a run with the
-    installed release may never meet the issue.
-    """
-    issue = catalog.load().get(code)
-    title = issue.title if issue else find_check(code).title
-    references = tuple(reference.ref for reference in issue.references) if issue else ()
-    certainty = certainty or ("supported" if issue else "established")
-    return Finding(code, title, severity, certainty, known_by, detail, tuple(evidence), fix, references)
 
 
 def evidence_of(package: Package) -> Evidence:

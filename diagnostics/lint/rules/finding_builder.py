@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from diagnostics import catalog
-from diagnostics.catalog import find_check, mitigation_ranking, model
+from diagnostics.catalog import mitigation_ranking, model
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Advice, Explain, Fix, RankedMitigation
 from diagnostics.frameworks import FRAMEWORKS
@@ -48,20 +48,11 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
     evidence = tuple(dict.fromkeys(item for value in values for item in _evidence(value)))
     evidence = evidence or (Evidence(plan.framework, str(plan.settings.place)),)
     if code in _CHECK_CODES:
-        title, remedy = find_check(code).title, Fix.of(problem.fix)
-        return Finding(code, title, severity, certainty, _CHECK_CODES[code], message, evidence, remedy)
-    entry = catalog.find(code)
-    remedy = Fix.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem)
-    return Finding(
-        code,
-        entry.title,
-        severity,
-        certainty,
-        _evidence_level(entry, plan.framework),
-        message,
-        evidence,
-        remedy,
-        references=tuple(reference.ref for reference in entry.references),
+        level, remedy = _CHECK_CODES[code], Fix.of(problem.fix)
+    else:
+        level, remedy = _evidence_level(catalog.find(code), plan.framework), _remedy(plan, code, problem)
+    return mitigation_ranking.finding(
+        code, severity, evidence, remedy, message, certainty=certainty, known_by=level
     )
 
 
@@ -90,10 +81,12 @@ def _evidence_level(entry: model.Issue, framework: str) -> str:
     return max(framework_levels or general or ["declared"], key=model.EVIDENCE.index)
 
 
-def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Fix:
+def _remedy(plan: RunPlan, code: str, problem: Problem) -> Fix:
     """Return the problem's fix, the entry's best mitigation, and mitigations with an edit for the run's framework."""
+    if problem.fix_is_complete:
+        return Fix.of(problem.fix, Explain(code))
     ranked = mitigation_ranking.recommended_fix(
-        entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases
+        catalog.find(code), triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases
     )
 
     def with_own_edits(offers: Iterable[RankedMitigation]) -> Iterator[RankedMitigation]:
