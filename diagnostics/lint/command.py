@@ -34,9 +34,7 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option `--FRAMEWORK VERSION` of each framework with packages."""
     for name in reversed(_WITH_RELEASES):
         help_text = f"Release of {name} to check for (default: the project's, else the installed one)."
-        function = click.option(f"--{name}", name.replace("-", "_"), metavar="VERSION", help=help_text)(
-            function
-        )
+        function = click.option(f"--{name}", metavar="VERSION", help=help_text)(function)
     return function
 
 

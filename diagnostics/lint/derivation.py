@@ -50,7 +50,12 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
         _fill(plan, dialect.server_defaults)
         return plan
     _FILL.get(settings.framework, _fill_from_data)(plan)
-    truncating = [value for name in _NEUTRAL for value in plan.evidence(name) if _truncates(name, value)]
+    truncating = [
+        value
+        for name, neutral in _NEUTRAL.items()
+        for value in plan.evidence(name)
+        if value.known and not isinstance(value.data, str) and value.data not in neutral
+    ]
     if truncating:
         text = ", ".join(value.as_text for value in truncating)
         value = replace(truncating[0].derive(data=True), key=text, factors=tuple(truncating))
@@ -62,33 +67,27 @@ def _option_value(settings: Settings, option: str) -> Value | None:
     """Return the value of an option; `a.b` may also be the key `b` of an option `a` that is a table."""
     name, _, key = option.partition(".")
     table = settings.options.get(name)
-    if (
-        option not in settings.options
-        and table is not None
-        and isinstance(table.data, dict)
-        and key in table.data
-    ):
-        return Value(table.data[key], table.place, option)
-    return settings.options.get(option)
+    if option in settings.options or table is None or not isinstance(table.data, dict):
+        return settings.options.get(option)
+    return Value(table.data[key], table.place, option) if key in table.data else None
 
 
 def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
-    """Set names of the plan that no option sets (or that an entry replaces), each by the first entry that applies."""
+    """Set names of the plan that no option sets (or that an entry replaces), each by the first entry that applies.
+
+    An entry with a range of releases does not apply if the release is unknown.
+    """
     filled: set[str] = set()
     for entry in entries:
         is_set = entry.name in filled or (entry.name in plan.values and not entry.replaces)
         incomplete = (entry.complete or entry.option) and plan.settings.has_unread_options
-        if is_set or incomplete or not _applies(plan, entry):
+        in_range = plan.versions.within(plan.framework, entry.versions)
+        if is_set or incomplete or not in_range or not conditions_hold(plan, entry.when):
             continue
         value = _compute(plan, entry)
         if value is not None:
             filled.add(entry.name)
             plan.put(entry.name, value)
-
-
-def _applies(plan: RunPlan, entry: PlanValue) -> bool:
-    """Return whether an entry's conditions hold and its range has the release; False if the release is unknown."""
-    return conditions_hold(plan, entry.when) and plan.versions.within(plan.framework, entry.versions) is True
 
 
 def conditions_hold(plan: RunPlan, when: Mapping[str, Any]) -> bool:
@@ -221,11 +220,6 @@ def _launched_processes(settings: Settings) -> Value | None:
         return launcher.get("processes") or per_node or alone
     count = parse_count(nodes)
     return multiply(per_node, nodes if count is None else nodes.derive(count))
-
-
-def _truncates(name: str, value: Value) -> bool:
-    """Return whether a sampling setting, by its name in the plan, removes tokens from the distribution."""
-    return value.known and not isinstance(value.data, str) and value.data not in _NEUTRAL[name]
 
 
 def _fill_from_data(plan: RunPlan) -> None:

@@ -1,9 +1,9 @@
 """Load the dialects: the `[lint]` table of each framework's TOML file, with its option names, defaults and commands.
 
 DIALECTS has them by framework, in the order in which commands are matched. A dialect that extends another one gets its
-names, derived values, classes and loss options. Methods decide whether a command, a config file or a script belongs to
-a dialect: `Launch.matches`, `Dialect.describes_file` and `Dialect.has_marks`. `Dialect.default` and `Dialect.removal`
-look up an option in a release.
+names, derived values, classes and loss options. `Launch.matches`, `Dialect.describes_file` and `framework_of_source`
+decide whether a command, a config file or a script belongs to a dialect. `Dialect.default` and `Dialect.removal` look
+up an option in a release.
 """
 
 from __future__ import annotations
@@ -209,10 +209,6 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
 
-    def has_marks(self, source: str) -> bool:
-        """Return whether a script's source shows that it trains with this framework."""
-        return bool(self.source_marks) and all(re.search(mark, source) for mark in self.source_marks)
-
     def describes_file(self, tree: dict[str, Any], keys: set[str], syntax: str) -> bool:
         """Return whether a structured file is one of this framework.
 
@@ -296,4 +292,7 @@ def dialect_of(framework: str) -> Dialect:
 
 def framework_of_source(source: str) -> str:
     """Return the framework with which a script trains, by its source; empty if none."""
-    return next((name for name, dialect in DIALECTS.items() if dialect.has_marks(source)), "")
+    for name, dialect in DIALECTS.items():
+        if dialect.source_marks and all(re.search(mark, source) for mark in dialect.source_marks):
+            return name
+    return ""

@@ -95,9 +95,7 @@ def option_names(framework: str, role: str = "train") -> frozenset[str]:
 def release_options(framework: str, role: str, release: Version | None) -> frozenset[str]:
     """Return the options of a release; those of any release if the release is None or not indexed."""
     names = option_names(framework, role)
-    if release is None or not is_indexed_release(framework, release):
-        return names
-    return frozenset(name for name in names if not lacks_option(framework, name, release))
+    return frozenset(name for name in names if release is None or not lacks_option(framework, name, release))
 
 
 def exact_options(package: str, role: str, release: str) -> frozenset[str]:
@@ -389,9 +387,8 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
     # vLLM accepts `disable_x` where it has `enable_x`.
     opposite = release_span(package, re.sub("^disable_", "enable_", name)) if package == "vllm" else None
     spans = {span, opposite or span}
-    return not any(first <= release <= last for first, last in spans) and not _is_companion_option(
-        package, name
-    )
+    has_option = any(first <= release <= last for first, last in spans)
+    return not has_option and not _is_companion_option(package, name)
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
@@ -404,9 +401,8 @@ def suggest(name: str, names: Iterable[str]) -> str:
     head, dot, last = name.rpartition(".")
     # A dotted name is nearly always wrong only in its last part.
     siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names
-    match = difflib.get_close_matches(
-        last, [option.rpartition(".")[2] for option in siblings], 1, _SIMILARITY
-    )
+    last_parts = [option.rpartition(".")[2] for option in siblings]
+    match = difflib.get_close_matches(last, last_parts, 1, _SIMILARITY)
     if match:
         return head + dot + match[0]
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []

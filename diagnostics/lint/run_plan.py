@@ -138,11 +138,7 @@ class RunPlan:
         """Return the number of training processes on one node, from the launcher or the environment; None if unset."""
         launcher = self.settings.launcher
         per_node = launcher.get("processes_per_node") or self.settings.env.get("NPROC_PER_NODE")
-        if (
-            per_node is None
-            and parse_count(launcher.get("nodes")) in {None, 1}
-            and "nodes" not in self.settings.env
-        ):
+        if per_node is None and parse_count(launcher.get("nodes")) in {None, 1}:
             name = launcher.get("launcher")
             per_node = launcher.get("processes") if name is not None and name.data == "accelerate" else None
         return per_node

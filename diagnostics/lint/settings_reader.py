@@ -53,8 +53,6 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
         text = sys.stdin.buffer.read(MAX_BYTES + 1).decode("utf-8", "replace")
         return read_text(text[:MAX_BYTES], "standard input", framework, detect_syntax(path, text))
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UnreadableError(f"{name}: larger than {MAX_BYTES // 1_000_000} MB: no config is")
         text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
@@ -78,7 +76,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         UnreadableError: The text has another syntax, or is too large.
     """
     if syntax == "shell":
-        return _read_shell(text, file)
+        return _follow_all_files(_read_commands(shell.read_script(text, file), file, 0), file)
     if syntax == "notebook":
         python_code, commands = notebooks.split_cells(text, file)
         shell_settings: list[Settings] = []
@@ -92,10 +90,6 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     configs = list(filter(None, (read_tree(tree, file, framework, syntax) for tree in trees)))
     check_run_count(configs, file)
     return _follow_all_files(configs, file)
-
-
-def _read_shell(text: str, file: str) -> list[Settings]:
-    return _follow_all_files(_read_commands(shell.read_script(text, file), file, 0), file)
 
 
 def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Settings | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -151,16 +151,13 @@ def _is_grpo(settings: Settings) -> bool:
     if settings.framework == "ms-swift" and settings.role == "train":
         kind = settings.options.get("rlhf_type")
         return kind is None or not kind.known or kind.data == "grpo"
-    if (
-        not DIALECTS[settings.framework].classes
-        or settings.framework_parser
-        or settings.script_options
-        or not settings.target
-    ):
+    dialect = DIALECTS[settings.framework]
+    is_script = dialect.classes and settings.target
+    if settings.framework_parser or settings.script_options or not is_script:
         return True
     # A script with a similar name is no run of the framework if more than half of its options are unknown to it.
-    name = DIALECTS[settings.framework].extends or settings.framework
-    refused = option_index.refused_options(settings, option_index.option_names(name))
+    names = option_index.option_names(dialect.extends or settings.framework)
+    refused = option_index.refused_options(settings, names)
     return len(refused) * 2 <= len(option_index.options_to_check(settings))
 
 
@@ -184,26 +181,29 @@ def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
     """Check the rules on the plans and return one result for each group of rules."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
-    pairs = {"pair": pair_with_trainers(plans)}
-    return [_check_group(name, rules, plans, pairs) for name, rules in RULES.items()]
+    subjects: Mapping[str, Any] = {"run": [(plan,) for plan in plans], "pair": pair_with_trainers(plans)}
+    return [_check_group(name, rules, subjects) for name, rules in RULES.items()]
 
 
 def _check_group(
-    name: str, rules: list[Rule], plans: list[RunPlan], pairs: dict[str, list[tuple[RunPlan, RunPlan]]]
+    name: str, rules: list[Rule], subjects: Mapping[str, Sequence[tuple[RunPlan, ...]]]
 ) -> CheckResult:
-    """Return the result of a group of rules, with unknown values; a rule that raises makes it `crashed`."""
+    """Return the result of a group of rules, with unknown values; a rule that raises makes it `crashed`.
+
+    `subjects` has the plans to check by the rule's scope, each as a tuple.
+    """
     findings: list[Finding] = []
     unknowns: list[NotChecked] = []
     for rule in rules:
-        for subjects in pairs.get(rule.scope, [(plan,) for plan in plans if rule.applies_to(plan)]):
+        for plans in subjects[rule.scope]:
             try:
-                findings += check_rule(rule, *subjects)
+                findings += check_rule(rule, *plans)
             except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
                 reason = f"{type(error).__name__}: {error} ({place}); please report it"
                 return CheckResult(name, "crashed", reason)
-            unknowns += not_checked.take_unknown_values(subjects, decides=not rule.warnings_only)
+            unknowns += not_checked.take_unknown_values(plans, decides=not rule.warnings_only)
     return CheckResult.of(name, merge_identical(findings), not_checked.merge_entries(unknowns))
 
 
@@ -222,12 +222,11 @@ def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
         texts = tuple(item.text for item in finding.evidence)
         key = (finding.code, finding.severity, finding.certainty, finding.detail, texts)
         groups.setdefault(key, []).append(finding)
-    return [
-        replace(
-            group[0], evidence=tuple(dict.fromkeys(item for finding in group for item in finding.evidence))
-        )
-        for group in groups.values()
-    ]
+    merged = []
+    for group in groups.values():
+        evidence = dict.fromkeys(item for finding in group for item in finding.evidence)
+        merged.append(replace(group[0], evidence=tuple(evidence)))
+    return merged
 
 
 def build_report(run: LintRun, checks: Iterable[CheckResult]) -> Report:

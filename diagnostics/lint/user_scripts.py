@@ -93,11 +93,8 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     """
     path = find_script(settings.target, file, module=module)
     if path is None:
-        _report(
-            settings,
-            "the script was not found, so its options were not checked",
-            "lint it where the script is",
-        )
+        reason = "the script was not found, so its options were not checked"
+        _report(settings, reason, "lint it where the script is")
         return
     settings.files.add(str(path))
     script = read_user_script(path)

@@ -186,12 +186,8 @@ class _ConfigFinder:
             return
         self.visited_calls.add(id(node))
         check_run_count(self.configs, self.file)
-        config = Settings(
-            self.dialect.framework,
-            self._location_of(node),
-            target=called,
-            framework_parser=not self.foreign_class,
-        )
+        config = Settings(self.dialect.framework, self._location_of(node), target=called)
+        config.framework_parser = not self.foreign_class
         for keyword in node.keywords:
             self._add_keyword(keyword, config)
         config.has_unread_options = config.has_unread_options or bool(node.args)

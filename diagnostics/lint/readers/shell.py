@@ -144,7 +144,7 @@ class _ScriptReader:
         while self.uncalled:
             name = next(iter(self.uncalled))
             del self.uncalled[name]
-            self._walk_function(name)
+            self._walk_in_file(*self.functions[name])
         for command in self.commands:
             command.not_checked += self.heredocs
         return self.commands
@@ -263,10 +263,6 @@ class _ScriptReader:
             self.functions[node_text(name)] = (body, self.expander.file, self.expander.first_line)
             self.uncalled[node_text(name)] = None
 
-    def _walk_function(self, name: str) -> None:
-        body, file, first_line = self.functions[name]
-        self._walk_in_file(body, file, first_line)
-
     def _walk_in_file(self, node: Node, file: str, first_line: int = 1) -> None:
         """Walk a node of the given file; `first_line` is the line of the file on which the node's text begins."""
         before = self.expander.file, self.expander.first_line
@@ -281,7 +277,7 @@ class _ScriptReader:
         self.scope.arrays["@"] = words
         self.calls.append(name)
         self.call_count += 1
-        self._walk_function(name)
+        self._walk_in_file(*self.functions[name])
         self.calls.pop()
         if arguments is None:
             del self.scope.arrays["@"]
@@ -370,8 +366,7 @@ class _ScriptReader:
         if body is not None and body.type == "command":
             self._visit_command(body, redirects)
         else:
-            for child in node.named_children:
-                self._walk(child)
+            self._visit_children(node)
         for redirect in redirects:
             # The here-document's node contains the rest of a pipeline or list: `cat <<EOF | bash`.
             for child in redirect.named_children if redirect.type == "heredoc_redirect" else ():
