@@ -23,13 +23,8 @@ from typing import Any
 
 import httpx
 import msgspec
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
-from packaging.version import InvalidVersion, Version
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
 
 from diagnostics import UserError
 from diagnostics.api_index.packages import SKIPPED
@@ -160,12 +155,9 @@ def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]
             listing = _fetch(client, url, _LARGEST_LISTING, {"Accept": _JSON})
             files += msgspec.json.decode(listing, type=_Listing).files
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            if (
-                isinstance(error, httpx.HTTPStatusError)
-                and error.response.status_code == httpx.codes.NOT_FOUND
-            ):
-                continue
-            raise UserError(f"the index cannot be read for {package}: {error_line(error)}") from error
+            status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
+            if status != httpx.codes.NOT_FOUND:
+                raise UserError(f"the index cannot be read for {package}: {error_line(error)}") from error
     return files
 
 
@@ -193,7 +185,7 @@ def _version_of(filename: str) -> Version | None:
     try:
         parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
         return parse(filename)[1]
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+    except ValueError:
         return None
 
 

@@ -249,12 +249,8 @@ def _import_time_statements(body: Iterable[ast.stmt], state: str = "") -> Iterat
             case ast.For() | ast.While() | ast.With():
                 yield from _import_time_statements(node.body, state)
             case ast.Try():
-                for part in (
-                    node.body,
-                    node.orelse,
-                    node.finalbody,
-                    *(handler.body for handler in node.handlers),
-                ):
+                handlers = (handler.body for handler in node.handlers)
+                for part in (node.body, node.orelse, node.finalbody, *handlers):
                     yield from _import_time_statements(part, state)
 
 
@@ -376,15 +372,10 @@ def _function_entry(node: _Function) -> str:
         # transformers' deprecate_kwarg("old", …) accepts the old name, too.
         if isinstance(item, ast.Call) and "deprecate_kwarg" in dotted_name(item.func) and item.args:
             parts.insert(len(parts) - (node.args.kwarg is not None), f"{getattr(item.args[0], 'value', '')}=")
-    shown_returns = (
-        returns if "classmethod" in decorators or (returns and not returns.startswith(" -> None")) else ""
-    )
-    shown_returns = (
-        shown_returns
-        if re.fullmatch(r" -> ['\"\w.\[\] |]*", shown_returns) and re.search(r"[A-Z]\w*[a-z]", shown_returns)
-        else ""
-    )
-    return f"def ({', '.join(parts)}){shown_returns}"
+    named = re.fullmatch(r" -> ['\"\w.\[\] |]*", returns) and re.search(r"[A-Z]\w*[a-z]", returns)
+    if not named or (returns.startswith(" -> None") and "classmethod" not in decorators):
+        returns = ""
+    return f"def ({', '.join(parts)}){returns}"
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
@@ -572,9 +563,7 @@ def _texts(node: ast.expr, loops: dict[str, list[str]]) -> list[str]:
 
 
 def _is_environ(node: ast.expr) -> bool:
-    return getattr(node, "attr", getattr(node, "id", "")) in {"environ", "envs"} and not isinstance(
-        node, ast.Call
-    )
+    return getattr(node, "attr", getattr(node, "id", "")) in {"environ", "envs"}
 
 
 def _nested_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -44,14 +44,19 @@ def spans_of(numbers: Iterable[int], count: int) -> str:
 
 
 @cache
+def _mask(spans: str) -> int:
+    """Return the release numbers in the spans as the bits of a number, which is negative if a span has no end."""
+    bounds = (span.partition("-") for span in spans.split())
+    return sum((1 << int(last) + 1 if last else 0) - (1 << int(first)) for first, _, last in bounds)
+
+
 def in_spans(spans: str, number: int) -> bool:
     """Return whether a release number is in one of the spans.
 
     >>> in_spans("0-1 3-", 2), in_spans("0-1 3-", 7)
     (False, True)
     """
-    bounds = (span.partition("-") for span in spans.split())
-    return any(int(first) <= number and (not last or number <= int(last)) for first, _, last in bounds)
+    return bool(_mask(spans) >> number & 1)
 
 
 def expand_spans(spans: str, count: int) -> list[int]:
@@ -190,9 +195,8 @@ class Package:
         """For each module and each folder of modules: the releases that have it, as bits of a number."""
         masks: dict[str, int] = {}
         for module, (_chunk, spans) in self.about["modules"].items():
-            mask = _mask(spans, len(self.releases))
             while module:
-                masks[module] = masks.get(module, 0) | mask
+                masks[module] = masks.get(module, 0) | _mask(spans)
                 module = module.rpartition(".")[0]  # noqa: PLW2901 - the folder is next
         return masks
 
@@ -238,16 +242,8 @@ class Package:
 
     def metadata(self, field: str, number: int) -> list[str]:
         """Return the requirements (field="requires") or the Python constraint (field="python") of a release."""
-        return [
-            *iter(UnpackedValues(self.about[field], number))
-        ]  # list() would unpack all twice, for the length
-
-
-@cache
-def _mask(spans: str, count: int) -> int:
-    """Return the release numbers in the spans as the bits of a number."""
-    bounds = (span.partition("-") for span in spans.split())
-    return sum((1 << (int(last) + 1 if last else count)) - (1 << int(first)) for first, _, last in bounds)
+        # list() would unpack all twice, for the length.
+        return [*iter(UnpackedValues(self.about[field], number))]
 
 
 class UnpackedValues(Mapping[str, Any]):

@@ -46,19 +46,6 @@ class Sources(Protocol):
         """Return the text of one file."""
 
 
-class FactSource(Protocol):
-    """Protocol: the extracted facts (names with their entries) of one release."""
-
-    def modules(self) -> Iterable[str]:
-        """Return the names of all modules."""
-
-    def has_module(self, module: str) -> bool:
-        """Return whether there is a module or a folder of modules of that name."""
-
-    def facts(self, module: str) -> Mapping[str, str] | None:
-        """Return the names that a module defines, with their entries; None if there is no such module."""
-
-
 class IndexedFacts:
     """The facts of a release in the index."""
 
@@ -75,7 +62,7 @@ class IndexedFacts:
         return bool(self._package.folders.get(module, 0) >> self._number & 1)
 
     def facts(self, module: str) -> Mapping[str, str] | None:
-        """Return the names that a module defines, with their entries."""
+        """Return the names that a module defines, with their entries; None if there is no such module."""
         if module not in self._facts:
             exists = in_spans(self._package.about["modules"].get(module, ("", ""))[1], self._number)
             self._facts[module] = (
@@ -104,7 +91,7 @@ class SourceFacts:
         return module in self._folders
 
     def facts(self, module: str) -> Mapping[str, str] | None:
-        """Return the names that a module defines, with their entries."""
+        """Return the names that a module defines, with their entries; None if there is no such module."""
         file = self._files.get(module)
         if file is None:
             return None
@@ -157,7 +144,7 @@ class Signature:
 class Surface:
     """The API of one release."""
 
-    source: FactSource
+    source: IndexedFacts | SourceFacts
     package: str
     companions: Mapping[str, Surface] = field(default_factory=dict)
     """Surfaces of other packages, by module name: for base classes from there."""

@@ -40,8 +40,8 @@ _LONGEST_KEY = 200
 # A condition that compares the version of a package.
 _COMPARED = re.compile(r"\w+[<>=!]=?\d")
 
-_LEAVING = ast.Return | ast.Continue | ast.Break
-
+_Origin = tuple[str, str, tuple[str, ...]]
+"""(module, name, attribute path) of an expression, as in `Use`."""
 Branch = tuple[str, ...] | None
 """The conditions under which a branch is taken; None if the branch is never taken. A condition is one of
 
@@ -173,11 +173,8 @@ class _Conditions:
     def _comparison(self, left: ast.expr, operator: str, right: ast.expr) -> tuple[Branch, Branch] | None:
         package, version = self.package_of(left), _version(right)
         if package is None:
-            package, version, operator = (
-                self.package_of(right),
-                _version(left),
-                _MIRRORED.get(operator, operator),
-            )
+            package, version = self.package_of(right), _version(left)
+            operator = _MIRRORED.get(operator, operator)
         if package is None or version is None:
             return None
         return (f"{package}{operator}{version}",), (f"{package}{_OPPOSITE[operator]}{version}",)
@@ -289,15 +286,12 @@ class _Walk:
         for statement in body:
             self.statement(statement, guards)
             # Statements after `if …: return` are reached only if the condition does not hold.
-            if (
-                isinstance(statement, ast.If)
-                and not statement.orelse
-                and isinstance(statement.body[-1], _LEAVING)
-            ):
-                branch = self.conditions.branches(statement.test)[1]
-                if branch is None:
-                    return
-                guards = replace(guards, conditions=_bounded((*guards.conditions, *branch)))
+            match statement:
+                case ast.If(test=test, body=[*_, ast.Return() | ast.Continue() | ast.Break()], orelse=[]):
+                    branch = self.conditions.branches(test)[1]
+                    if branch is None:
+                        return
+                    guards = replace(guards, conditions=_bounded((*guards.conditions, *branch)))
 
     def statement(self, node: ast.stmt, guards: Use) -> None:
         match node:
@@ -358,11 +352,10 @@ class _Walk:
             self.block(node.body, replace(guards, choice=(number, 0)))
             for arm, handler in enumerate(handlers, start=1):
                 # A handler that only raises is no alternative.
+                choice = number, arm
                 if not isinstance(handler.body[-1], ast.Raise):
-                    self.uses.append(
-                        Use("arm", "", "", file=self.file, line=handler.lineno, choice=(number, arm))
-                    )
-                self.block(handler.body, replace(guards, choice=(number, arm)))
+                    self.uses.append(Use("arm", "", "", file=self.file, line=handler.lineno, choice=choice))
+                self.block(handler.body, replace(guards, choice=choice))
         self.block(node.orelse, guards)
         self.block(node.finalbody, guards)
 
@@ -372,31 +365,22 @@ class _Walk:
             for alias in node.names if not node.level and self.is_of_package(module) else ():
                 self.imported[alias.asname or alias.name] = (module, alias.name)
                 if alias.name != "*":
-                    self.add(guards, node, "name", module, alias.name)
+                    self.add(guards, node, "name", (module, alias.name, ()))
             return
         for alias in node.names:
             if self.is_of_package(alias.name):
-                self.add(guards, node, "name", alias.name, "")
+                self.add(guards, node, "name", (alias.name, "", ()))
                 bound = alias.name if alias.asname else alias.name.partition(".")[0]
                 self.imported[alias.asname or bound] = (bound, "")
 
     def is_of_package(self, module: str) -> bool:
         return module.partition(".")[0] in self.packages
 
-    def add(
-        self,
-        guards: Use,
-        node: ast.stmt | ast.expr,
-        kind: str,
-        module: str,
-        name: str,
-        path: tuple[str, ...] = (),
-    ) -> None:
+    def add(self, guards: Use, node: ast.stmt | ast.expr, kind: str, origin: _Origin) -> None:
         if len(self.uses) > _MOST_USES:
             raise SyntaxError(f"more than {_MOST_USES} uses of other packages")
-        self.uses.append(
-            replace(guards, kind=kind, module=module, name=name, path=path, file=self.file, line=node.lineno)
-        )
+        use = Use(kind, *origin, self.file, node.lineno, guards.late, guards.choice, guards.conditions)
+        self.uses.append(use)
 
     def assignment(self, node: ast.stmt, guards: Use) -> None:
         """Record assigned conditions, instances of imported classes, and dictionary literals."""
@@ -438,19 +422,19 @@ class _Walk:
             # The target of an assignment need not exist before.
             origin = self.origin(dotted_name(attribute)) if isinstance(attribute.ctx, ast.Load) else None
             if origin is not None:
-                self.add(guards, attribute, "attribute", *origin)
+                self.add(guards, attribute, "attribute", origin)
         for part in ast.walk(node):
             if isinstance(part, ast.Call):
                 self.call(part, guards)
             elif isinstance(part, ast.JoinedStr) and self.file.endswith(CLIENT):
                 if route := _route(part):
-                    self.add(guards, part, "route", "", route)
+                    self.add(guards, part, "route", ("", route, ()))
             elif isinstance(part, ast.List) and self.file.endswith(LAUNCHER):
-                for item in part.elts:
-                    if isinstance(item, ast.Constant) and str(item.value).startswith("--"):
-                        self.add(guards, part, "launch", "", str(item.value))
+                for option in constant_texts(part.elts):
+                    if option.startswith("--"):
+                        self.add(guards, part, "launch", ("", option, ()))
 
-    def origin(self, dotted: str) -> tuple[str, str, tuple[str, ...]] | None:
+    def origin(self, dotted: str) -> _Origin | None:
         """Return (module, name, attribute path) of an expression that comes from one of the packages."""
         parts = dotted.split(".")[:_MOST_ATTRIBUTES]
         for length in range(len(parts) - 1, 0, -1):  # the longest known prefix: self.llm before self
@@ -469,29 +453,23 @@ class _Walk:
                 keys = {keyword.arg: ()} if keyword.arg else self.literals.get(dotted_name(keyword.value), {})
                 for key, conditions in sorted(keys.items()):
                     reached = replace(guards, conditions=_bounded((*guards.conditions, *conditions)))
-                    self.add(reached, node, "argument", module, name, (*path, key))
-            if (name, path) == ("AutoConfig", ("register",)):
-                self.register(node, guards)
+                    self.add(reached, node, "argument", (module, name, (*path, key)))
+            # A call with `exist_ok` allows that transformers has the model type.
+            if (name, path) == ("AutoConfig", ("register",)) and len(node.args) == 2 and not node.keywords:
+                for model_type in constant_texts(node.args[:1]) if not self.value_errors_caught else ():
+                    self.add(guards, node, "registered", (CONFIGS, MODEL_TYPES, (model_type,)))
         if dotted.rpartition(".")[2] == "patch":
             for target in constant_texts(node.args[:1]):
                 self.patch(target, node, guards)
-
-    def register(self, node: ast.Call, guards: Use) -> None:
-        """Add a registered model type, unless the call allows that transformers has it, or its error is caught."""
-        match node:
-            case ast.Call(args=[ast.Constant(value=str(model_type)), _], keywords=[]):
-                if not self.value_errors_caught:
-                    self.add(guards, node, "registered", CONFIGS, MODEL_TYPES, (model_type,))
 
     def patch(self, target: str, node: ast.Call, guards: Use) -> None:
         """Add the target of `unittest.mock.patch("vllm.worker.worker.Worker._x")`, which must exist."""
         if self.is_of_package(target):
             module, _, attribute = target.rpartition(".")
             owner_module, _, owner = module.rpartition(".")
-            if owner[:1].isupper():
-                self.add(guards, node, "patched", owner_module, owner, (attribute,))
-            else:
-                self.add(guards, node, "patched", module, attribute)
+            of_class = owner[:1].isupper()
+            origin = (owner_module, owner, (attribute,)) if of_class else (module, attribute, ())
+            self.add(guards, node, "patched", origin)
 
 
 def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:

@@ -20,16 +20,8 @@ from diagnostics.frameworks import parser_of, uses_overrides
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
 from diagnostics.lint.project_files import find_named
-from diagnostics.lint.readers import hydra, notebooks, python, shell
+from diagnostics.lint.readers import hydra, notebooks, python, shell, structured
 from diagnostics.lint.readers.shell_scope import HOLE, Word
-from diagnostics.lint.readers.structured import (
-    MAX_BYTES,
-    MAX_OPTIONS,
-    UnreadableError,
-    check_run_count,
-    flatten,
-    parse_documents,
-)
 from diagnostics.lint.values import Place, Settings, Value
 
 _SUFFIXES = {
@@ -50,12 +42,12 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
     """
     name = str(path)
     if name == "-":
-        text = sys.stdin.buffer.read(MAX_BYTES + 1).decode("utf-8", "replace")
-        return read_text(text[:MAX_BYTES], "standard input", framework, detect_syntax(path, text))
+        text = sys.stdin.buffer.read(structured.MAX_BYTES + 1).decode("utf-8", "replace")
+        return read_text(text[: structured.MAX_BYTES], "standard input", framework, detect_syntax(path, text))
     try:
-        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
+        text = safe_io.read_text(path, structured.MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
-        raise UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
+        raise structured.UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
     return read_text(text, name, framework, detect_syntax(path, text))
 
 
@@ -82,13 +74,13 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         shell_settings: list[Settings] = []
         for line, script in commands:
             shell_settings += _read_commands(shell.read_script(script, file, line), file, 0)
-            check_run_count(shell_settings, file)
+            structured.check_run_count(shell_settings, file)
         return [*read_text(python_code, file, framework, "python"), *_follow_all_files(shell_settings, file)]
     if syntax == "python":
         return _follow_all_files(python.read_configs(text, file), file)
-    trees = parse_documents(text, file, syntax)
+    trees = structured.parse_documents(text, file, syntax)
     configs = list(filter(None, (read_tree(tree, file, framework, syntax) for tree in trees)))
-    check_run_count(configs, file)
+    structured.check_run_count(configs, file)
     return _follow_all_files(configs, file)
 
 
@@ -102,7 +94,7 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
     dialect = dialect_of(framework)
     settings = Settings(framework, Place(file, 1), role=dialect.file_role)
     settings.framework_parser = parser_of(framework) == "omegaconf"
-    for key, value in flatten(tree).items():
+    for key, value in structured.flatten(tree).items():
         settings.options[key.replace("-", "_") if dialect.dashes_in_files else key] = value
     env = tree.get("env")
     for name, value in env.items() if isinstance(env, dict) else ():
@@ -144,7 +136,7 @@ def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> 
             continue
         previous = command_lines.read_command(command, file, read_nested)
         all_settings += previous
-        check_run_count(all_settings, file)
+        structured.check_run_count(all_settings, file)
     return all_settings
 
 
@@ -167,11 +159,12 @@ def _follow_all_files(runs: list[Settings], file: str) -> list[Settings]:
     """
     options = 0
     for settings in runs:
-        check_run_count(runs, file, settings.env)
+        structured.check_run_count(runs, file, settings.env)
         _follow_files(settings)
         options += len(settings.options)
-        if options > MAX_OPTIONS:
-            raise UnreadableError(f"{file}: its runs have more than {MAX_OPTIONS} options together")
+        if options > structured.MAX_OPTIONS:
+            reason = f"its runs have more than {structured.MAX_OPTIONS} options together"
+            raise structured.UnreadableError(f"{file}: {reason}")
     return runs
 
 
@@ -257,7 +250,7 @@ def _read_options(settings: Settings, reference: Value) -> dict[str, Value] | No
         settings.files.add(str(path))
     options: dict[str, Value] = {}
     for tree in reversed(trees or []):
-        options |= flatten(tree) if isinstance(tree, dict) else {}
+        options |= structured.flatten(tree) if isinstance(tree, dict) else {}
     return options if trees else None
 
 
@@ -269,7 +262,7 @@ def _parse_config(path: Path, _modified: int, _size: int) -> list[Any] | None:
         # Another kind of file, or a link to another kind of file, is not read.
         if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
             return None
-        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
-        return parse_documents(text, str(path), _SUFFIXES[suffix])
+        text = safe_io.read_text(path, structured.MAX_BYTES).removeprefix("\ufeff")
+        return structured.parse_documents(text, str(path), _SUFFIXES[suffix])
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return None

@@ -260,8 +260,8 @@ class _Reader:
     def _breadth(self, table: Mapping[str, Any]) -> Breadth:
         """Convert and check the table `[breadth]`."""
         breadth: Breadth = self.source.convert(("breadth",), table, Breadth, _FORMS)
-        for_generated_cells = [name for name, layer in self.layers.items() if layer.for_generated_cells]
-        self._check_names([rule.layer for rule in breadth.expect], for_generated_cells, ("breadth", "expect"))
+        light = [name for name, layer in self.layers.items() if not layer.heavy]
+        self._check_names([rule.layer for rule in breadth.expect], light, ("breadth", "expect"))
         return breadth
 
     def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:

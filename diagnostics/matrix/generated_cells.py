@@ -67,7 +67,7 @@ def generated_cells(matrix: Matrix) -> list[Cell]:
             layers = [
                 layer.name
                 for layer in LAYERS
-                if layer.for_generated_cells and (engine in resolved or layer.name not in SOLVING)
+                if not layer.heavy and (engine in resolved or layer.name not in SOLVING)
             ]
             cell = _pair_cell(breadth, trainer, engine, layers)
             cells.append(_merge_written(cell, written.get(cell.id)))

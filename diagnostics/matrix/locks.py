@@ -15,16 +15,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from diagnostics.fixes import quote_command
+from diagnostics.matrix import resolve
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.resolve import (
-    Resolution,
-    hash_coverage,
-    lock_text,
-    package_facts,
-    resolve_declared,
-    resolve_runnable,
-)
 from diagnostics.safe_io import write_atomically
 
 TIMEOUT_S = 300.0
@@ -87,8 +80,8 @@ def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
     problems = []
     for cell, runs in _each_lock(cells):
         context.show_status(f"{cell.id}: resolving the {'runnable' if runs else 'declared'} environment")
-        resolve = resolve_runnable if runs else resolve_declared
-        problems += _write_lock(context, cell, resolve(context, cell, timeout_s=TIMEOUT_S), runs=runs)
+        solve = resolve.resolve_runnable if runs else resolve.resolve_declared
+        problems += _write_lock(context, cell, solve(context, cell, timeout_s=TIMEOUT_S), runs=runs)
     return problems
 
 
@@ -126,7 +119,8 @@ def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> st
         return f"was made for something else: expected {_first_line(cell, runs=runs)!r}"
     if not runs or cell.recipe is None:
         return ""
-    locked = {name: version for _kind, name, version in package_facts(read_pins(context, cell, runs=True))}
+    facts = resolve.package_facts(read_pins(context, cell, runs=True))
+    locked = {name: version for _kind, name, version in facts}
     for item in map(Requirement, itertools.chain(*cell.recipe.requirements_for(cell))):
         version = locked.get(canonicalize_name(item.name))
         if version is None or not item.specifier.contains(version, prereleases=True):
@@ -134,14 +128,14 @@ def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> st
     return ""
 
 
-def _write_lock(context: Context, cell: Cell, resolution: Resolution, *, runs: bool) -> list[str]:
+def _write_lock(context: Context, cell: Cell, resolution: resolve.Resolution, *, runs: bool) -> list[str]:
     """Write a resolved lock; return the problem if there is no solution although one is expected."""
     path = lock_path(context, cell, runs=runs)
     if resolution.packages:
         path.parent.mkdir(parents=True, exist_ok=True)
         head = f"{_first_line(cell, runs=runs)}\n# Made by: {_lock_command(cell)}\n"
-        coverage = f"# {hash_coverage(resolution.packages)}.\n"
-        write_atomically(path, head + coverage + lock_text(resolution.packages), mode=0o644)
+        coverage = f"# {resolve.hash_coverage(resolution.packages)}.\n"
+        write_atomically(path, head + coverage + resolve.lock_text(resolution.packages), mode=0o644)
         return []
     if not runs and not resolution.infrastructure and "resolve" in cell.expect:
         path.unlink(missing_ok=True)

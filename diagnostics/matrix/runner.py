@@ -19,7 +19,6 @@ from packaging.version import Version
 
 from diagnostics.matrix import environments
 from diagnostics.matrix.context import Context, without_local_paths
-from diagnostics.matrix.layers.layer import infrastructure_fault
 from diagnostics.matrix.progress import Progress
 from diagnostics.matrix.results import Question, ResultsGrid, blocking_result
 from diagnostics.matrix.store import Event
@@ -103,11 +102,7 @@ class Run:
 def answer_question(context: Context, question: Question, run_name: str) -> Event:
     """Run one layer and return its answer as an event."""
     started, clock = utc_now(), time.monotonic()
-    try:
-        answer = question.layer.run(context, question.cell)
-    except Exception as error:  # noqa: BLE001 - a bug in a layer becomes a result, and the run continues
-        summary = f"the layer failed itself: {type(error).__name__}: {error}"
-        answer = infrastructure_fault(summary, question.layer.evidence)
+    answer = question.layer.run(context, question.cell)
     answer = answer.change_texts(lambda text: without_local_paths(text, context.store.folder))
     return Event(
         identity=question.identity,

@@ -88,7 +88,8 @@ class Answer(Struct, frozen=True):
     outcome: Outcome
     summary: str
     """The observation in one line."""
-    evidence: EvidenceLevel
+    evidence: EvidenceLevel = EvidenceLevel.DECLARED
+    """The layer's evidence level, which `Layer.run` fills in."""
     codes: tuple[Code, ...] = ()
     """Codes of the known issues that were observed."""
     signs: tuple[str, ...] = ()

@@ -49,10 +49,10 @@ def run_layer(matrix_context, monkeypatch):
     return run_scheduler_layer
 
 
-def repro_document(*attempts, modified=()):
+def repro_document(*attempts, modified=(), **mitigations):
     """Return the JSON document that the repro command prints for these attempts."""
     upstream = {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}
-    codes = {"SCH001": {"outcome": None, "attempts": list(attempts)}}
+    codes = {"SCH001": {"outcome": None, "attempts": list(attempts), "mitigations": mitigations}}
     return json.dumps(
         {"schema": "grpo-doctor.repro.v1", "versions": {"vllm": "1.0"}, "codes": codes, "upstream": upstream}
     )
@@ -86,7 +86,10 @@ def test_program_over_its_limit_is_a_timeout(run_layer):
 def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
     """A reproduced crash fails with the codes, file:line and the mitigations that helped."""
     useless = {**kit.CRASH, "mitigation": "lock", "outcome": "not_mitigated"}
-    answer = run_layer(repro_document(kit.CRASH, kit.MITIGATED, useless), 1)
+    helped = {"helped": ["lost_step"], "did_not_help": []}
+    lock = {"helped": [], "did_not_help": ["lost_step"]}
+    document = repro_document(kit.CRASH, kit.MITIGATED, useless, abort_orphans=helped, lock=lock)
+    answer = run_layer(document, 1)
     assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
     assert answer.summary == "SCH001 at vllm/core/scheduler.py:7 (lost_step)"
     assert "SCH001: abort_orphans helped against lost_step" in answer.details

@@ -16,14 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from diagnostics.matrix import environments, locks
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import Context, InterpreterError, machine, without_local_paths
 from diagnostics.matrix.environments import BuildError, BuildMarker
 from diagnostics.matrix.layers.layer import EarlyAnswer, Layer
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.process import Completed, log_tail, run, signal_name
 
@@ -51,11 +49,7 @@ def program_layer(
     program: Sequence[str] | Callable[[LayerSettings, Cell], Sequence[str]],
     schema: str,
     answer: Callable[[CellRun, Cell], Answer],
-    *,
-    code: tuple[str, ...],
-    needs: tuple[str, ...] = USABLE,
-    codes: Callable[[LayerSettings], Sequence[str]] | None = None,
-    trainers: tuple[str, ...] = (),
+    **fields: Any,
 ) -> Layer:
     """Return a layer that runs one of our programs in the cell and reads its document.
 
@@ -65,10 +59,7 @@ def program_layer(
         program: Arguments of `python -m`; the arguments in the matrix file and `--json` are added.
         schema: Schema of the program's document.
         answer: Function that converts the document into an answer.
-        code: Our own modules and packages behind the answer.
-        needs: Layers that must have passed.
-        codes: Known issues that the program tries to reproduce.
-        trainers: Trainers whose cells may have the layer; empty for all.
+        fields: Further fields of the layer; without `needs`, it needs a usable environment.
     """
 
     def arguments(settings: LayerSettings, cell: Cell) -> Sequence[str]:
@@ -79,18 +70,8 @@ def program_layer(
         command = [*arguments(context.matrix.settings[name], cell), "--json"]
         return answer(read_document(run_in_cell(context, cell, name, command), schema), cell)
 
-    return Layer(
-        name=name,
-        question=question,
-        evidence=EvidenceLevel.EXECUTED,
-        check=check,
-        code=code,
-        needs=needs,
-        inputs=program_inputs,
-        program=arguments,
-        codes=codes,
-        trainers=trainers,
-    )
+    fields = {"needs": USABLE, "inputs": program_inputs, "program": arguments, **fields}
+    return Layer(name=name, question=question, check=check, **fields)
 
 
 def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
@@ -119,8 +100,7 @@ def built_environment(context: Context, cell: Cell) -> BuildMarker:
         return environments.ensure_environment(context, cell)
     except BuildError as error:
         outcome = Outcome.INFRA_ERROR if error.infrastructure else Outcome.FAIL
-        answer = Answer(outcome, str(error), EvidenceLevel.EXECUTED, excerpt=error.excerpt)
-        raise EarlyAnswer(answer) from None
+        raise EarlyAnswer(Answer(outcome, str(error), excerpt=error.excerpt)) from None
 
 
 def run_in_cell(
@@ -168,8 +148,7 @@ def run_in_cell(
     log_name = log.relative_to(context.store.folder).as_posix()
     if process.timed_out:
         late = f"no answer within {limit_s:.0f} s"
-        answer = Answer(Outcome.TIMEOUT, late, EvidenceLevel.EXECUTED, excerpt=excerpt, log=log_name)
-        raise EarlyAnswer(answer)
+        raise EarlyAnswer(Answer(Outcome.TIMEOUT, late, excerpt=excerpt, log=log_name))
     return CellRun(process, excerpt, log_name, folder)
 
 
@@ -195,8 +174,8 @@ def read_document(completed: CellRun, schema: str) -> CellRun:
         )
         problem = f"the program ended with {process.code} and printed {printed}, not a document {schema!r}"
     if problem:
-        answer = Answer(outcome_of_exit(process), problem, EvidenceLevel.EXECUTED)
-        raise EarlyAnswer(msgspec.structs.replace(answer, excerpt=completed.excerpt, log=completed.log))
+        outcome = outcome_of_exit(process)
+        raise EarlyAnswer(Answer(outcome, problem, excerpt=completed.excerpt, log=completed.log))
     return replace(completed, document=document)
 
 
@@ -217,7 +196,6 @@ def executed_answer(
     return Answer(
         outcome,
         summary if outcome is Outcome.PASS else mask_and_cut(summary, 300),
-        EvidenceLevel.EXECUTED,
         ran_with=versions_that_ran(cell, versions),
         excerpt="" if outcome is Outcome.PASS else reply.excerpt,
         log=reply.log,

@@ -14,8 +14,8 @@ from pathlib import Path
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
 from diagnostics.matrix.layers import cell_run
-from diagnostics.matrix.layers.layer import EarlyAnswer, Layer, infrastructure_fault
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.layers.layer import EarlyAnswer, Layer
+from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.process import signal_name
 
 SUITE = "tests/grpo_core/conformance"
@@ -79,7 +79,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
         try:
             python, _version = context.interpreter(cell.python)
         except InterpreterError as error:
-            raise EarlyAnswer(infrastructure_fault(str(error), EvidenceLevel.EXECUTED)) from None
+            raise EarlyAnswer(Answer(Outcome.INFRA_ERROR, str(error))) from None
         requirements = "".join(f"{name} --hash={digest}\n" for name, digest in _TOOLS.items())
         options = ["--quiet", "--no-config", "--no-deps", "--require-hashes", "-r", "-", "--target"]
         result = context.run_command(
@@ -89,7 +89,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
         )
         if result.code != 0:
             summary = f"pytest could not be installed next to the cell: {result.errors.strip()[-200:]}"
-            raise EarlyAnswer(infrastructure_fault(summary, EvidenceLevel.EXECUTED, result.errors[-4000:]))
+            raise EarlyAnswer(Answer(Outcome.INFRA_ERROR, summary, excerpt=result.errors[-4000:]))
         aside.rename(target)
     return target
 
@@ -125,7 +125,7 @@ LAYERS = (
     Layer(
         name="conformance",
         question="Does the real engine pass the conformance suite that every engine passes?",
-        evidence=EvidenceLevel.EXECUTED, check=_check, code=(__name__, _PACKAGE, "grpo_core"),
+        check=_check, code=(__name__, _PACKAGE, "grpo_core"),
         needs=(*cell_run.USABLE, "engine"), inputs=_inputs, program=_program,
     ),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from diagnostics.api_index.surface import SourceFacts, Sources, Surface
 from diagnostics.api_index.uses import CLIENT, LAUNCHER, Use, collect_uses
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
+from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.wheels import WheelError, WheelSources, find_wheel
 
@@ -151,9 +151,7 @@ def _check(context: Context, cell: Cell) -> Answer:
         with _lock:
             return comparison_answer(compare_apis(trainer, _parse_engine(engine), Version(cell.vllm)))
     except WheelError as error:
-        if error.absent:
-            return Answer(Outcome.NOT_RUN, str(error), EvidenceLevel.STATIC)
-        return infrastructure_fault(str(error), EvidenceLevel.STATIC)
+        return Answer(Outcome.NOT_RUN if error.absent else Outcome.INFRA_ERROR, str(error))
 
 
 def indexed_answer(cell: Cell) -> Answer:
@@ -164,9 +162,7 @@ def indexed_answer(cell: Cell) -> Answer:
     user, provider = query.Release(cell.trainer, cell.version), query.Release("vllm", cell.vllm)
     comparison = query.check(user, provider)
     if comparison is None:
-        return Answer(
-            Outcome.NOT_RUN, f"the API index cannot compare {user} and {provider}", EvidenceLevel.STATIC
-        )
+        return Answer(Outcome.NOT_RUN, f"the API index cannot compare {user} and {provider}")
     missing = comparison.missing
     outcome = Outcome.PASS
     summary = f"all {comparison.checked} uses of vLLM that the API index has are provided"
@@ -180,7 +176,6 @@ def indexed_answer(cell: Cell) -> Answer:
     return Answer(
         outcome,
         summary,
-        EvidenceLevel.STATIC,
         signs=tuple(map(_missing_line, missing)),
         facts=tuple(("missing", item.use.text, _moment(item)) for item in missing),
         details=tuple(f"missing: {_missing_line(item)}" for item in missing),
@@ -207,7 +202,6 @@ def comparison_answer(comparison: Contract) -> Answer:
     return Answer(
         outcome,
         summary,
-        EvidenceLevel.STATIC,
         signs=(*map(_missing_line, blocking), *map(_undecided_line, comparison.undecided)),
         facts=(
             *(("missing", item.use.text, _moment(item)) for item in blocking),
@@ -259,7 +253,5 @@ LAYERS = (
         evidence=EvidenceLevel.STATIC,
         check=_check,
         code=(__name__, "diagnostics.api_index"),
-        heavy=False,
-        for_generated_cells=True,
     ),
 )

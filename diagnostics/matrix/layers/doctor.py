@@ -16,9 +16,9 @@ from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import ROOT, Context
 from diagnostics.matrix.environments import python_of
 from diagnostics.matrix.layers import cell_run
-from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
+from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.locks import pins_digest
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.output.redact import mask_and_cut
 
 TIMEOUT_S = 300.0
@@ -47,7 +47,7 @@ def _check(context: Context, cell: Cell) -> Answer:
         document = {}
     if document.get("schema") != _SCHEMA:
         summary = f"doctor ended with {result.code}: {' '.join(result.errors.split())[-200:]}"
-        return infrastructure_fault(summary, EvidenceLevel.EXECUTED, result.errors[-4000:])
+        return Answer(Outcome.INFRA_ERROR, summary, excerpt=result.errors[-4000:])
     return doctor_answer(document)
 
 
@@ -57,7 +57,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
     crashed = [f"{item['check']}: {item['reason']}" for item in checks if item["outcome"] == "crashed"]
     if crashed:
         summary = f"a check of doctor crashed: {crashed[0]}"
-        return Answer(Outcome.FAIL, summary, EvidenceLevel.EXECUTED, signs=tuple(crashed))
+        return Answer(Outcome.FAIL, summary, signs=tuple(crashed))
     codes = {(item["severity"], item["code"]): None for item in findings}
     worst = max((severity for severity, _code in codes), key=_ORDER.index, default="")
     worst_codes = [code for severity, code in codes if severity == worst]
@@ -71,7 +71,6 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
     return Answer(
         Outcome.PASS,
         f"{worst} {' '.join(worst_codes)}" if worst_codes else "no findings",
-        EvidenceLevel.EXECUTED,
         signs=tuple(f"{severity} {code}" for severity, code in codes),
         details=(*lines, *skipped),
     )
@@ -80,7 +79,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
 LAYERS = (
     Layer(
         name="doctor", question="What does doctor report for this environment?",
-        evidence=EvidenceLevel.EXECUTED, check=_check, needs=("install",), inputs=_inputs,
+        check=_check, needs=("install",), inputs=_inputs,
         code=(__name__, "diagnostics.doctor", "diagnostics.collect", "diagnostics.catalog"),
     ),
 )  # fmt: skip

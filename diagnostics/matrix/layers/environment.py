@@ -15,7 +15,7 @@ from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.resolve import package_facts
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.verdicts import Answer, Outcome
 
 
 def _install(context: Context, cell: Cell) -> Answer:
@@ -26,7 +26,6 @@ def _install(context: Context, cell: Cell) -> Answer:
     return Answer(
         Outcome.PASS,
         f"{built.packages} packages, built in {built.seconds:.0f} s",
-        EvidenceLevel.EXECUTED,
         details=(f"recipe: {cell.recipe.about}", f"Python {built.python}"),
         ran_with=tuple(cell.recipe.differs.items()),
         facts=package_facts(pins),
@@ -38,7 +37,7 @@ def import_answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
     """Return the answer for the document of the program that imports each module in a separate process."""
     modules: Mapping[str, Mapping[str, Any]] = reply.document.get("modules", {})
     broken = {name: item for name, item in modules.items() if not item.get("ok")}
-    late = [name for name, item in broken.items() if item.get("timeout")]
+    late = [name for name, item in broken.items() if item.get("timed_out")]
     lines = tuple(_module_line(name, item) for name, item in modules.items())
     outcome, signs = Outcome.FAIL, lines
     if late:
@@ -68,7 +67,7 @@ LAYERS = (
     Layer(
         name="install",
         question="Can the cell's GPU-free environment be built from its committed lock?",
-        evidence=EvidenceLevel.EXECUTED, check=_install, inputs=cell_run.environment_inputs,
+        check=_install, inputs=cell_run.environment_inputs,
         code=(__name__, "diagnostics.matrix.environments", "diagnostics.matrix.libstdcxx"),
     ),
     cell_run.program_layer(

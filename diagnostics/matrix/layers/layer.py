@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
@@ -17,17 +19,14 @@ class Layer:
     name: str
     question: str
     """Question that the layer answers, for the HTML page."""
-    evidence: EvidenceLevel
+    evidence: EvidenceLevel = EvidenceLevel.EXECUTED
+    """EXECUTED for a layer that runs in the cell's environment."""
     check: Callable[[Context, Cell], Answer]
     """Function that runs the layer; expected errors become answers or EarlyAnswer."""
     code: tuple[str, ...]
     """Our own modules and packages that the answer depends on; the layer's own module first."""
     needs: tuple[str, ...] = ()
     """Layers that must have passed."""
-    heavy: bool = True
-    """Whether the layer runs in the cell's environment; all light layers run before the first heavy layer."""
-    for_generated_cells: bool = False
-    """Whether the layer also runs for generated cells."""
     trainers: tuple[str, ...] = ()
     """Trainers whose cells may have the layer; empty for all."""
     solves: bool = False
@@ -39,12 +38,21 @@ class Layer:
     codes: Callable[[LayerSettings], Sequence[str]] | None = None
     """Function that returns the known issues that the layer tries to reproduce; these do not fail the cell."""
 
+    @property
+    def heavy(self) -> bool:
+        """Whether the layer runs in the cell's environment; the light layers run first, and for generated cells."""
+        return self.evidence is EvidenceLevel.EXECUTED
+
     def run(self, context: Context, cell: Cell) -> Answer:
-        """Run the layer and return its answer."""
+        """Run the layer and return its answer, with the layer's evidence level."""
         try:
-            return self.check(context, cell)
+            answer = self.check(context, cell)
         except EarlyAnswer as early:
-            return early.answer
+            answer = early.answer
+        except Exception as error:  # noqa: BLE001 - a bug in a layer becomes a result, and the run continues
+            summary = f"the layer failed itself: {type(error).__name__}: {error}"
+            answer = Answer(Outcome.INFRA_ERROR, summary)
+        return msgspec.structs.replace(answer, evidence=self.evidence)
 
 
 class EarlyAnswer(Exception):  # noqa: N818 - not an error: the answer of a layer that ends early
@@ -53,8 +61,3 @@ class EarlyAnswer(Exception):  # noqa: N818 - not an error: the answer of a laye
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.summary)
         self.answer = answer
-
-
-def infrastructure_fault(summary: str, evidence: EvidenceLevel, excerpt: str = "") -> Answer:
-    """Return the answer of a layer that failed because of the machine."""
-    return Answer(Outcome.INFRA_ERROR, summary, evidence, excerpt=excerpt)

@@ -19,18 +19,9 @@ from msgspec import Struct
 
 from diagnostics.matrix.cells import TRAINERS, Cell, LayerSettings
 from diagnostics.matrix.context import ROOT, Context
-from diagnostics.matrix.layers.cell_run import (
-    USABLE,
-    CellRun,
-    document_error,
-    document_lines,
-    executed_answer,
-    program_inputs,
-    program_layer,
-    run_in_cell,
-)
+from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import Layer
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.verdicts import Answer, Outcome
 
 PEER_PROGRAMS = "tests/grpo_core/peer_programs"
 LOSS_PROGRAMS = {"verl": "verl_loss", "ms-swift": "swift_loss", "openrlhf": "openrlhf_loss"}
@@ -38,21 +29,23 @@ LOSS_PROGRAMS = {"verl": "verl_loss", "ms-swift": "swift_loss", "openrlhf": "ope
 LOSS_BOUND = 1e-6
 
 
-def _program_answer(reply: CellRun, cell: Cell, problem: str, summary: str) -> Answer:
+def _program_answer(reply: cell_run.CellRun, cell: Cell, problem: str, summary: str) -> Answer:
     """Return a pass with the summary, or a failure with the problem, which is also a sign for expectations."""
     outcome = Outcome.FAIL if problem else Outcome.PASS
-    details, signs = document_lines(reply.document), (problem,) if problem else ()
+    details, signs = cell_run.document_lines(reply.document), (problem,) if problem else ()
     versions = reply.document.get("versions")
-    return executed_answer(reply, cell, outcome, problem or summary, versions, signs=signs, details=details)
+    return cell_run.executed_answer(
+        reply, cell, outcome, problem or summary, versions, signs=signs, details=details
+    )
 
 
 def _problem(document: Mapping[str, Any]) -> str:
-    return "" if document.get("outcome") == "ok" else document_error(document)
+    return "" if document.get("outcome") == "ok" else cell_run.document_error(document)
 
 
 def answer_with_summary(
     template: str, find_problem: Callable[[Mapping[str, Any]], str] = _problem
-) -> Callable[[CellRun, Cell], Answer]:
+) -> Callable[[cell_run.CellRun, Cell], Answer]:
     """Return the function that makes the answer of a program.
 
     Args:
@@ -60,14 +53,14 @@ def answer_with_summary(
         find_problem: Function that returns why the document is no pass; '' for a pass.
     """
 
-    def answer(reply: CellRun, cell: Cell) -> Answer:
+    def answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
         problem = find_problem(reply.document)
         return _program_answer(reply, cell, problem, "" if problem else template.format_map(reply.document))
 
     return answer
 
 
-def trl_answer(reply: CellRun, cell: Cell) -> Answer:
+def trl_answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
     """Return the answer of the training steps with the cell's own TRL; the error of a failed run is its sign."""
     document = reply.document
     logged: Mapping[str, list[float]] = document.get("logged") or {}
@@ -79,7 +72,7 @@ def trl_answer(reply: CellRun, cell: Cell) -> Answer:
     if mismatch := logged.get("sampling/sampling_logp_difference/mean"):
         parts.append(f"mean log-prob difference of engine and trainer {max(mismatch):.1e}, as TRL logs it")
     answer = _program_answer(reply, cell, problem, "; ".join(parts))
-    lines = document_lines({key: value for key, value in document.items() if key != "logged"})
+    lines = cell_run.document_lines({key: value for key, value in document.items() if key != "logged"})
     curves = (f"{key}, by step: {value}" for key, value in logged.items())
     outcome = Outcome.NOT_RUN if document.get("outcome") == "not_run" else answer.outcome
     return msgspec.structs.replace(answer, outcome=outcome, details=(*lines, *curves))
@@ -88,7 +81,7 @@ def trl_answer(reply: CellRun, cell: Cell) -> Answer:
 def training_problem(document: Mapping[str, Any]) -> str:
     """Return the reason why a run of the reference trainer does not count as training; '' if it does."""
     if document.get("outcome") != "ok":
-        return document_error(document)
+        return cell_run.document_error(document)
     if not document.get("steps"):
         return "no step was taken"
     if document.get("syncs_proven") != document.get("syncs"):
@@ -110,7 +103,7 @@ def _check_loss(context: Context, cell: Cell) -> Answer:
         shutil.copytree(ROOT / PEER_PROGRAMS, folder, dirs_exist_ok=True)
 
     program = _loss_program(context.matrix.settings["loss"], cell)
-    completed = run_in_cell(context, cell, "loss", program, prepare=copy_programs)
+    completed = cell_run.run_in_cell(context, cell, "loss", program, prepare=copy_programs)
     try:
         document = json.loads(completed.process.output)
         differences = {
@@ -121,7 +114,7 @@ def _check_loss(context: Context, cell: Cell) -> Answer:
     except (ValueError, TypeError, KeyError, AttributeError):
         lines = completed.excerpt.strip().splitlines() or ["no output"]
         summary = f"not compared: {lines[-1]}"
-        return executed_answer(completed, cell, Outcome.NOT_RUN, summary, signs=(summary,))
+        return cell_run.executed_answer(completed, cell, Outcome.NOT_RUN, summary, signs=(summary,))
     over_bound = {name: worst for name, worst in differences.items() if not worst < LOSS_BOUND}
     largest = max(differences.values())
     summary = (
@@ -130,7 +123,7 @@ def _check_loss(context: Context, cell: Cell) -> Answer:
     signs = tuple(f"{name}: {worst}" for name, worst in over_bound.items())
     outcome = Outcome.FAIL if over_bound else Outcome.PASS
     details = tuple(f"{name}: {worst:.1e}" for name, worst in differences.items())
-    return executed_answer(completed, cell, outcome, summary, signs=signs, details=details)
+    return cell_run.executed_answer(completed, cell, outcome, summary, signs=signs, details=details)
 
 
 def _number(value: object, form: str = ".2f") -> str:
@@ -156,7 +149,7 @@ class _ProgramTable(Struct, frozen=True, forbid_unknown_fields=True):
     code: tuple[str, ...]
     schema: str
     summary: str = ""
-    needs: tuple[str, ...] = USABLE
+    needs: tuple[str, ...] = cell_run.USABLE
     trainers: tuple[str, ...] = ()
     variants: dict[str, str] = {}
 
@@ -164,7 +157,7 @@ class _ProgramTable(Struct, frozen=True, forbid_unknown_fields=True):
         """Yield the layers of the table with this name."""
         find_problem = training_problem if name == "train" else _problem
         for variant, about in self.variants.items() or [("", "")]:
-            yield program_layer(
+            yield cell_run.program_layer(
                 f"{name}:{variant}" if variant else name,
                 self.question.replace("VARIANT", about),
                 (*self.program, variant) if variant else self.program,
@@ -182,7 +175,7 @@ ENGINE_LAYERS = tuple(layer for layer in _LAYERS if not layer.name.startswith("s
 SERVER_LAYERS = tuple(layer for layer in _LAYERS if layer not in ENGINE_LAYERS)
 _OTHERS = tuple(name for name in TRAINERS if name != "trl")
 OTHER_TRAINER_LAYERS = (
-    program_layer(
+    cell_run.program_layer(
         "config",
         "Does the trainer's own code accept a GRPO configuration, and refuse an option that does not exist?",
         lambda _settings, cell: ("repro.cell_programs.trainer_config", cell.trainer),
@@ -195,11 +188,10 @@ OTHER_TRAINER_LAYERS = (
     Layer(
         name="loss",
         question="Do the trainer's loss, its gradient and its advantages equal those of the reference trainer?",
-        evidence=EvidenceLevel.EXECUTED,
         check=_check_loss,
         code=(__name__, PEER_PROGRAMS.replace("/", "."), "grpo_core"),
         needs=("install",),
-        inputs=program_inputs,
+        inputs=cell_run.program_inputs,
         program=_loss_program,
         trainers=_OTHERS,
     ),

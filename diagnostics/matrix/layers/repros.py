@@ -14,7 +14,7 @@ from typing import Any
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers.cell_run import USABLE, CellRun, program_layer, versions_that_ran
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.verdicts import Answer, Outcome
 
 SCHEMA = "grpo-doctor.repro.v1"
 UNMITIGATED = "unmitigated"
@@ -54,12 +54,11 @@ def repro_answer(reply: CellRun, cell: Cell) -> Answer:
     return Answer(
         outcome,
         summary,
-        EvidenceLevel.EXECUTED,
         codes=codes,
         signs=tuple(_sign(code, attempt) for code, attempt in attempts),
         details=(
             hashed,
-            *(line for code in issues for line in _mitigation_lines(code, attempts)),
+            *(line for code, item in issues.items() for line in _mitigation_lines(code, item)),
             *(_detail(code, attempt) for code, attempt in attempts),
         ),
         ran_with=versions_that_ran(cell, reply.document.get("versions")),
@@ -107,22 +106,11 @@ def _locations(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
     return f"{code} {', '.join(parts)}"
 
 
-def _mitigation_lines(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def _mitigation_lines(code: str, issue: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line per mitigation: the triggers that it helps against, and those that it does not."""
-    results: dict[str, dict[str, list[str]]] = {}
-    for name, attempt in attempts:
-        if name == code and attempt.get("mitigation"):
-            triggers = results.setdefault(str(attempt["mitigation"]), {})
-            triggers.setdefault(str(attempt.get("outcome")), []).append(str(attempt.get("trigger")))
-    for mitigation, triggers in results.items():
-        parts = [
-            f"{effect} {', '.join(triggers[outcome])}"
-            for outcome, effect in (
-                ("mitigated", "helped against"),
-                ("not_mitigated", "did not help against"),
-            )
-            if outcome in triggers
-        ]
+    for mitigation, result in issue.get("mitigations", {}).items():
+        lists = {"helped against": result["helped"], "did not help against": result["did_not_help"]}
+        parts = [f"{effect} {', '.join(triggers)}" for effect, triggers in lists.items() if triggers]
         if parts:
             yield f"{code}: {mitigation} {', '.join(parts)}"
 
@@ -164,7 +152,7 @@ LAYERS = tuple(
         repro_answer,
         code=(__name__, "repro"),
         needs=("install",) if code in _IMPORT_ISSUES else USABLE,
-        codes=lambda _settings, code=code: (code,),  # type: ignore[misc]
+        codes=lambda _settings, code=code: (code,),
     )
     for code in REPRO_MODULES
 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.layers.layer import Layer, infrastructure_fault
+from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.resolve import Resolution, hash_coverage, package_facts, resolve_declared
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut
@@ -58,7 +58,7 @@ def _check_today(context: Context, cell: Cell) -> Answer:
     """Resolve up to the day in the table `[breadth]`."""
     breadth = context.matrix.breadth
     if breadth is None:
-        return Answer(Outcome.NOT_RUN, "matrix.toml has no table [breadth]", EvidenceLevel.STATIC)
+        return Answer(Outcome.NOT_RUN, "matrix.toml has no table [breadth]")
     context.show_status("resolving its declared requirements with today's packages")
     limit_s = context.matrix.settings["resolve:today"].timeout_s
     return resolution_answer(resolve_declared(context, cell, timeout_s=limit_s, cut=breadth.until))
@@ -74,14 +74,13 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
     """
     if resolution.infrastructure:
         summary = f"uv could not resolve: {mask_and_cut(resolution.explanation, 200)}"
-        return infrastructure_fault(summary, EvidenceLevel.STATIC, resolution.explanation)
+        return Answer(Outcome.INFRA_ERROR, summary, excerpt=resolution.explanation)
     platform = platform_text(resolution.platform)
     if not resolution.packages:
         explanation = resolution.explanation
         reason = explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
         summary = f"{mask_and_cut(reason, 300)} (resolved for {platform})"
-        evidence = EvidenceLevel.STATIC
-        return Answer(Outcome.UNRESOLVABLE, summary, evidence, signs=(explanation,), excerpt=explanation)
+        return Answer(Outcome.UNRESOLVABLE, summary, signs=(explanation,), excerpt=explanation)
     facts = package_facts(resolution.pins)
     by_name = {name: version for _kind, name, version in facts}
     versions = [f"{name} {by_name[name]}" for name in SHOWN if name in by_name]
@@ -96,7 +95,6 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
     return Answer(
         Outcome.PASS,
         "; ".join([*parts, note] if note else parts),
-        EvidenceLevel.STATIC,
         signs=tuple(versions),
         details=(*changes, hash_coverage(resolution.packages)),
         facts=facts,
@@ -119,13 +117,11 @@ LAYERS = (
     Layer(
         name="resolve",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
-        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs,
-        code=_CODE, heavy=False, for_generated_cells=True, solves=True,
+        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs, code=_CODE, solves=True,
     ),
     Layer(
         name="resolve:today",
         question="Do the declared requirements of this pair have a solution with today's packages?",
-        evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs,
-        code=_CODE, heavy=False, for_generated_cells=True, solves=True,
+        evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs, code=_CODE, solves=True,
     ),
 )  # fmt: skip
