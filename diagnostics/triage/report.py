@@ -36,12 +36,12 @@ _WHERE_ROOTS_ARE = (
     " those of the rank that failed first. Then run triage on all of these files together"
 )
 NOTES = {
-    "hypothesis": "the line that shows the cause is not in these logs; the issues above fit what is there",
+    "hypothesis": "the logs lack the line that would confirm the cause; the issue above is only possible",
     "not_judged": "no known failure in these logs, and no sign that the run ended: a process that hangs or is killed"
     " prints nothing more",
     "empty": "the log is empty; look for the file that the run wrote (nohup.out, or one file for each rank)",
     "clean": "no known failure, no traceback, and the log reports the end of the run",
-    "unknown": "no known issue describes this failure; to report it, use triage --format markdown",
+    "unknown": "no known issue describes this failure; to report it, run triage --format markdown",
     "wrapper": "these logs show consequences only, not the root cause",
 }
 _RESOLVED = {"known", "clean"}
@@ -52,8 +52,8 @@ _HEADINGS = {
     "not_judged": "no known failure, and no end of the run",
 }
 _STYLES = {"known": "bold red", "clean": "green"}
-_STALL = "why the run stalls"
-_MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
+_STALL, _FAILURE = "why the run stalls", "the failure"
+_MAX_SYMPTOMS, _MAX_RANKS = 2, 16
 
 
 def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
@@ -102,14 +102,13 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
     fallback = verdict.fallback
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
-        yield NotChecked("the failure", "no known issue describes it", place=place)
+        yield NotChecked(_FAILURE, "no known issue describes it", place=place)
     elif verdict.state == "hypothesis":
         place = verdict.leads[0].hit.location
-        yield NotChecked("the cause", "the line that shows it is not in these logs", place=place)
+        yield NotChecked("the cause", "the logs lack the line that would confirm it", place=place)
     elif verdict.state == "not_judged":
-        for hit in fallback.failing[:_MAX_FAILING]:
-            reason = f"no signature matches it: {shortened(hit.text)}"
-            yield NotChecked("a line that reports a failure", reason, "", hit.location)
+        if fallback.failing:
+            yield NotChecked(_FAILURE, "no known issue describes it", place=fallback.failing[0].location)
         if fallback.symptoms:
             symptom = fallback.symptoms[0]
             needed = "; ".join(cause.settles for cause in symptom.rule.causes)
@@ -124,11 +123,11 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
             yield NotChecked(
                 "how the run ended",
-                f"no line reports the end; {progress}the last one is: {shortened(last.text)}"
+                f"no line reports the end; {progress}last line: {shortened(last.text)}"
                 if last
                 else "no line",
-                "pass the log up to its end, and the launcher's or scheduler's log; use --excerpt if this is a part of"
-                " a log; run grpo-doctor hang if the run still exists",
+                "pass the whole log and the launcher's or scheduler's log; or use --excerpt for a part of a log; or run"
+                " grpo-doctor hang if the run still exists",
                 last.location if last else "",
             )
 
@@ -154,6 +153,8 @@ def _note(verdict: Diagnosis) -> str:
     note = NOTES[verdict.state]
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
         note = "no known failure in these logs; the metrics show a fault, but not its cause"
+    elif verdict.state == "not_judged" and verdict.fallback.failing:
+        note = NOTES["unknown"]
     if verdict.state != "wrapper":
         return note
     searches = [it for it in verdict.candidates[0].issue.mitigations if it.searches]
@@ -319,6 +320,10 @@ def _print_heading(report: Report, console: Console) -> None:
         state = "the metrics show a fault of unknown cause"
     elif any(missing.what == _STALL for check in report.checks for missing in check.not_judged):
         state = "the run stalls"
+    elif verdict == "not_judged" and any(
+        missing.what == _FAILURE for check in report.checks for missing in check.not_judged
+    ):
+        state = "unknown failure"
     heading = Text(f"triage: {names}, {fixes.count_of(report.subject['lines'], 'line')}: ")
     print_text(console, heading + Text(state, _STYLES.get(verdict, "bold yellow")))
     if packages := ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items()):
@@ -332,8 +337,9 @@ def _print_hints(console: Console, subject: dict[str, Any]) -> None:
         print_text(console, f"- {symptom['first']['text']} [{symptom['first']['place']}{times}]", indent=2)
         print_text(console, symptom["means"], indent=2)
     if subject["near"]:
-        similar = "; ".join(f"{issue['code']} {issue['title']}" for issue in subject["near"])
-        print_text(console, f"\nsimilar known issues, not a match: {similar}")
+        print_text(console, "\nsimilar known issues, by words only (no signature matched)")
+        for issue in subject["near"]:
+            print_text(console, f"{issue['code']} {issue['title']}", indent=2, lead="- ")
 
 
 def _print_check(console: Console, check: CheckResult) -> None:

@@ -97,8 +97,11 @@ def test_unknown_error_line_is_not_judged(triage_lines):
     """An unknown error line leaves the log not judged, even if the run reports its end."""
     verdict = triage_lines(LAUNCHED, ERROR_LINE, *STEPS, "Training completed.")
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
-    (missing,) = report(verdict, ["a.log"]).checks[0].not_judged
-    assert (missing.place, "no checkpoint was written" in missing.text) == ("log:2", True)
+    result = report(verdict, ["a.log"])
+    (missing,) = result.checks[0].not_judged
+    (anchor,) = result.subject["anchors"]
+    assert missing.place == anchor["place"] == "log:2"
+    assert "no checkpoint was written" in anchor["text"]
 
 
 @pytest.mark.parametrize(
