@@ -6,6 +6,7 @@ message of its finding and stores the values in it as evidence, so that no rende
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -167,6 +168,13 @@ class CheckResult:
         findings, not_judged = tuple(dict.fromkeys(findings)), tuple(dict.fromkeys(missing))
         outcome = "findings" if findings else "not_judged" if not_judged else "ok"
         return cls(check, outcome, "", findings, not_judged=not_judged)
+
+    @classmethod
+    def of_error(cls, check: str, error: Exception) -> CheckResult:
+        """Build the result of a check that raised an exception."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        return cls(check, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
 
     @property
     def printed_outcome(self) -> str:

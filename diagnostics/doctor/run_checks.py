@@ -5,7 +5,6 @@ A check that raises an exception gets the outcome `crashed`; one that does not a
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 
 from diagnostics.catalog.model import Issue
@@ -67,8 +66,6 @@ def run_check(name: str, results: Iterable[Finding | NotChecked]) -> CheckResult
     except NoMachineError:
         results = [NotChecked("the machine", "it was not examined")]
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
+        return CheckResult.of_error(name, error)
     findings = (item for item in results if isinstance(item, Finding))
     return CheckResult.of(name, findings, (item for item in results if isinstance(item, NotChecked)))

@@ -7,7 +7,6 @@ folder, unreadable files are only listed in a note.
 from __future__ import annotations
 
 import itertools
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -199,10 +198,7 @@ def _check_group(
             try:
                 findings += check_rule(rule, *plans)
             except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
-                frame = traceback.extract_tb(error.__traceback__)[-1]
-                place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-                reason = f"{type(error).__name__}: {error} ({place}); please report it"
-                return CheckResult(name, "crashed", reason)
+                return CheckResult.of_error(name, error)
             unknowns += not_checked.take_unknown_values(plans, decides=not rule.warnings_only)
     return CheckResult.of(name, merge_identical(findings), not_checked.merge_entries(unknowns))
 
