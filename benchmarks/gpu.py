@@ -1,6 +1,6 @@
 """Measure step time and tokens per second of grpo_core and TRL on a GPU, and compare them with the hardware's limits.
 
-`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]` measures:
+`python -m benchmarks.gpu [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]` measures:
 
 - memory bandwidth and bfloat16 matmul, and computes from both the shortest possible times of a step;
 - training steps of grpo_core, with random weights and the layer sizes of a 0.5B Llama;
@@ -21,11 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.harness import Program, interval, step_in_turns  # noqa: E402
-from benchmarks.programs.benchmark_inputs import write_large_vocab_model  # noqa: E402
+from benchmarks.harness import Program, interval, step_in_turns
+from benchmarks.programs.benchmark_inputs import write_large_vocab_model
 
 WARM = 2
 Measurement = dict[str, Any]

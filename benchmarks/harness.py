@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-_VARIABLES = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+VARIABLES = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 class Program:
@@ -31,7 +31,7 @@ class Program:
         """Start an interpreter with these arguments and this repository on its import path."""
         self._process = subprocess.Popen(
             [python, *arguments],
-            env=os.environ | _VARIABLES,
+            env=os.environ | VARIABLES,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -61,7 +61,7 @@ class Program:
 
 def run_to_end(python: str, *arguments: str) -> None:
     """Run an interpreter with these arguments and this repository on its import path; raise an error if it fails."""
-    subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
+    subprocess.run([python, *arguments], env=os.environ | VARIABLES, check=True, capture_output=True)
 
 
 class StepReporter:

@@ -1,6 +1,6 @@
 """Measure memory and CPU time of log-probs in chunks relative to those of whole logits: 6,144 tokens, 32,000 ids.
 
-`python benchmarks/logprobs.py` prints a line for memory and one for CPU time, for two chunk sizes, for the forward pass
+`python -m benchmarks.logprobs` prints a line for memory and one for CPU time, for two chunk sizes, for the forward pass
 alone and with the backward pass: the ratio of chunked to whole log-probs, and whether it meets its goal. Each
 measurement runs in a separate process. Memory is the increase of the process's maximum resident size (ru_maxrss).
 """
@@ -8,13 +8,9 @@ measurement runs in a separate process. Memory is the increase of the process's 
 from __future__ import annotations
 
 import resource
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.harness import interval
 

@@ -1,6 +1,6 @@
 """Measure the CPU time of a training step of grpo_core relative to TRL's GRPOTrainer, on the same model and work.
 
-`python benchmarks/step.py [PYTHON [PAIRS]]`. PYTHON is an interpreter with TRL installed; the default is that of the
+`python -m benchmarks.step [PYTHON [PAIRS]]`. PYTHON is an interpreter with TRL installed; the default is that of the
 matrix cell vllm-0.31.0+trl-1.16.0 in `.matrix/environments`. Both trainers run in that environment, take PAIRS
 measured steps (default 15) alternately, after two warm-up steps, and use neither vLLM nor checkpoints. A step has 4
 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one update. A line for each of three cases
@@ -12,12 +12,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.harness import Program, interval, run_to_end, step_in_turns  # noqa: E402
+from benchmarks.harness import ROOT, Program, interval, run_to_end, step_in_turns
 
 # Prompt lengths in tokens, group size, and the goal for the ratio of CPU times on a quiet machine; each step has 16
 # completions.

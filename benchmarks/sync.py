@@ -1,6 +1,6 @@
 """Measure the CPU time of each weight transport of grpo_core, relative to memcpy of the same bytes.
 
-`python benchmarks/sync.py [MIB [ROUNDS]]`; the defaults are 512 MiB of random float32 tensors of a Llama's shapes, and
+`python -m benchmarks.sync [MIB [ROUNDS]]`; the defaults are 512 MiB of random float32 tensors of a Llama's shapes, and
 15 rounds. Each round copies the tensors in this process, and then sends them by each transport to another process,
 which copies them into its own tensors. Each process is pinned to one core, and PyTorch uses one thread. The CPU time of
 all threads of both processes is divided by that of memcpy in the same round, so that noise of the machine cancels. Both
@@ -13,17 +13,13 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import torch
 
-import torch  # noqa: E402
-
-from benchmarks.harness import interval  # noqa: E402
-from grpo_core.rollout.http_client import HttpClient  # noqa: E402
-from grpo_core.rollout.remote_engines import RemoteEngine  # noqa: E402
-from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
+from benchmarks.harness import VARIABLES, interval
+from grpo_core.rollout.http_client import HttpClient
+from grpo_core.rollout.remote_engines import RemoteEngine
+from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest
 
 TRANSPORTS = ("shm", "http")
 WARM = 2
@@ -33,9 +29,10 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 def start_receiver() -> tuple[subprocess.Popen[bytes], int]:
     """Start the receiving process (`programs/weight_receiver.py`) on the last core; return the process and its port."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-m", "benchmarks.programs.weight_receiver"]
-    process = subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        program, env=os.environ | VARIABLES, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     os.sched_setaffinity(process.pid, {max(CORES)})
     assert process.stdout is not None
     return process, int(process.stdout.readline())

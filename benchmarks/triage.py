@@ -1,6 +1,6 @@
 """Measure CPU time and memory of `triage` for a large log, and its speed relative to ripgrep with the same patterns.
 
-    python benchmarks/triage.py [--megabytes 200] [--ripgrep PATH]
+    python -m benchmarks.triage [--megabytes 200] [--ripgrep PATH]
 
 The log is generated: lines as trainers and engines print them, with prefixes of ranks and of Ray, and a traceback after
 every 200,000 lines. Both programs read it from the page cache; ripgrep uses one thread. The fastest of three runs (by
@@ -21,11 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from diagnostics import catalog  # noqa: E402
-from diagnostics.triage.rules import Rules  # noqa: E402
+from benchmarks.harness import ROOT
+from diagnostics import catalog
+from diagnostics.triage.rules import Rules
 
 FAILURE = """\
 Traceback (most recent call last):

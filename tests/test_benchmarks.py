@@ -25,7 +25,7 @@ def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0")) if name == "step" else ""
     arguments = [argument.format(cell=cell) for argument in SMALL[name]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return run_python(str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *more, env=environment)
+    return run_python("-m", f"benchmarks.{name}", *arguments, *more, env=environment)
 
 
 def benchmarks() -> list[object]:

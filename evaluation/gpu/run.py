@@ -186,7 +186,7 @@ def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def benchmark(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Run benchmarks/gpu.py against TRL; if this fails, run it without TRL, and return TRL's error under `TRL`."""
+    """Run benchmarks.gpu against TRL; if this fails, run it without TRL, and return TRL's error under `TRL`."""
     del out
     options = ["--json", "--device", device, "--rounds", "4", "--trl", sys.executable]
     command = [sys.executable, "-m", "benchmarks.gpu", *options]
