@@ -95,22 +95,6 @@ def read_nested(word: Word, file: str) -> list[Command]:
 
 
 def parse(text: str, file: str) -> Node:
-    """Parse a script into tree-sitter's syntax tree; placeholders such as `<your model>` are quoted first.
-
-    If the parser does not understand the script, a default value over several lines is left out, so it is unknown.
-    """
-    # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
-    text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
-    tree = _parse(text, file)
-    if tree.has_error and any(map(re.Pattern.search, (_PLACEHOLDER, _LONG_DEFAULT, _BACKTICKS), (text,) * 3)):
-        text = _LONG_DEFAULT.sub(
-            lambda match: '"${' + match[1] + "}" + "\n" * match[0].count("\n") + '"', text
-        )
-        return _parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
-    return tree
-
-
-def _parse(text: str, file: str) -> Node:
     """Parse a script; raise UnreadableError if it is larger than the limits."""
     source = text.replace("\r\n", "\n").encode("utf-8", "replace")
     if len(source) > _MAX_SCRIPT:
@@ -150,9 +134,19 @@ class _ScriptReader:
         return self.commands
 
     def _parse(self, text: str, file: str) -> Node:
-        """Parse a script, and count the work for it."""
+        """Parse a script into tree-sitter's syntax tree, and count the work; placeholders such as `<model>` are quoted.
+
+        If the parser does not understand the script, a default value over several lines is left out, so it is unknown.
+        """
         self._count(len(text) // 8)
-        return parse(text, file)
+        # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
+        text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
+        tree = parse(text, file)
+        misread = (_PLACEHOLDER, _LONG_DEFAULT, _BACKTICKS)
+        if not tree.has_error or not any(pattern.search(text) for pattern in misread):
+            return tree
+        text = _LONG_DEFAULT.sub(lambda match: f'"${{{match[1]}}}' + "\n" * match[0].count("\n") + '"', text)
+        return parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
 
     def _count(self, steps: int) -> None:
         """Count the work, and refuse a script that needs far more work than its size explains."""
