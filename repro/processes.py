@@ -65,9 +65,8 @@ def kill_descendants(spared: Collection[int] = ()) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in remaining:
-            with contextlib.suppress(
-                ChildProcessError
-            ):  # the parent of a grandchild waits for it, or we adopt it
+            # The parent of a grandchild waits for it, or we adopt it.
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
 

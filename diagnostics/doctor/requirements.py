@@ -40,14 +40,17 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 
 
-# Pairs of releases that an installer accepts and with which a run fails: (package to install, its releases that fail,
-# its other releases, installed package, its releases with which they fail, requirement that replaces the installed
-# package if only failing releases can be installed).
-_CLASHES = (
+CLASHES = (
     # Wheels of pyarrow from 24 on are built for NumPy 2.
-    ("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24"),
-    ("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29"),
+    ("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24", ""),
+    ("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29", "CMP003"),
 )
+"""Pairs of releases that an installer accepts and with which a run fails.
+
+Each has the package to install, its releases that fail, its other releases, the installed package, its releases with
+which they fail, a requirement that replaces the installed package if only failing releases can be installed, and the
+code of the known issue, whose entry has claims about each package, but none about pairs; "" for none.
+"""
 
 
 @dataclass(frozen=True)
@@ -216,14 +219,14 @@ def satisfiable(ranges: Iterable[str]) -> bool:
 
 
 def adjust_for_installed(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return the requirements of an installation, changed if their releases fail with installed ones (`_CLASHES`).
+    """Return the requirements of an installation, changed if their releases fail with installed ones (`CLASHES`).
 
     A range is narrowed to releases that work. If it has none, a requirement that replaces the installed one is added.
     """
     required = list(requirements)
     parsed = [parse_requirement(entry) for entry in required]
     names = [canonicalize_name(item.name) if item else "" for item in parsed]
-    for clashing, bad, good, other, versions, addition in _CLASHES:
+    for clashing, bad, good, other, versions, addition, _code in CLASHES:
         if other in names or not in_range(environment.version(other) or "", versions):
             continue
         for place, (name, item) in enumerate(zip(names, parsed, strict=True)):

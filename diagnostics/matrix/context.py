@@ -92,28 +92,21 @@ class Context:
         return find_uv()
 
     def run_command(
-        self,
-        command: Sequence[str | Path],
-        *,
-        timeout_s: float,
-        stdin: str | None = None,
-        wheels: bool = True,
-        folder: Path | None = None,
+        self, command: Sequence[str | Path], *, timeout_s: float, wheels: bool = True, **options: Any
     ) -> Completed:
         """Run uv or an interpreter to its end; a timeout gives exit code 124 and its reason.
 
         Args:
             command: Program and arguments.
             timeout_s: Seconds until the program is killed.
-            stdin: Standard input.
             wheels: Whether uv may use the machine's local folders of wheels; not when a *declared* environment is
                 resolved, because users do not get local builds.
-            folder: Working folder.
+            options: Other arguments of `diagnostics.process.run`.
         """
         environ = process_environment(self.environ)
         if not wheels:
             environ.pop("UV_FIND_LINKS", None)
-        done = run(command, timeout_s=timeout_s, env=environ, cwd=folder, stdin=stdin, running=self.running)
+        done = run(command, timeout_s=timeout_s, env=environ, running=self.running, **options)
         if not done.timed_out:
             return done
         return replace(done, code=124, output="", errors=f"no result within {timeout_s:.0f} s")
@@ -143,7 +136,7 @@ class Context:
         """Return a Python that uv finds, or one next to the Python that runs this; None if there is none."""
         existing_folder = next(folder for folder in self.store.folder.parents if folder.is_dir())
         arguments = ["python", "find", "--system", "--no-config", "--no-python-downloads", minor]
-        result = self.run_command([self.uv, *arguments], timeout_s=60, folder=existing_folder)
+        result = self.run_command([self.uv, *arguments], timeout_s=60, cwd=existing_folder)
         if result.code == 0:
             return Path(result.output.strip())
         # uv does not look where this Python itself comes from, such as a folder of pyenv.

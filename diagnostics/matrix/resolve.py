@@ -155,7 +155,7 @@ def _compile(
             "--format", "pylock.toml", "--python-version", cell.python, "--exclude-newer", newest,
             "--override", "overrides.txt", *arguments, "requirements.txt",
         ]  # fmt: skip
-        result = context.run_command(command, timeout_s=timeout_s, wheels=wheels, folder=folder)
+        result = context.run_command(command, timeout_s=timeout_s, wheels=wheels, cwd=folder)
     if result.code == 0:
         return Resolution(read_pylock(result.output))
     # uv reports index faults and contradictions alike; only "No solution found" is about the requirements.

@@ -78,16 +78,9 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
         options = ModelConfig()
         model.make_tiny(Path(folder), options, TaskConfig().letters, seed=0)
         port = hangs.free_port()
-        command = [
-            sys.executable,
-            *SAFE_PATH,
-            "-m",
-            module,
-            f"--model={folder}",
-            "--host=127.0.0.1",
-            f"--port={port}",
-        ]
-        command += ["--dtype=float32", f"{length_option}={options.max_length}", *arguments]
+        address = ("--host=127.0.0.1", f"--port={port}")
+        settings = (f"--model={folder}", "--dtype=float32", f"{length_option}={options.max_length}")
+        command = [sys.executable, *SAFE_PATH, "-m", module, *address, *settings, *arguments]
         try:
             with _serving(command):
                 _wait_until_reachable(port)

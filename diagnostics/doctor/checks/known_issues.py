@@ -12,6 +12,7 @@ from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import Affected, Issue
 from diagnostics.collect.python_environment import Environment, Package
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
+from diagnostics.doctor.requirements import CLASHES
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
 from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES, configuring_trainers
@@ -20,8 +21,6 @@ from diagnostics.versions import AFFECTED, UNREADABLE, Applicability, affects, i
 # Issues of vLLM's V0 scheduler. V1 became the default in 0.8, and V0 was removed in 0.11.
 _V0_ONLY = {"SCH001", "SCH002"}
 _V1_DEFAULT = ">=0.8,<0.11"
-# Releases that fail together, by the code of the issue. Its entry has claims about each package, but none about pairs.
-_PAIRS = {"CMP003": {"trl": "<0.29", "transformers": ">=5.3"}}
 
 
 def require_framework(environment: Environment) -> None:
@@ -59,8 +58,9 @@ def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
 
 
 def failing_pairs(case: CheckInput) -> Iterator[Finding]:
-    """Report installed releases that fail together (`_PAIRS`); a finding is certain if a run with one was recorded."""
-    for code, ranges in _PAIRS.items():
+    """Report installed releases that fail together (`CLASHES`); a finding is certain if a run with one was recorded."""
+    for name, bad, _good, other, versions, _addition, code in CLASHES:
+        ranges = {other: versions, name: bad}
         packages = [case.environment.packages.get(name) for name in ranges]
         installed = [item for item in packages if item and in_range(item.version, ranges[item.name])]
         if code not in case.issues or len(installed) < len(ranges):

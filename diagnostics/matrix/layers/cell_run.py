@@ -110,7 +110,7 @@ def run_in_cell(
     arguments: Sequence[str],
     *,
     import_from: Sequence[Path] = (),
-    prepare: Callable[[Path], None] = lambda _folder: None,
+    prepare: Callable[[Path], object] = lambda _folder: None,
 ) -> CellRun:
     """Run `python -m <arguments>` in the cell.
 

@@ -40,7 +40,7 @@ def _check(context: Context, cell: Cell) -> Answer:
     """Run doctor on the cell's interpreter, and turn its report into an answer."""
     cell_run.built_environment(context, cell)
     command = ["-m", "diagnostics", "doctor", "--python", str(python_of(context, cell)), "--format", "json"]
-    result = context.run_command([sys.executable, *command], timeout_s=TIMEOUT_S, folder=ROOT)
+    result = context.run_command([sys.executable, *command], timeout_s=TIMEOUT_S, cwd=ROOT)
     try:
         document = json.loads(result.output)
     except ValueError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,8 @@ def _loss_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
 
 def _check_loss(context: Context, cell: Cell) -> Answer:
     """Compare the trainer's loss, gradient and advantages with grpo_core's, by programs that the tests also run."""
-
-    def copy_programs(folder: Path) -> None:
-        shutil.copytree(ROOT / PEER_PROGRAMS, folder, dirs_exist_ok=True)
-
     program = _loss_program(context.matrix.settings["loss"], cell)
+    copy_programs = partial(shutil.copytree, ROOT / PEER_PROGRAMS, dirs_exist_ok=True)
     completed = cell_run.run_in_cell(context, cell, "loss", program, prepare=copy_programs)
     try:
         document = json.loads(completed.process.output)
