@@ -164,7 +164,7 @@ class Trigger:
     about: str = ""
     silent: bool = False
     simulated: tuple[str, ...] | None = None
-    missing_requirement: Callable[[], str | None] | None = None
+    missing_requirement: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True)

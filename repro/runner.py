@@ -73,10 +73,7 @@ def run(
 def _inapplicable_triggers(repro: Repro) -> dict[str, str]:
     """Return, for each trigger that cannot be tried in this environment, the reason."""
     reason = repro.inapplicable_reason()
-    reasons = {
-        item.name: reason or (item.missing_requirement() if item.missing_requirement else None)
-        for item in repro.triggers
-    }
+    reasons = {item.name: reason or item.missing_requirement() for item in repro.triggers}
     return {name: text for name, text in reasons.items() if text}
 
 

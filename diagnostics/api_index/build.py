@@ -163,10 +163,8 @@ def extract_new(
 ) -> dict[tuple[str, str], Any]:
     """Extract the files that have no cached extract; return the extracts of all files of all releases."""
     known = cache.extracts(kind)
-    missing = {
-        pair for record in cache.releases().values() for pair in record["files"].items()
-    } - known.keys()
-    ordered = sorted(missing)
+    files_read = {pair for record in cache.releases().values() for pair in record["files"].items()}
+    ordered = sorted(files_read - known.keys())
     for start in range(0, len(ordered), _AT_ONCE):
         files = ordered[start : start + _AT_ONCE]
         new = [(path, checksum, read(package, path, cache.source(checksum))) for path, checksum in files]
@@ -179,9 +177,7 @@ def _exported_below(names: Mapping[str, Facts], folders: str) -> Facts:
     """Return what all modules below these export, as transformers' `define_import_structure` collects it."""
     starts = tuple(f"{folder}." for folder in folders.removeprefix("import ").split(", ") if folder)
     # Modular files, from which others are generated, do not count.
-    modules = (
-        (item for item in names if item.startswith(starts) and ".modular_" not in item) if starts else ()
-    )
+    modules = (item for item in names if item.startswith(starts) and ".modular_" not in item)
     return {
         name: f"import {module}:{name}"
         for module in modules
@@ -305,11 +301,8 @@ def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str,
 def _is_of(key: str, provider: str) -> bool:
     """Return whether a use is of the package `provider`; a `try` arm without a use counts for every package."""
     use = Use.from_key(key, "", 0)
-    return (
-        use.kind == "arm"
-        or use.module.partition(".")[0] == provider
-        or (not use.module and provider == "vllm")
-    )
+    owner = use.module.partition(".")[0] or "vllm"  # its routes and options have no module
+    return use.kind == "arm" or owner == provider
 
 
 def _about(

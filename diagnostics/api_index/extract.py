@@ -405,10 +405,8 @@ def _field_entry(node: ast.AnnAssign) -> str:
         if "default_factory" in keywords:
             value = ast.Name("factory")
         metadata = keywords.get("metadata")
-        more = (
-            dict(zip(metadata.keys, metadata.values, strict=True)) if isinstance(metadata, ast.Dict) else {}
-        )
-        by_key = {getattr(key, "value", ""): item for key, item in more.items()} | keywords
+        more = zip(metadata.keys, metadata.values, strict=True) if isinstance(metadata, ast.Dict) else ()
+        by_key = {getattr(key, "value", ""): item for key, item in more} | keywords
         for key in ("choices", "aliases", "alias", "validation_alias", "deprecated"):
             if isinstance(item := by_key.get(key), ast.Constant | ast.List | ast.Tuple | ast.Call):
                 text += f" {key} {_shorten(expression_text(item), _MAX_TEXT)}"

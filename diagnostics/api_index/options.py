@@ -19,6 +19,7 @@ from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Definition, Surface, parse_signature
 
 _FLAG_TYPES = {"flag": "bool", "argparse.BooleanOptionalAction": "bool"}
+_UNIONS = {"Optional", "Union"}
 # A value that OmegaConf takes from elsewhere, or that must be set.
 _REFERENCE = re.compile(r"\$\{|\?\?\?")
 
@@ -236,9 +237,8 @@ def _annotation_choices(surface: Surface, module: str, annotation: str, depth: i
         target = surface.find(module, text) if text.isidentifier() and depth < 3 else None
         if target is None or not target.entry.startswith("value "):
             return ()
-        inner = _annotation_choices(
-            surface, target.module, target.entry.removeprefix("value ").lstrip("= "), depth + 1
-        )
+        alias = target.entry.removeprefix("value ").lstrip("= ")
+        inner = _annotation_choices(surface, target.module, alias, depth + 1)
         if not inner:
             return ()
         values += inner
@@ -262,10 +262,7 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
     """Return the parts of `A | B`, `Optional[A]` and `Union[A, B]`."""
     if isinstance(node, ast.BinOp):
         return [*_alternatives(node.left), *_alternatives(node.right)]
-    if isinstance(node, ast.Subscript) and ast.unparse(node.value).rpartition(".")[2] in {
-        "Optional",
-        "Union",
-    }:
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value).rpartition(".")[2] in _UNIONS:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return [item for part in parts for item in _alternatives(part)]
     return [node]

@@ -78,11 +78,8 @@ def pack_values(values: Sequence[Mapping[str, Any]], numbers: Sequence[int], cou
     for name in sorted(by_name):
         entries = by_name[name]
         (entry, present), *more = entries.items()
-        packed[name] = (
-            entry
-            if not more and present == list(numbers)
-            else {spans_of(places, count): text for text, places in entries.items()}
-        )
+        same = not more and present == list(numbers)
+        packed[name] = entry if same else {spans_of(places, count): text for text, places in entries.items()}
     return packed
 
 
@@ -234,11 +231,6 @@ class Package:
             for name in self.packed(module)
             if name.endswith(end) and name.count(".") == 1
         ]
-
-    def release_spans(self, module: str) -> str:
-        """Return the spans of the releases that have a module."""
-        spans: str = self.about["modules"][module][1]
-        return spans
 
     def metadata(self, field: str, number: int) -> list[str]:
         """Return the requirements (field="requires") or the Python constraint (field="python") of a release."""

@@ -258,11 +258,8 @@ class Surface:
         for base in filter(None, (part.strip() for part in bases.split(","))):
             if base.rpartition(".")[2] in _EMPTY_BASES:
                 continue
-            parent = (
-                self._surface_of(definition.module).find(definition.module, base)
-                if base.isidentifier()
-                else None
-            )
+            surface = self._surface_of(definition.module)
+            parent = surface.find(definition.module, base) if base.isidentifier() else None
             if parent is None or seen.get(parent):
                 yield None
             elif parent not in seen:
@@ -339,9 +336,8 @@ class Surface:
 
     def has_route(self, route: str) -> bool:
         """Return whether the package's server has a route."""
-        modules = [
-            name for name in sorted(self.source.modules()) if name.startswith(f"{self.package}.entrypoints")
-        ]
+        start = f"{self.package}.entrypoints"
+        modules = [name for name in sorted(self.source.modules()) if name.startswith(start)]
         modules.sort(key=lambda name: not any(part in name for part in _ROUTE_MODULES))
         return any(f"route:{route}" in (self.source.facts(name) or {}) for name in modules)
 
@@ -355,10 +351,8 @@ class Surface:
         plain = option.removeprefix("--no-").removeprefix("--")
         spellings = {plain.replace("-", "_"), f"--{plain}"}
         modules = (name for name in sorted(self.source.modules()) if name.endswith(_OPTION_MODULES))
-        return any(
-            spellings & {name.rpartition(".")[2] for name in self.source.facts(module) or ()}
-            for module in modules
-        )
+        names = (name for module in modules for name in self.source.facts(module) or ())
+        return any(name.rpartition(".")[2] in spellings for name in names)
 
 
 def parse_signature(entry: str) -> Signature:
@@ -382,11 +376,9 @@ def _type_hints(entry: str) -> list[str]:
     first, _, attribute = entry.lstrip("?").partition(" | attr ")
     if first.startswith("attr "):
         first, attribute = "", first.removeprefix("attr ")
-    annotation = (
-        first.removeprefix("field ").split(" = ")[0]
-        if first.startswith("field ")
-        else first.partition("->")[2]
-    )
+    annotation = first.partition("->")[2]
+    if first.startswith("field "):
+        annotation = first.removeprefix("field ").split(" = ")[0]
     return [*attribute.split(), *re.findall(r"(?<![\w.])[A-Z]\w*", annotation)]
 
 

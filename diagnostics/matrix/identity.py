@@ -25,11 +25,10 @@ def question_identity(inputs: Mapping[str, str]) -> str:
 
 @dataclass
 class SourceDigests:
-    """Computes digests of our own source files; each file is read once."""
+    """Computes digests of our own source files."""
 
     folders: Mapping[str, Path]
     """Top-level package -> the folder that contains it."""
-    _digests: dict[Path, str] = field(default_factory=dict)
     _combined: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def digest(self, names: Iterable[str]) -> str:
@@ -45,7 +44,7 @@ class SourceDigests:
                 folder = self.folders[name.partition(".")[0]]
                 for path in self._files(folder, name):
                     files[path.relative_to(folder).as_posix()] = path
-            text = "".join(f"{name}\0{self._file_digest(files[name])}\0" for name in sorted(files))
+            text = "".join(f"{name}\0{_file_digest(files[name])}\0" for name in sorted(files))
             self._combined[key] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._combined[key]
 
@@ -60,11 +59,10 @@ class SourceDigests:
                 if path.is_file() and "__pycache__" not in path.parts and not separate:
                     yield path
 
-    def _file_digest(self, path: Path) -> str:
-        """Return the digest of a file, for a Python file of its syntax tree."""
-        if path not in self._digests:
-            self._digests[path] = _content_digest(path.read_bytes(), is_python=path.suffix == ".py")
-        return self._digests[path]
+
+def _file_digest(path: Path) -> str:
+    """Return the digest of a file, for a Python file of its syntax tree."""
+    return _content_digest(path.read_bytes(), is_python=path.suffix == ".py")
 
 
 @functools.lru_cache(1024)
