@@ -84,12 +84,12 @@ def trigger(
     return register
 
 
-def repro(
-    code: str,
-    *,
-    needs: tuple[str, ...] = (),
-    simulated: tuple[str, ...] = (),
-) -> None:
+def ray_trigger(code: str, simulated: str, *needs: str) -> Callable[[Program], Program]:
+    """Return `trigger` for a program whose driver waits for processes of a real Ray cluster."""
+    return trigger(code, DRIVER, needs=(*needs, "ray"), simulated=f"{simulated} in a real Ray cluster")
+
+
+def repro(code: str, *, needs: tuple[str, ...] = (), simulated: tuple[str, ...] = ()) -> None:
     """Register the repro of a hang, after its programs were registered by `trigger`.
 
     Args:

@@ -200,10 +200,7 @@ def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _
 
 
 def repro(
-    code: str,
-    *,
-    recommended: Mapping[str, str] | None = None,
-    **triggers: Callable[[str | None], Tally],
+    code: str, *, recommended: Mapping[str, str] | None = None, **triggers: Callable[[str | None], Tally]
 ) -> None:
     """Register the repro of a silent failure that shows in the log-probs of the whole engine.
 

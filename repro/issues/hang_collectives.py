@@ -346,12 +346,7 @@ def other_port(mitigation: str) -> None:
     hangs.wait_for_end(hangs.fork_ranks(range(hangs.RANKS), run))
 
 
-@hangs.trigger(
-    "HNG015",
-    hangs.DRIVER,
-    needs=("torch", "ray"),
-    simulated="driver and workers: small programs in a real Ray cluster",
-)
+@hangs.ray_trigger("HNG015", "driver and workers: small programs", "torch")
 def constructor_raised(mitigation: str) -> None:
     """Actors of Ray rendezvous in their constructors; one actor raised before its rendezvous, and is dead."""
     ray = hangs.start_ray(hangs.RANKS)

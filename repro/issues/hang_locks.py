@@ -99,8 +99,7 @@ def _take_lock() -> None:
 
 
 hangs.repro(
-    "HNG006",
-    simulated=("trainer, publisher and worker: small threads and processes; when they meet is set",),
+    "HNG006", simulated=("trainer, publisher and worker: small threads and processes; when they meet is set",)
 )
 
 

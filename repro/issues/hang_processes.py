@@ -54,12 +54,7 @@ def loader_stopped(mitigation: str) -> None:
         next(rows)
 
 
-@hangs.trigger(
-    "HNG004",
-    hangs.DRIVER,
-    needs=("ray",),
-    simulated="driver and worker: small programs in a real Ray cluster",
-)
+@hangs.ray_trigger("HNG004", "driver and worker: small programs")
 def actor_stopped(mitigation: str) -> None:
     """A Ray actor gets SIGSTOP inside a method call; the driver waits in ray.get."""
     ray = hangs.start_ray(1)
@@ -218,12 +213,7 @@ def _wait_for_byte(descriptor: int, limit: float | None) -> bool:
     return bool(readable) and bool(os.read(descriptor, 1))
 
 
-@hangs.trigger(
-    "HNG013",
-    hangs.DRIVER,
-    needs=("ray",),
-    simulated="trainer and collector: two small actors in a real Ray cluster",
-)
+@hangs.ray_trigger("HNG013", "trainer and collector: two small actors")
 def actors(mitigation: str) -> None:
     """Two Ray actors wait for each other in ray.get: the trainer for rollouts, the collector for weights."""
     ray = hangs.start_ray(3)
@@ -318,12 +308,7 @@ def reply_lost(mitigation: str) -> None:
         replies.dequeue(timeout=limit, **({} if mitigation else {"indefinite": True}))
 
 
-@hangs.trigger(
-    "HNG016",
-    hangs.DRIVER,
-    needs=("ray",),
-    simulated="the driver: a small program in a real Ray cluster",
-)
+@hangs.ray_trigger("HNG016", "the driver: a small program")
 def group_pending(mitigation: str) -> None:
     """A placement group requests more CPUs than the cluster has, and the driver waits for it."""
     ray = hangs.start_ray(1)

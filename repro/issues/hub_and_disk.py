@@ -10,11 +10,15 @@ import json
 import os
 import tempfile
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from repro.drivers import single_call, tiny_trl
+
+# No module is imported before the call sets the hub's address.
+_hub_repro = partial(single_call.repro, needs=("transformers",), modules=())
 
 
 @single_call.repro(
@@ -31,10 +35,7 @@ def cmp027_unknown_type(_mitigation: str | None) -> None:
 
 
 @single_call.repro(
-    "ENV003",
-    needs=("torch",),
-    raises="RuntimeError: unexpected pos",
-    simulated=("the full disk: /dev/full",),
+    "ENV003", needs=("torch",), raises="RuntimeError: unexpected pos", simulated=("the full disk: /dev/full",)
 )
 def env003_save(mitigation: str | None) -> None:
     """Save with torch.save to a full device: the error does not mention the missing space."""
@@ -63,10 +64,8 @@ def _saved_model() -> str:
     return folder
 
 
-@single_call.repro(
+@_hub_repro(
     "ENV004",
-    needs=("transformers",),
-    modules=(),
     raises="OSError: We couldn't connect to",
     simulated=("the network: HF_ENDPOINT names a port of this machine that is closed",),
 )
@@ -96,10 +95,8 @@ def _failing_hub(status: int, code: str = "") -> str:
     return f"http://127.0.0.1:{server.server_port}"
 
 
-@single_call.repro(
+@_hub_repro(
     "ENV005",
-    needs=("transformers",),
-    modules=(),
     raises="OSError: is not a local folder",
     simulated=("the hub: a local server that answers 401 with the hub's header",),
 )
@@ -125,10 +122,8 @@ def env010_cut_off(mitigation: str | None) -> None:
     LlamaForCausalLM.from_pretrained(folder)
 
 
-@single_call.repro(
+@_hub_repro(
     "ENV026",
-    needs=("transformers",),
-    modules=(),
     raises="HfHubHTTPError: 503",
     simulated=("the hub: HF_ENDPOINT names a server on this machine that answers 503",),
 )

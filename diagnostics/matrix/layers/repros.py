@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from diagnostics.matrix.cells import Cell
@@ -134,23 +135,18 @@ def _detail(code: str, attempt: Mapping[str, Any]) -> str:
     return line + (f" [simulated: {', '.join(map(str, simulated))}]" if simulated else "")
 
 
-SCHEDULER = program_layer(
+_repro_layer = partial(program_layer, schema=SCHEMA, answer=repro_answer, code=(__name__, "repro"))
+SCHEDULER = _repro_layer(
     "scheduler",
     "Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
     lambda settings, _cell: repro_program(settings.codes),
-    SCHEMA,
-    repro_answer,
-    code=(__name__, "repro"),
     codes=lambda settings: settings.codes,
 )
 LAYERS = tuple(
-    program_layer(
+    _repro_layer(
         f"repro:{code}",
         f"Does {code} happen with the cell's own packages, and which mitigations help?",
         repro_program((code,)),
-        SCHEMA,
-        repro_answer,
-        code=(__name__, "repro"),
         needs=("install",) if code in _IMPORT_ISSUES else USABLE,
         codes=lambda _settings, code=code: (code,),
     )
