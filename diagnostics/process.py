@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -51,6 +52,7 @@ def start(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    address_space: int | None = None,
     **streams: Any,
 ) -> subprocess.Popen[bytes]:
     """Start a program in its own session and return the running process; end it with `end_group`.
@@ -61,10 +63,17 @@ def start(
         command: Program and arguments; no shell interprets them.
         env: The program's whole environment; None to inherit ours.
         cwd: Working folder.
+        address_space: Limit of the program's address space in bytes, set just after its start; None for ours. A lower
+            limit that it has already stays.
         streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is empty by default.
     """
     streams.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
+    process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
+    if address_space is not None:
+        # From here, because `preexec_fn` can deadlock in a process with threads.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (address_space, address_space))
+    return process
 
 
 def run(
@@ -77,6 +86,7 @@ def run(
     log: Path | None = None,
     ledger: Path | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
+    address_space: int | None = None,
     running: set[subprocess.Popen[Any]] | None = None,
 ) -> Completed:
     """Run a program to its end or its time limit, and end what remains of its process group.
@@ -90,6 +100,7 @@ def run(
         log: File for standard error, replaced; None to return it.
         ledger: File that records the process group while it runs; `end_recorded_group` reads it after an interrupt.
         max_output: Maximum number of bytes to return of each stream; the rest is read and dropped.
+        address_space: Limit of the program's address space in bytes; see `start`.
         running: Set that contains the process while it runs, so that another thread can end it.
     """
     began = time.monotonic()
@@ -101,6 +112,7 @@ def run(
             command,
             env=env,
             cwd=cwd,
+            address_space=address_space,
             stdout=subprocess.PIPE,
             stderr=errors,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,

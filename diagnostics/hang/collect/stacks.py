@@ -30,6 +30,8 @@ PARALLEL = 8
 MAX_SOURCE, MAX_SOURCES = 4 << 20, 256 << 20
 """Characters of a source file, and of all."""
 MAX_OUTPUT = 64 << 20
+# A hostile process can make py-spy take gigabytes; of one that imported torch it takes less than 64 MiB.
+ADDRESS_SPACE = 512 << 20
 _BLOCKED: str | None = "(blocked)"
 MAX_LINE = 1000
 # Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
@@ -80,7 +82,13 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
     # The stack of a running process may be inconsistent: then py-spy fails, and is run again.
     for _ in range(TRIES):
         try:
-            done = process.run(command, timeout_s=TIMEOUT_S, env=variables, max_output=MAX_OUTPUT)
+            done = process.run(
+                command,
+                timeout_s=TIMEOUT_S,
+                env=variables,
+                max_output=MAX_OUTPUT,
+                address_space=ADDRESS_SPACE,
+            )
         except OSError as error:
             return f"py-spy cannot be started: {error.strerror or error}"
         if done.timed_out:

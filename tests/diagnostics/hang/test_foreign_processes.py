@@ -152,6 +152,16 @@ def test_hanging_py_spy_is_ended_at_the_time_limit(tmp_path, monkeypatch):
     assert "did not answer within" in " ".join(snapshot.blind)
 
 
+def test_py_spy_that_takes_gigabytes_is_ended(tmp_path, monkeypatch):
+    tool = tmp_path / "py-spy"
+    tool.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(0.2)\nbytearray(1 << 30)\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: str(tool))
+    with running(sys.executable, "-c", LOCKS) as process:
+        snapshot, _ = observe(process.pid)
+    assert "stack: py-spy: " in " ".join(snapshot.blind)
+
+
 def test_sockets_of_another_network_namespace_are_not_checked():
     unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
     isolated = [unshare, "--net", "--fork", "--kill-child"]
