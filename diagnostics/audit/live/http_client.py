@@ -6,12 +6,10 @@ environment are not used.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
-import socket
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -55,15 +53,8 @@ class Client:
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
         token = parts.password or os.environ.get(_KEY, "")
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        # Loading certificates takes 30 ms. Connections are not reused, so that each deadline sees its own socket.
-        self._http = httpx.Client(
-            verify=parts.scheme == "https",
-            timeout=timeout_s,
-            trust_env=False,
-            headers=headers,
-            limits=httpx.Limits(max_keepalive_connections=0),
-        )
+        self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
 
     def get(self, path: str) -> Any:
         """Return the response to a GET request: parsed JSON, otherwise text.
@@ -88,78 +79,55 @@ class Client:
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
         self.requests += 1
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        content = bytearray()
-        with self._deadline(path) as trace:
-            options: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": trace}}
-            with self._http.stream(method, self.address + path, **options) as response:
-                call = f"{self.address}{path}"
-                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-                    # A kilobyte can unpack to gigabytes before any of it can be counted.
-                    raise AuditError(f"{call}: its answer is compressed, which was not asked for")
-                for part in response.iter_raw():
-                    content += part
-                    if len(content) > _MAX_BYTES:
-                        raise AuditError(f"{call}: its answer is longer than {_MAX_BYTES >> 20} MiB")
-        return self._parse(response.status_code, content, path)
+        call = f"{self.address}{path}"
+        try:
+            status, content = asyncio.run(self._fetch(method, call, body))
+        except (TimeoutError, httpx.TimeoutException) as error:
+            limit = f"{self._timeout_s:g} s (--timeout)"
+            reason = f"no complete answer in {limit}: it may be paused, asleep or busy"
+            raise NotAvailableError(f"{call}: {reason}") from error
+        except httpx.ConnectError as error:
+            raise AuditError(f"{self.address}: no server listens there ({error})") from error
+        except httpx.HTTPError as error:
+            raise AuditError(f"{call}: {str(error) or type(error).__name__}") from error
+        return _parse(status, content, call)
 
-    @contextlib.contextmanager
-    def _deadline(self, path: str) -> Iterator[Any]:
-        """Shut down the call's socket at the deadline, and convert errors; yield httpx's trace callback for it.
+    async def _fetch(self, method: str, call: str, body: bytes | None) -> tuple[int, bytearray]:
+        """Return status and content of the response.
 
         httpx's own timeouts apply to each read: a server that sends a byte a second, or endless 100 Continue answers,
         would never time out.
-
-        Raises:
-            NotAvailableError: There was no complete response before the deadline.
-            AuditError: The call failed otherwise.
         """
-        sockets: list[Any] = []
-        expired = threading.Event()
+        content = bytearray()
+        async with (
+            asyncio.timeout(self._timeout_s),
+            # Loading certificates takes 30 ms.
+            httpx.AsyncClient(verify=call.startswith("https"), timeout=None, trust_env=False) as http,
+            http.stream(method, call, content=body, headers=self._headers) as response,
+        ):
+            if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                # A kilobyte can unpack to gigabytes before any of it can be counted.
+                raise AuditError(f"{call}: its answer is compressed, which was not asked for")
+            async for part in response.aiter_raw():
+                content += part
+                if len(content) > _MAX_BYTES:
+                    raise AuditError(f"{call}: its answer is longer than {_MAX_BYTES >> 20} MiB")
+        return response.status_code, content
 
-        def stop() -> None:
-            expired.set()
-            for connection in sockets:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
 
-        def trace(event: str, info: dict[str, Any]) -> None:
-            if event.endswith("connect_tcp.complete"):
-                sockets.append(info["return_value"].get_extra_info("socket"))
-                if expired.is_set():  # connecting took longer than the whole call may
-                    stop()
-
-        timer = threading.Timer(self._timeout_s, stop)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield trace
-        except httpx.HTTPError as error:
-            call = f"{self.address}{path}"
-            if expired.is_set() or isinstance(error, httpx.TimeoutException):
-                limit = f"{self._timeout_s:g} s (--timeout)"
-                reason = f"no complete answer in {limit}: it may be paused, asleep or busy"
-                raise NotAvailableError(f"{call}: {reason}") from error
-            if isinstance(error, httpx.ConnectError):
-                raise AuditError(f"{self.address}: no server listens there ({error})") from error
-            raise AuditError(f"{call}: {str(error) or type(error).__name__}") from error
-        finally:
-            timer.cancel()
-
-    def _parse(self, status: int, content: bytearray, path: str) -> Any:
-        value: Any = content.decode("utf-8", "replace")
-        with contextlib.suppress(ValueError, RecursionError):
-            value = safe_io.parse_json(value) if value else {}
-        if 200 <= status < 300:
-            return value
-        call = f"{self.address}{path}"
-        if status in (401, 403):
-            raise RefusedError(f"{call}: a key is required ({status}): set {_KEY}")
-        for key in ("error", "message", "detail"):
-            value = value.get(key, value) if isinstance(value, dict) else value
-        # Masking takes seconds for each megabyte, and the server chooses the size.
-        long = f"an answer of {len(content)} bytes"
-        reason = long if len(content) > _MAX_REASON else mask_and_cut(" ".join(str(value).split()), 300)
-        if status == 503:
-            raise NotAvailableError(f"{call}: it is busy (503): {reason}")
-        raise RefusedError(f"{call}: refused ({status}): {reason}")
+def _parse(status: int, content: bytearray, call: str) -> Any:
+    value: Any = content.decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, RecursionError):
+        value = safe_io.parse_json(value) if value else {}
+    if 200 <= status < 300:
+        return value
+    if status in (401, 403):
+        raise RefusedError(f"{call}: a key is required ({status}): set {_KEY}")
+    for key in ("error", "message", "detail"):
+        value = value.get(key, value) if isinstance(value, dict) else value
+    # Masking takes seconds for each megabyte, and the server chooses the size.
+    long = f"an answer of {len(content)} bytes"
+    reason = long if len(content) > _MAX_REASON else mask_and_cut(" ".join(str(value).split()), 300)
+    if status == 503:
+        raise NotAvailableError(f"{call}: it is busy (503): {reason}")
+    raise RefusedError(f"{call}: refused ({status}): {reason}")

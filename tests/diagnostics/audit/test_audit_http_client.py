@@ -1,10 +1,10 @@
 """The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed and overlong answers."""
 
+import asyncio
 import contextlib
 import gzip
 import socket
 import threading
-import time
 
 import pytest
 
@@ -62,16 +62,16 @@ def test_slow_trickle_response_times_out(answer):
 
 
 def test_slow_connect_times_out(monkeypatch):
-    """A call times out even if the deadline passes before the connection has a socket."""
-    connect = socket.create_connection
+    """The deadline of a call includes the time in which it connects."""
+    connect = asyncio.BaseEventLoop.create_connection
 
-    def slow(*arguments, **options):
-        time.sleep(0.6)
-        return connect(*arguments, **options)
+    async def slow(*arguments, **options):
+        await asyncio.sleep(0.6)
+        return await connect(*arguments, **options)
 
-    monkeypatch.setattr(socket, "create_connection", slow)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", slow)
     with (
-        slow_server(send_slow_body) as url,
+        slow_server(lambda: [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]) as url,
         pytest.raises(NotAvailableError, match=r"no complete answer in 0.3 s"),
     ):
         Client(url, 0.3).get("/v1/models")
