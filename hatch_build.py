@@ -17,7 +17,7 @@ class PackCatalog(BuildHookInterface):  # type: ignore[type-arg]
         del version
         sys.path.insert(0, self.root)
         with contextlib.suppress(ImportError):
-            from diagnostics.catalog.loader import pack  # noqa: PLC0415 - only where its libraries are
+            from diagnostics.catalog import pack  # noqa: PLC0415 - only where its libraries are
 
             pack()
             build_data["artifacts"].append("/diagnostics/catalog/packed.json")

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from diagnostics import UserError
-from diagnostics.catalog import loader
+from diagnostics import UserError, catalog
 from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import Issue
 from diagnostics.fixes import count_of
@@ -27,7 +26,7 @@ WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "h
 """Printed words for the outcomes."""
 SCHEMA = "grpo-doctor.audit.v1"
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
-_issues = cache(loader.load)
+_issues = cache(catalog.load)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import re2
 
-from diagnostics.catalog.loader import CatalogError
+from diagnostics.catalog import CatalogError
 
 SHORTEST = 6
 """Least number of characters of a text that a log is searched for."""

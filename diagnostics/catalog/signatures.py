@@ -12,8 +12,8 @@ from pathlib import Path
 
 import re2
 
+from diagnostics.catalog import FOLDER, CatalogError
 from diagnostics.catalog.literal_prefilter import compile_set, required_literals
-from diagnostics.catalog.loader import FOLDER, CatalogError
 from diagnostics.catalog.model import Issue, Signature
 from diagnostics.toml_source import TomlSource
 

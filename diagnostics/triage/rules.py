@@ -15,8 +15,7 @@ from typing import Any
 
 import re2
 
-from diagnostics.catalog import literal_prefilter
-from diagnostics.catalog.loader import pattern_literals
+from diagnostics.catalog import literal_prefilter, pattern_literals
 from diagnostics.catalog.model import Issue, LogSample
 from diagnostics.catalog.search import IssueSearch
 from diagnostics.logs.prefixes import parse_line

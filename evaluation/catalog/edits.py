@@ -10,9 +10,9 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import catalog
 from diagnostics.api_index import store
 from diagnostics.api_index.surface import parse_signature
-from diagnostics.catalog import loader
 from diagnostics.fixes import Install
 from diagnostics.lint.option_index import OLDEST
 from diagnostics.versions import in_range
@@ -180,7 +180,7 @@ def propose_range(order: list[str], found: list[str]) -> str:
 
 def iterate_edits() -> Iterator[tuple[str, str, str, str, Bound]]:
     """Yield (code, mitigation, framework, text, bound) of each edit of the catalog that does not install a release."""
-    for code, entry in loader.load().items():
+    for code, entry in catalog.load().items():
         for mitigation in entry.mitigations:
             for (framework, text), (edit, bound) in zip(
                 mitigation.edits, mitigation.known_edits(), strict=True

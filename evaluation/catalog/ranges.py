@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import catalog
 from diagnostics.api_index import archives
 from diagnostics.api_index.surface import Sources
-from diagnostics.catalog import loader
 from diagnostics.matrix import wheels
 from diagnostics.matrix.context import ROOT
 
@@ -71,7 +71,7 @@ def searchable_claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
     """Return all claims that have a search pattern, of the given entries or of all entries."""
     return [
         (code, claim)
-        for code, entry in loader.load().items()
+        for code, entry in catalog.load().items()
         for claim in entry.affected
         if claim.read is not None and (not codes or code in codes)
     ]

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics import catalog, toml_source
-from diagnostics.catalog import CatalogError, signatures
-from diagnostics.catalog.loader import FOLDER, load_check_file
+from diagnostics.catalog import FOLDER, CatalogError, load_check_file, signatures
 from diagnostics.catalog.model import Bound, ConfigRule
 from diagnostics.commands.catalog import find_problems
 from diagnostics.fixes import Advice, Install

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from diagnostics.catalog import loader
+from diagnostics import catalog
 from diagnostics.catalog.model import Bound
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.versions import in_range
@@ -21,7 +21,7 @@ from tests.repro import record
 
 INDEX = edits.build_option_index()
 ATTEMPTS = json.loads(record.RECORD.read_text())["runs"]
-ISSUES = loader.load()
+ISSUES = catalog.load()
 RANGES = json.loads(ranges.PUBLISHED.read_text())
 # Ranges that were read in source distributions, or confirmed by running every release.
 READ_OUTSIDE_WHEELS = {("CMP001", "vllm"), ("SYN017", "deepspeed"), ("SYN020", "deepspeed")}

@@ -102,7 +102,9 @@ class Client:
         async with (
             asyncio.timeout(self._timeout_s),
             # Loading certificates takes 30 ms.
-            httpx.AsyncClient(verify=call.startswith("https"), timeout=None, trust_env=False) as http,
+            httpx.AsyncClient(
+                verify=call.startswith("https"), timeout=self._timeout_s, trust_env=False
+            ) as http,
             http.stream(method, call, content=body, headers=self._headers) as response,
         ):
             if response.headers.get("Content-Encoding", "identity").lower() != "identity":

@@ -4,9 +4,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from diagnostics import audit
+from diagnostics import audit, catalog
 from diagnostics.audit.results import CHECKS, CLEAN, FAULT, LIVE, Audit, Result, make_document
-from diagnostics.catalog import loader
 
 # Codes of issues without a result family of their own: the family, and when or why its result has another code.
 ISSUES_CHOSEN_BY_A_CHECK = {
@@ -27,7 +26,7 @@ REASON_WITHOUT_CHECK = {
 }
 
 
-ISSUES = loader.load()
+ISSUES = catalog.load()
 
 
 def test_every_silent_failure_has_a_check_or_a_reason():

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from diagnostics import catalog
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.results import CLEAN, NOT_DECIDED
-from diagnostics.catalog import loader
 from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs
 from tests.diagnostics.audit_recorded.runs import fault_families
@@ -58,7 +58,7 @@ def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
     # Equal completions have equal rewards, and advantages that are all 0 look like groups without spread.
     assert side_effects <= {"rewards/no_spread", "rewards/constant"}
     (answer,) = {item.family: item for item in result.results if item.family == fault.family}.values()
-    assert answer.code in loader.load()
+    assert answer.code in catalog.load()
     assert answer.message
 
 
