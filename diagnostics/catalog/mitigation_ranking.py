@@ -42,17 +42,11 @@ def recommended_fix(
         releases: Installed releases by package.
         frames: (path, function) of each frame of the traceback.
     """
-    known = tuple(triggers)
-    release_triggers = possible_triggers(issue, releases or {})
-    possible = known or release_triggers
-    names = tuple(frameworks)
+    case = _Case(issue, triggers, frameworks, releases or {})
     places = [f"{path}:{function}" for path, function in frames]
-    rated = [
-        (_rate(issue, entry, known, release_triggers, names, releases or {}), entry)
-        for entry in issue.mitigations
-    ]
+    rated = [(case.rate(entry), entry) for entry in issue.mitigations]
     helpful = [pair for pair in rated if pair[0].standing != fixes.DOES_NOT_HELP]
-    helpful.sort(key=lambda pair: (not _has_frame(pair[1], places), _rank(pair[0], pair[1], possible, names)))
+    helpful.sort(key=lambda pair: (not _has_frame(pair[1], places), case.rank(*pair)))
     return Fix(
         actions=(fixes.Explain(issue.code),),
         offers=tuple(ranked for ranked, _ in helpful),
@@ -162,71 +156,69 @@ def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) ->
     )
 
 
-def _edits(
-    mitigation: Mitigation, frameworks: tuple[str, ...], releases: Mapping[str, str]
-) -> list[tuple[fixes.Edit, Bound]]:
-    """Return the edits for the frameworks at hand, else for the engine; all edits if no framework is known."""
-    matching_frameworks = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
-    return edits_for(mitigation, matching_frameworks, releases) or edits_for(mitigation, [_ENGINE], releases)
-
-
-def _rate(
-    issue: Issue,
-    mitigation: Mitigation,
-    known: tuple[str, ...],
-    release_triggers: tuple[str, ...],
-    frameworks: tuple[str, ...],
-    releases: Mapping[str, str],
-) -> fixes.RankedMitigation:
-    possible = known or release_triggers
-    helped = [name for name in possible if name in mitigation.helps]
-    failed = [name for name in possible if name in mitigation.fails]
-    executed = mitigation.evidence == "executed"
-    # A mitigation that helps only against triggers that cannot occur in these releases is useless here.
-    useless = executed and not helped and bool(failed or not set(mitigation.helps) & set(release_triggers))
-    edits = _edits(mitigation, frameworks, releases)
-    return fixes.RankedMitigation(
-        mitigation=mitigation.name,
-        about=mitigation.about,
-        standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if helped else fixes.NOT_TESTED,
-        evidence=mitigation.evidence,
-        edits=tuple(edit for edit, _ in edits),
-        as_run=any(set(helped or mitigation.helps) & set(bound.ran) for _, bound in edits),
-        triggers=known,
-        helps=mitigation.helps,
-        fails=mitigation.fails,
-        untried=tuple(name for name in possible if executed and name not in [*helped, *failed]),
-        run=_failing_run(issue, mitigation, failed) if useless else None,
-    )
-
-
-def _failing_run(issue: Issue, mitigation: Mitigation, failed: list[str]) -> fixes.Run | None:
-    """Return the command that reproduces a failure despite the mitigation; None if none is recorded."""
-    words = ("python", "-m", "repro", "run", issue.code, "--trigger")
-    triggers = failed or list(mitigation.fails)
-    return fixes.Run((*words, triggers[0], "--mitigation", mitigation.name)) if triggers else None
-
-
 def _has_frame(mitigation: Mitigation, places: Iterable[str]) -> bool:
     return any(part in place for place in places for part in mitigation.frames)
 
 
-def _rank(
-    ranked: fixes.RankedMitigation,
-    mitigation: Mitigation,
-    possible: tuple[str, ...],
-    frameworks: tuple[str, ...],
-) -> tuple[object, ...]:
-    trainers = set(frameworks) - {_ENGINE}
-    return (
-        # A mitigation without an edit for these frameworks comes last.
-        not ranked.edits,
-        -sum(name in possible for name in mitigation.helps),
-        sum(name in possible for name in mitigation.fails),
-        bool(trainers) and not any(name in trainers for name, _ in mitigation.edits),
-        # Of two that help, the one that was run with exactly these options.
-        not ranked.as_run,
-        -len(mitigation.helps),
-        len(mitigation.fails),
-        -model.EVIDENCE.index(mitigation.evidence),
-    )
+class _Case:
+    """A case of an issue: its possible triggers, and the frameworks and releases in use."""
+
+    def __init__(
+        self, issue: Issue, triggers: Iterable[str], frameworks: Iterable[str], releases: Mapping[str, str]
+    ) -> None:
+        self._issue, self._releases = issue, releases
+        self._known, self._frameworks = tuple(triggers), tuple(frameworks)
+        self._release_triggers = possible_triggers(issue, releases)
+        self._possible = self._known or self._release_triggers
+
+    def rate(self, mitigation: Mitigation) -> fixes.RankedMitigation:
+        """Return a mitigation with its test results for this case."""
+        helped = [name for name in self._possible if name in mitigation.helps]
+        failed = [name for name in self._possible if name in mitigation.fails]
+        executed = mitigation.evidence == "executed"
+        # A mitigation that helps only against triggers that cannot occur in these releases is useless here.
+        may_help = set(mitigation.helps) & set(self._release_triggers)
+        useless = executed and not helped and bool(failed or not may_help)
+        edits = self._edits(mitigation)
+        return fixes.RankedMitigation(
+            mitigation=mitigation.name,
+            about=mitigation.about,
+            standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if helped else fixes.NOT_TESTED,
+            evidence=mitigation.evidence,
+            edits=tuple(edit for edit, _ in edits),
+            as_run=any(set(helped or mitigation.helps) & set(bound.ran) for _, bound in edits),
+            triggers=self._known,
+            helps=mitigation.helps,
+            fails=mitigation.fails,
+            untried=tuple(name for name in self._possible if executed and name not in [*helped, *failed]),
+            run=self._failing_run(mitigation, failed) if useless else None,
+        )
+
+    def _edits(self, mitigation: Mitigation) -> list[tuple[fixes.Edit, Bound]]:
+        """Return the edits for the frameworks at hand, else for the engine; all edits if no framework is known."""
+        names = [name for name, _ in mitigation.edits if not self._frameworks or name in self._frameworks]
+        return edits_for(mitigation, names, self._releases) or edits_for(
+            mitigation, [_ENGINE], self._releases
+        )
+
+    def _failing_run(self, mitigation: Mitigation, failed: list[str]) -> fixes.Run | None:
+        """Return the command that reproduces a failure despite the mitigation; None if none is recorded."""
+        words = ("python", "-m", "repro", "run", self._issue.code, "--trigger")
+        triggers = failed or list(mitigation.fails)
+        return fixes.Run((*words, triggers[0], "--mitigation", mitigation.name)) if triggers else None
+
+    def rank(self, ranked: fixes.RankedMitigation, mitigation: Mitigation) -> tuple[object, ...]:
+        """Return the sort key of a mitigation that may help; the smallest is the best."""
+        trainers = set(self._frameworks) - {_ENGINE}
+        return (
+            # A mitigation without an edit for these frameworks comes last.
+            not ranked.edits,
+            -sum(name in self._possible for name in mitigation.helps),
+            sum(name in self._possible for name in mitigation.fails),
+            bool(trainers) and not any(name in trainers for name, _ in mitigation.edits),
+            # Of two that help, the one that was run with exactly these options.
+            not ranked.as_run,
+            -len(mitigation.helps),
+            len(mitigation.fails),
+            -model.EVIDENCE.index(mitigation.evidence),
+        )

@@ -32,11 +32,11 @@ LIMIT_S = 30.0
 MAX_HOSTS, MAX_PARALLEL = 4096, 32
 MAX_ANSWER_BYTES = 8 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
-COLLECT_SOURCES = (
-    "__init__.py", "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "output/redact.py",
-    "safe_io.py",
+# Patterns of our source files that are sent to a host; they use the standard library only.
+_SOURCES = (
+    "__init__.py", "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "hang/__init__.py",
+    "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt", "output/redact.py", "process.py", "safe_io.py",
 )  # fmt: skip
-"""Patterns of our source files that `collect` needs on a host."""
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(
     r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?",
@@ -95,13 +95,11 @@ class Program:
     Attributes:
         module: The function's module.
         function: The function's name.
-        sources: Patterns of the files of our package that the function needs; they use the standard library only.
         options: The function's first argument.
     """
 
     module: str
     function: str
-    sources: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
     def program_text(self, limit_s: float = 60.0) -> str:
@@ -111,16 +109,16 @@ class Program:
             "limit": max(1, round(limit_s)),
             "module": self.module,
             "function": self.function,
-            "sources": base64.b64encode(zip_sources(self.sources)).decode("ascii"),
+            "sources": base64.b64encode(zip_sources()).decode("ascii"),
             "options": json.dumps(self.options),
         }
 
 
 @functools.cache
-def zip_sources(patterns: tuple[str, ...]) -> bytes:
-    """Zip our sources; TOML files are converted to JSON, because Python 3.10 reads no TOML."""
+def zip_sources() -> bytes:
+    """Zip the sources that a host needs; TOML files are converted to JSON, because Python 3.10 reads no TOML."""
     files: dict[str, bytes] = {}
-    for path in sorted(path for pattern in patterns for path in _PACKAGE.glob(pattern)):
+    for path in sorted(path for pattern in _SOURCES for path in _PACKAGE.glob(pattern)):
         name = path.relative_to(_PACKAGE.parent)
         files = {f"{folder.as_posix()}/__init__.py": b"" for folder in name.parents if folder.name} | files
         if path.suffix == ".toml":
@@ -368,4 +366,4 @@ def _query(command: list[str], text: str, limit_s: float, running: set[subproces
 
 def collect_program(prefix: str = "") -> Program:
     """Return the program that collects a host's facts; with an empty prefix, of the environment of its Python."""
-    return Program("diagnostics.collect.node_document", "collect_node", COLLECT_SOURCES, {"prefix": prefix})
+    return Program("diagnostics.collect.node_document", "collect_node", {"prefix": prefix})

@@ -215,17 +215,11 @@ def _check_usage(request: SimpleNamespace) -> None:
 
 # Other hosts.
 
-_SOURCES = (
-    "__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt",
-    "frameworks/__init__.py", "frameworks/*.toml", "output/redact.py", "process.py",
-)  # fmt: skip
-"""Source files that are sent to other hosts; they use only the standard library."""
-
 
 def snapshot_program(pattern: str, seconds: float, samples: int) -> Program:
     """Return the program that takes a snapshot on a remote host."""
     options = {"pattern": pattern, "seconds": seconds, "samples": samples}
-    return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", _SOURCES, options)
+    return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", options)
 
 
 def observe_hosts(request: SimpleNamespace) -> Snapshot:

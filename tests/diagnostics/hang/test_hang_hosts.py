@@ -127,7 +127,7 @@ def test_bundles_of_several_hosts_are_refused(tmp_path):
     "program", [command.snapshot_program("", 1.0, 1), collect_program()], ids=lambda program: program.module
 )
 def test_sent_collector_imports_only_the_standard_library(tmp_path, program):
-    zipfile.ZipFile(io.BytesIO(zip_sources(program.sources))).extractall(tmp_path)
+    zipfile.ZipFile(io.BytesIO(zip_sources())).extractall(tmp_path)
     text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {program.module}"
     done = run_python("-I", "-S", "-c", text)
     assert not done.stderr
