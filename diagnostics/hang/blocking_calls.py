@@ -268,7 +268,7 @@ class BlockedState:
 
     Attributes:
         steps: The threads of the path, from the main thread on, each with its blocking call. The last one blocks the
-            process.
+            process. A process without threads has one of the kind `unseen`.
         locked: Threads that wait for each other's locks (a deadlock).
         collectives: Threads that are in a collective.
         loop_blocked: Whether the blocking thread runs an event loop, which its call blocks.
@@ -283,24 +283,24 @@ class BlockedState:
     serves: bool = False
 
     @property
-    def thread(self) -> Thread | None:
+    def thread(self) -> Thread:
         """The thread that blocks the process."""
-        return self.steps[-1][0] if self.steps else None
+        return self.steps[-1][0]
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
         """The frames of the blocking thread, innermost first."""
-        return self.thread.frames if self.thread else ()
+        return self.thread.frames
 
     @cached_property
     def waited_fds(self) -> frozenset[int]:
         """The descriptors that the system call of the blocking thread waits for."""
-        return frozenset(self.thread.waits_fds if self.thread else ())
+        return frozenset(self.thread.waits_fds)
 
     @property
     def call(self) -> BlockingCall:
         """The blocking call of the blocking thread."""
-        return self.steps[-1][1] if self.steps else BlockingCall("unseen")
+        return self.steps[-1][1]
 
     @property
     def kind(self) -> str:
@@ -317,14 +317,12 @@ class BlockedState:
 def blocked_state(process: Process) -> BlockedState:
     """Return the blocking thread of a process, the path of waits to it, and what other threads do meanwhile."""
     calls = {thread.tid: classify_thread(process, thread) for thread in process.threads}
-    if ended := {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(process.state):
-        main = process.main or Thread(process.pid)
-        caller = calls[main.tid].caller if main.tid in calls else None
-        return BlockedState(process, ((main, BlockingCall(ended, caller=caller)),))
     active = [t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "native")]
-    first = process.main or next(iter(active or process.threads), None)
-    if first is None:
-        return BlockedState(process, ())
+    first = process.main or next(iter(active or process.threads), Thread(process.pid))
+    ended = {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(process.state)
+    if ended or not process.threads:
+        caller = calls[first.tid].caller if process.threads else None
+        return BlockedState(process, ((first, BlockingCall(ended or "unseen", caller=caller)),))
     steps = _follow(process, calls, first)
     thread, call = steps[-1]
     locked = _locked_threads(process, calls) if call.kind in WITHIN_PROCESS else ()

@@ -183,7 +183,7 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
     # A waiter seen in each sample may have sent a new request each time; many waits are loops.
     requesting = any(state.kind in _REQUESTS for state in index.states_of(blocker.culprits))
     # A thread that computed first and sleeps now has not waited for the whole observation.
-    threads = [state.thread for state in index.states_of(blocker.culprits) if state.thread]
+    threads = [state.thread for state in index.states_of(blocker.culprits)]
     fell_asleep = any(not thread.busy and (thread.runnable or 0.0) >= BUSY_SHARE for thread in threads)
     if index.snapshot.live and not ((requesting or fell_asleep) and known):
         known.append(index.snapshot.seconds)
@@ -202,8 +202,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
             return verdict if long or not live else replace(verdict, outcome=PROGRESS)
         if live and waited_s is not None and waited_s >= patience.busy_s:
             thread = index.states[blocker.culprits[0]].thread
-            in_python = thread is not None and (thread.gil or not thread.steady)
-            cause = "spin_python" if in_python else "spin_native"
+            cause = "spin_python" if thread.gil or not thread.steady else "spin_native"
             return replace(verdict, cause=cause, certainty="hypothesis")
         if _rank_is_elsewhere(index, blocker):
             return replace(verdict, cause="absent", certainty="hypothesis")
@@ -222,7 +221,7 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process with one thread and no child only slept and polled: it moved no data."""
     state = index.states[blocker.culprits[0]]
     thread, process = state.thread, state.process
-    if thread is None or thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
+    if thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
         return False
     connections = [connection for _, connection in index.open_connections(process)]
     moved = process.io_moved is not False or any(
@@ -267,7 +266,7 @@ def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _may_be_idle(state: BlockedState) -> bool:
     """Return whether a stack may be that of an idle thread or worker: no main thread, or a worker without user code."""
-    main = bool(state.steps) and state.steps[0][0] is state.process.main
+    main = state.steps[0][0] is state.process.main
     return not main or (state.kind in _WORKER_WAITS and state.call.caller is None)
 
 

@@ -190,8 +190,7 @@ class JobIndex:
         sockets = self.waited_sockets(state)
         wakers = [s for s in sockets if s.kind == "unix" and s.peer and not self.peers(state.process, s)]
         alone = len(state.steps) == 1 and not self.children(state.process)
-        endless = bool(state.thread and state.thread.endless)
-        return alone and endless and len(wakers) == len(state.waited_fds) == 1
+        return alone and state.thread.endless and len(wakers) == len(state.waited_fds) == 1
 
     def _transfers_data(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation, and received or moved data."""
@@ -201,7 +200,7 @@ class JobIndex:
 
     def _ran(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation."""
-        return self._is_recent(state.thread.asleep_s if state.thread else None)
+        return self._is_recent(state.thread.asleep_s)
 
     def _is_recent(self, age_s: float | None) -> bool:
         return age_s is not None and age_s < self.snapshot.seconds

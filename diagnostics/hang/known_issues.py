@@ -105,7 +105,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
         )
 
     fixes = (fix for fix in _STACK_FIXES if verdict.cause in fix.causes and any(map(applies, fix.when)))
-    return next(fixes, None) if any(state.steps for state in states) else None
+    return next(fixes, None) if any(state.process.threads for state in states) else None
 
 
 def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
         "threads": len(process.threads),
         "asleep_s": state.asleep_s,
         "unseen": list(process.unseen),
-        "runnable": round(thread.runnable, 2) if thread and thread.runnable is not None else None,
+        "runnable": round(thread.runnable, 2) if thread.runnable is not None else None,
     }
 
 

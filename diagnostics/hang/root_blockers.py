@@ -191,7 +191,7 @@ def _is_outside_collectives(state: BlockedState, *, live: bool) -> bool:
     absent = state.call.wait.absent
     if absent == "always" or (absent == "dump" and not live):
         return True
-    if state.kind != "native" or not live or state.thread is None or not state.frames:
+    if state.kind != "native" or not live or not state.frames:
         return False
     if state.frames[0].calls in DEVICE_CALLS or "/torch/" in state.frames[0].path:
         return False

@@ -14,7 +14,7 @@ from itertools import islice
 from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.collectives import MAX_EDGES, collective_edges
 from diagnostics.hang.job_index import JobIndex, port_of
-from diagnostics.hang.snapshot import Descriptor, Process, Socket, Thread
+from diagnostics.hang.snapshot import Descriptor, Process, Socket
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 from diagnostics.output.redact import mask_and_cut
@@ -35,9 +35,9 @@ def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
         graph[edge.source].append(edge)
     total = sum(map(len, graph.values()))
     for key, state in index.states.items():
-        if not graph[key] and state.thread is not None and state.kind not in _NO_EDGES:
+        if not graph[key] and state.kind not in _NO_EDGES:
             limit = max(_MIN_EDGES, MAX_EDGES - total)
-            graph[key] = _Waiter(index, state, state.thread, limit).edges()[:limit]
+            graph[key] = _Waiter(index, state, limit).edges()[:limit]
             total += len(graph[key])
     return graph
 
@@ -45,13 +45,13 @@ def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
 class _Waiter:
     """Finds the processes that can end the wait of one process."""
 
-    def __init__(self, index: JobIndex, state: BlockedState, thread: Thread, limit: int) -> None:
-        self.index, self.state, self.thread, self.limit = index, state, thread, limit
-        self.process, self.kind = state.process, state.kind
+    def __init__(self, index: JobIndex, state: BlockedState, limit: int) -> None:
+        self.index, self.state, self.limit = index, state, limit
+        self.process, self.thread, self.kind = state.process, state.thread, state.kind
         self.children = index.children(self.process)
         frame = state.call.frame or state.call.caller
         self.frame = f"pid {self.process.pid}: {frame_text(frame)}" if frame else f"pid {self.process.pid}"
-        self.syscall_file = f"/proc/{self.process.pid}/task/{thread.tid}/syscall"
+        self.syscall_file = f"/proc/{self.process.pid}/task/{self.thread.tid}/syscall"
 
     def edges(self) -> list[Edge]:
         """Return edges by the first of these that gives any: descriptors, `ended_by`, dead processes, unknown peers.
@@ -241,8 +241,7 @@ class _Waiter:
         call = f"{self.syscall_file}: futex in a semaphore (inode {inode})"
         edges: list[Edge] = []
         for process in self.index.sharing.get((self.process.host, f"#{inode}"), ()):
-            partner = self.index.states[process.key].thread
-            waits_too = partner is not None and partner.futex == self.thread.futex
+            waits_too = self.index.states[process.key].thread.futex == self.thread.futex
             if process.key != self.process.key and not waits_too and len(edges) < self.limit:
                 mapped = f"/proc/{process.pid}/maps has it too"
                 text = "waits for a lock that may be held by a process that has ended, or by"
