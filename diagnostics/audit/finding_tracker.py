@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.audit.recorded.run_data import MetricSeries
-from diagnostics.audit.results import RUNNING, Audit, Result, code_of, note
+from diagnostics.audit.results import RUNNING, Audit, Result, note
 from diagnostics.audit.training_curves import check_learning, check_metrics
 
 FOUND, GONE = "found", "gone"
@@ -39,7 +39,7 @@ class Change:
         """The change as one line of a log."""
         if self.kind == GONE:
             return f"step {self.step}: gone: {self.result.message}"
-        code = f" {code_of(self.result)}".rstrip()
+        code = f" {self.result.code}".rstrip()
         place = next((f"    # {fact.place}" for fact in self.result.evidence if fact.place), "")
         return f"step {self.step}: FAULT{code}: {self.result.message}{place}"
 
@@ -48,7 +48,7 @@ class Change:
         result = self.result
         return {
             "type": "change", "change": self.kind, "step": self.step, "family": result.family,
-            "outcome": result.outcome, "probe": result.probe, "code": code_of(result),
+            "outcome": result.outcome, "probe": result.probe, "code": result.code,
             "sentence": result.message, "values": result.values,
         }  # fmt: skip
 

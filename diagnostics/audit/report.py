@@ -90,10 +90,9 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
 
 def _print_details(console: Console, result: Result) -> None:
     """Print a result with all its lines, for --verbose."""
-    code = results.code_of(result) if result.is_fault else ""
     console.print()
     text = "  ".join(
-        filter(None, [results.WORDS[result.outcome], result.probe, code, results.sentence(result)])
+        filter(None, [results.WORDS[result.outcome], result.probe, result.code, results.sentence(result)])
     )
     print_text(console, text, _STYLES[result.outcome])
     for line in _details(result):
@@ -102,7 +101,7 @@ def _print_details(console: Console, result: Result) -> None:
 
 def _print_fault(console: Console, result: Result, audit: Audit) -> None:
     """Print a fault with two observations at most, and its three likeliest causes or the fix of the known issue."""
-    code = results.code_of(result)
+    code = result.code
     title = Text(f"{code} {result.message}".strip(), "bold red")
     console.print()
     print_text(console, Text(f"{'error':<{INDENT}}", "red") + title)

@@ -127,7 +127,7 @@ class Result:
         outcome: FAULT, CLEAN, NOT_DECIDED, MASKED or NOT_ASKED.
         probe: Name of the check, as P5.
         message: The fault in one sentence; empty for other outcomes.
-        code: Code of the known issue; empty to look it up by family.
+        code: Code of a fault's known issue; empty if there is none.
         values: The numbers and names in the message.
         estimates: Estimated values.
         residual: Difference that remains with this explanation.
@@ -185,16 +185,21 @@ def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result
     return Result(family, outcome, probe or CHECKS[family.partition("/")[0]].probe, **fields)
 
 
-def fault(
-    family: str, message: str, code: str = "", values: dict[str, Any] | None = None, /, **fields: Any
-) -> Result:
+def fault(family: str, message: str, values: dict[str, Any] | None = None, /, **fields: Any) -> Result:
     """Build a fault; its message is a template filled with the values, and its probe by default that of its topic.
 
-    >>> fault("rewards/constant", "all rewards are {lowest:g}", "REW004", {"lowest": 0.0}).message
+    >>> fault("rewards/constant", "all rewards are {lowest:g}", {"lowest": 0.0}).message
     'all rewards are 0'
     """
     values = values or {}
-    return _result(family, FAULT, message=message.format(**values), code=code, values=values, **fields)
+    fields["code"] = fields.get("code") or _codes().get(family, "")
+    return _result(family, FAULT, message=message.format(**values), values=values, **fields)
+
+
+@cache
+def _codes() -> dict[str, str]:
+    """Return the code of the known issue for each family that has one."""
+    return {family: code for code, issue in _issues().items() for family in issue.audit}
 
 
 def clean(family: str, /, **fields: Any) -> Result:
@@ -319,17 +324,10 @@ def _result_json(result: Result) -> dict[str, Any]:
     fields = asdict(result)
     del fields["message"]
     fields |= {"facts": fields.pop("evidence"), "wanted": fields.pop("needed"), "by": fields.pop("masked_by")}
-    fields["code"] = code_of(result) if result.is_fault else ""
     fields["sentence"] = sentence(result)
-    issue = issue_of(fields["code"])
+    issue = issue_of(result.code)
     fields["helps"] = {} if issue is None else issue_summary(issue)
     return fields
-
-
-def code_of(result: Result) -> str:
-    """Return a fault's code: its own, or that of the known issue for its family; empty if there is none."""
-    by_family = {family: code for code, issue in _issues().items() for family in issue.audit}
-    return result.code or by_family.get(result.family, "")
 
 
 def issue_of(code: str) -> Issue | None:

@@ -161,7 +161,6 @@ class Curves:
         family: str,
         message: str,
         *quoted: str,
-        code: str = "",
         causes: str = "",
         **values: Any,
     ) -> Result | None:
@@ -172,7 +171,6 @@ class Curves:
             family: The class of faults.
             message: A template; it may use the quoted metrics, `span`, `count` and the values.
             quoted: Metrics to quote from the first step.
-            code: Code of the known issue.
             causes: Key of the possible causes, which become evidence.
             values: Further values for the message.
         """
@@ -185,7 +183,7 @@ class Curves:
         steps = {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
         values = numbers | steps | values
         evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes))
-        return fault(family, message, code, values, count=count, evidence=evidence)
+        return fault(family, message, values, count=count, evidence=evidence)
 
 
 def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
@@ -253,7 +251,7 @@ def _trained_nothing(curves: Curves) -> Result | None:
             fact = note("metric_line", "train_runtime {runtime:.4g} s", row.place, runtime=runtime)
             values = {"steps": rate * runtime, "runtime": runtime}
             evidence = (fact, *curves.causes("resume"))
-            return fault("metrics/trained_nothing", message, "", values, count=1, evidence=evidence)
+            return fault("metrics/trained_nothing", message, values, count=1, evidence=evidence)
     return None
 
 
@@ -269,7 +267,7 @@ def _reference_kl(curves: Curves) -> Result | None:
     if first >= _KL_ALARM:
         message = "KL to the reference is {kl:.3g} before the first update: the reference is another model"
         episode = Episode(rows[:1], open=False)
-        return curves.report(episode, "metrics/reference", message, "kl", code="NUM045")
+        return curves.report(episode, "metrics/reference", message, "kl")
     text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
     need = note("want_dtype", text, floor=_KL_FLOOR, alarm=_KL_ALARM)
     return undecided("metrics/reference", need, residual=first, floor=_KL_FLOOR, alarm=_KL_ALARM, count=1)
@@ -283,7 +281,7 @@ def _not_a_number(curves: Curves) -> Result | None:
         bad = next((index for index, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
         if bad is not None and not any(math.isfinite(row.values[name]) for row in rows[bad:]):
             episode = Episode(tuple(rows[bad:]))
-            return curves.report(episode, "metrics/nan", message, name, code="NUM027", name=name)
+            return curves.report(episode, "metrics/nan", message, name, name=name)
     return None
 
 
@@ -314,7 +312,7 @@ def _no_reward_spread(curves: Curves) -> Result | None:
     """Find a dead reward, steps without any reward spread, or a large share of groups without one at the run's end."""
     rewards, episode = curves.column("reward"), None
     quoted: tuple[str, ...] = ("all_alike",)
-    options: dict[str, Any] = {"code": "REW004", "causes": "reward_spread"}
+    options: dict[str, Any] = {"causes": "reward_spread"}
     if flat := _flat_rewards(curves):
         episode, quoted = flat
         if len({row.values["reward"] for row in episode.rows}) == 1:
@@ -343,8 +341,7 @@ def _no_gradient(curves: Curves) -> Result | None:
     names = ("grad_norm", "reward_std")
     episode = mixed.longest_episode(names, lambda norm, spread: is_zero(norm) and spread > 0, least)
     message = "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)"
-    options = {"code": "NUM046", "causes": "no_gradient"}
-    return curves.report(episode, "metrics/no_gradient", message, *names, **options)
+    return curves.report(episode, "metrics/no_gradient", message, *names, causes="no_gradient")
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
@@ -355,7 +352,7 @@ def _zero_learning_rate(curves: Curves) -> Result | None:
     if not all(map(is_zero, curves.column("lr"))):
         need = "a learning rate with more digits: it is printed as {printed}"
         return skipped("metrics/rate_zero", "want_digits", need, printed="0.000")
-    return curves.report(Episode(rows), "metrics/rate_zero", message, "lr", code="CFG128")
+    return curves.report(Episode(rows), "metrics/rate_zero", message, "lr")
 
 
 def _truncation(curves: Curves) -> Result | None:
@@ -364,7 +361,7 @@ def _truncation(curves: Curves) -> Result | None:
     options: dict[str, Any] = {"causes": "truncation"}
     if len(rows) >= 3 and set(curves.column("capped")) == {1}:
         message = "every completion of all {count} logged steps ends at the length limit"
-        return curves.report(Episode(rows), "metrics/all_cut", message, "capped", code="CFG127", **options)
+        return curves.report(Episode(rows), "metrics/all_cut", message, "capped", **options)
     episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
     if episode is None or not episode.open:
         return None
@@ -382,7 +379,7 @@ def _mismatch(curves: Curves) -> Result | None:
         values = [abs(value) for value in curves.column(name)]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         limit = max(least, factor * max(first, floor))
-        options: dict[str, Any] = {"code": "NUM043", "causes": "mismatch", "name": name}
+        options: dict[str, Any] = {"causes": "mismatch", "name": name}
         if len(values) >= 3 and first > alarm:
             message = "engine and trainer disagree from the start: {name} {now:.3g}"
             options |= {"now": stats.median(values)}

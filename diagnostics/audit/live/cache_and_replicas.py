@@ -67,7 +67,7 @@ def check_unchanged(server: Server, comparison: CacheComparison, floor: float) -
     message = "the server changed during the audit: log-probs after one prompt differ by {off:.2g}"
     fact = note("repeated", "the same request at the start and at the end of the audit, without a cache salt")
     fields: dict[str, Any] = {"evidence": (fact, *Curves(()).causes("server_changed")), "count": 2}
-    return fault("replicas/changed", message, "", {"off": off}, residual=off, floor=floor, **fields)
+    return fault("replicas/changed", message, {"off": off}, residual=off, floor=floor, **fields)
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
@@ -96,7 +96,7 @@ def check_cache(comparison: CacheComparison, floor: float, hiding: str = "") -> 
     if comparison.worst <= limit:
         return clean("cache", **fields)
     text = "keys of older weights are served from the prefix cache: a cached prompt differs from the same uncached one"
-    return fault("cache/stale", text, "SYN001", **fields)
+    return fault("cache/stale", text, **fields)
 
 
 def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float, alarm: float) -> Result:
@@ -126,7 +126,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     message = ("servers with different weights answer at this address: the log-probs of the same ids are off by"
                " {first:.2g} in one answer and by {residual:.2g} in another")  # fmt: skip
     values = {"residual": most, "first": least}
-    return fault("replicas/weights", message, "", values, residual=most, **fields)
+    return fault("replicas/weights", message, values, residual=most, **fields)
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:

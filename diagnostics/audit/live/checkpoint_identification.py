@@ -164,14 +164,11 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     fields: dict[str, Any] = {"residual": residual, "estimates": estimates}
     fields |= {"runner_up": RunnerUp("the next nearest", second)}
     message = "the engine holds the weights of {name}, not the checkpoint's"
-    code = "SYN003" if sibling.name == "base" else ""
+    fields["code"] = "SYN003" if sibling.name == "base" else ""
     if scores.reference.has_adapter and not sibling.has_adapter:
-        message, code = (
-            "the engine does not apply the adapter: it has the weights of its base, {name}",
-            "SYN026",
-        )
-        fields["evidence"] = tuple(Curves(()).causes("adapter_missing"))
-    return _fault(scores, "weights/version", message, {"name": sibling.name}, code, **fields), sibling
+        message = "the engine does not apply the adapter: it has the weights of its base, {name}"
+        fields |= {"code": "SYN026", "evidence": tuple(Curves(()).causes("adapter_missing"))}
+    return _fault(scores, "weights/version", message, {"name": sibling.name}, **fields), sibling
 
 
 def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> Estimate:
@@ -179,10 +176,8 @@ def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> E
     return Estimate(name, value, value - 2 * error, value + 2 * error, expected)
 
 
-def _fault(
-    scores: Scores, family: str, message: str, values: dict[str, Any], code: str = "", **fields: Any
-) -> Result:
-    return fault(family, message, code, values, **scores.result_fields | {"probe": "P3"} | fields)
+def _fault(scores: Scores, family: str, message: str, values: dict[str, Any], **fields: Any) -> Result:
+    return fault(family, message, values, **scores.result_fields | {"probe": "P3"} | fields)
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:

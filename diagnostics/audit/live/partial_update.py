@@ -61,7 +61,7 @@ def _partial_fault(
     fields["runner_up"] = RunnerUp("no single checkpoint", second)
     message = "tensors of the checkpoint did not arrive: the engine still has those of {name} in {tensors}"
     values = {"tensors": ", ".join(stale), "name": other.name}
-    return fault("weights/partial", message, "", values, **fields)
+    return fault("weights/partial", message, values, **fields)
 
 
 def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:

@@ -44,7 +44,7 @@ def check_ids(
     if bool((gap <= _TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
         message = "greedy sampling: all {count} tokens are the most likely ones (by chance {chance:.1g})"
         values = {"count": count, "chance": math.exp(max(chance, -700.0))}
-        return fault("sampling/greedy", message, "CFG115", values, probe="P6", count=count)
+        return fault("sampling/greedy", message, values, probe="P6", count=count)
     if repeated := _check_seeds(completions, observed):
         return repeated
     total, mean, error = observed.total_logprob(sampling)
@@ -70,7 +70,7 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
         return None
     values = {"same": same, "count": len(completions)}
     message = "one seed for all samples: {same} of {count} repeat the one before them"
-    return fault("sampling/seed", message, "", values, probe="P6", count=len(completions))
+    return fault("sampling/seed", message, values, probe="P6", count=len(completions))
 
 
 def replace_refuted_results(
@@ -109,7 +109,7 @@ def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evid
     estimate = Estimate("sampled at temperature", value, *interval, expected.temperature)
     values = {"value": value, "reported": sampling.temperature}
     fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": len(observed.ids)}
-    return fault("logprobs/raw", message, "NUM001", values, **fields)
+    return fault("logprobs/raw", message, values, **fields)
 
 
 def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:

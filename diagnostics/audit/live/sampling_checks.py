@@ -28,7 +28,6 @@ _ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _LEAST_FLOOR = 2e-6
 # A bias on a rare id changes its log-prob by more than this.
 _LEAST_RARE_BIAS = 0.7
-_CODES = {"top_p": "NUM002", "top_k": "NUM002", "min_p": "NUM002", "repetition_penalty": "NUM003"}
 _MESSAGES = {
     "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
     "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
@@ -93,7 +92,7 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
     wrong = sum(sampled != reported for sampled, reported in pairs)
     message = "{wrong} of {count} log-probs are of another token than the sampled one"
     values = {"wrong": wrong, "count": len(pairs)}
-    return [fault("logprobs/token", message, "", values, probe="P8")] if wrong else []
+    return [fault("logprobs/token", message, values, probe="P8")] if wrong else []
 
 
 def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: float) -> list[Result]:
@@ -118,7 +117,7 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
         fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
         fields["estimates"] = (Estimate("id", token), Estimate("bias", value, expected=0.0))
         message = "the engine adds {value:+.2f} to the logit of token {id}"
-        return [fault("sampling/bias", message, "", {"id": token, "value": value}, **fields)]
+        return [fault("sampling/bias", message, {"id": token, "value": value}, **fields)]
     if times > _OPEN and floor >= 1e-4:
         need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
@@ -134,8 +133,8 @@ def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
         return result
     text = ("{code}: the server samples with {name} {stated:g}, as --trainer-config states. The log-probs of a trainer"
             " that ignores {name}, as most trainers do, differ from the server's: explain {code}")  # fmt: skip
-    values = {"name": found.name, "stated": stated, "code": _CODES.get(found.name, "NUM049")}
-    return replace(result, outcome=CLEAN, message="", evidence=(note("notice", text, **values),))
+    values = {"name": found.name, "stated": stated, "code": result.code}
+    return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
 
 
 def _parameter_fault(
@@ -150,7 +149,7 @@ def _parameter_fault(
     estimates = (Estimate(name, value, min(low, value), max(high, value), target),)
     values = {"value": value, "expected": "all" if name == "top_k" and not target else target}
     message = _MESSAGES.get(name, _PENALTY.replace("{name}", name.replace("_", " ")))
-    return fault(f"sampling/{name}", message, _CODES.get(name, ""), values, estimates=estimates, **fields)
+    return fault(f"sampling/{name}", message, values, estimates=estimates, **fields)
 
 
 def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int]) -> list[Result]:
@@ -169,7 +168,7 @@ def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int
     message = ("{cut} of {count} completions end without an end token or stop string: after {length} of {tokens}"
                " tokens, with finish_reason {reason!r}")  # fmt: skip
     fields: dict[str, Any] = {"count": len(cut), "evidence": tuple(Curves(()).causes("cut"))}
-    return [fault("ends/cut", message, "", values | {"reason": cut[0].finish_reason}, probe="P6", **fields)]
+    return [fault("ends/cut", message, values | {"reason": cut[0].finish_reason}, probe="P6", **fields)]
 
 
 def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Result]:
@@ -180,4 +179,4 @@ def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Resul
         return []
     message = "the engine samples ids that the tokenizer does not have: {share:.0%} of {count}"
     values = {"share": beyond / len(ids), "count": len(ids)}
-    return [fault("ids/vocabulary", message, "TOK001", values, count=len(ids))]
+    return [fault("ids/vocabulary", message, values, count=len(ids))]

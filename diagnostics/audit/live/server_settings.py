@@ -88,11 +88,11 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Res
     mode, values = str(server.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
     if mode.startswith("raw") and trainer.sampling.temperature != 1:
         message = "the server reports {mode}: log-probs before truncation and temperature {temperature:.4g}"
-        results.append(fault("settings/logprobs_mode", message, "NUM001", values | {"mode": mode}))
+        results.append(fault("settings/logprobs_mode", message, values | {"mode": mode}))
     longest = server.get("max_model_len")
     if isinstance(longest, int) and 0 < longest < trainer.length:
         message = "the server takes {engine} tokens at most, the trainer needs {trainer}"
-        results.append(fault("settings/length", message, "", {"engine": longest, "trainer": trainer.length}))
+        results.append(fault("settings/length", message, {"engine": longest, "trainer": trainer.length}))
     if results:
         return results
     names = ("release", "dtype", "logprobs_mode", "max_model_len", "quantization")
@@ -127,9 +127,9 @@ def _check_text(expected: list[int], served: list[int]) -> Result:
     if count:
         values = {"count": count, "ids": ", ".join(map(str, served[:count]))}
         message = "the server's tokenizer adds {count} special token(s) before a text, the trainer's does not: {ids}"
-        return fault("ids/special", message, "", values, count=len(expected), decisive=True)
+        return fault("ids/special", message, values, count=len(expected), decisive=True)
     message = "the server's tokenizer makes other ids than the checkpoint's, from position {place} on"
-    return fault("ids/text", message, "", _difference(expected, served), count=len(expected), decisive=True)
+    return fault("ids/text", message, _difference(expected, served), count=len(expected), decisive=True)
 
 
 def _check_chat(server: Server, tokenizer: Any) -> Result:
@@ -152,7 +152,7 @@ def _check_chat(server: Server, tokenizer: Any) -> Result:
     text = "the checkpoint's: {ours!r}; the server's: {theirs!r}"
     fact = note("template_differs", text, ours=texts[0], theirs=texts[1])
     message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"
-    return fault("ids/template", message, "", values, evidence=(fact,), count=len(expected))
+    return fault("ids/template", message, values, evidence=(fact,), count=len(expected))
 
 
 def _difference(expected: list[int], served: list[int]) -> dict[str, int]:

@@ -203,14 +203,14 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
     """Return the fault whose undoing makes the recorded numbers fit a formula; None if no known mistake does."""
     if all(value == 0 for step in steps for value in step.advantages):
         message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
-        return fault("advantages/zero", message, "NUM041", residual=0.0, runner_up=nearest, **fields)
+        return fault("advantages/zero", message, residual=0.0, runner_up=nearest, **fields)
     for family, message, undo in _MISTAKES:
         corrected = [undo(step) for step in steps]
         residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
             estimates = (Estimate("dialect", formula),)
             fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
-            return fault(family, message, "NUM041", {"way": formula}, **fields)
+            return fault(family, message, {"way": formula}, **fields)
     return None
 
 

@@ -129,20 +129,20 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
     fields: dict[str, Any] = {"estimates": estimates, "count": count, "evidence": evidence}
     if last.invalid:
         message = "weights of checkpoint {after} are NaN or infinite: {names}"
-        return fault("moved/nan", message, "NUM027", values | {"names": _join_names(last.invalid)}, **fields)
+        return fault("moved/nan", message, values | {"names": _join_names(last.invalid)}, **fields)
     if all(len(comparison.unchanged) == len(comparison.shares) for comparison in comparisons):
         message = "no weight moved from checkpoint {before} to {after}"
         message += ": the learning rate is 0" if rates == {0.0} else ""
         family = "moved/rate_zero" if rates == {0.0} else "moved/nothing"
-        return fault(family, message, "CFG128", values, **fields)
+        return fault(family, message, values, **fields)
     if frozen := _frozen_tensors(comparisons):
         message = "tensors never move while those of other layers do: {names}"
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
-        return fault("moved/part", message, "CFG128", values | {"names": _join_names(frozen)}, **fields)
+        return fault("moved/part", message, values | {"names": _join_names(frozen)}, **fields)
     if (edge := _lost_updates(comparisons)) is not None:
         message = ("updates are lost in bfloat16 weights: {share:.1%} of elements moved from checkpoint {before} to"
                    " {after}, and none above {edge:.2g}")  # fmt: skip
-        return fault("moved/lost", message, "NUM047", values | {"edge": edge}, **fields)
+        return fault("moved/lost", message, values | {"edge": edge}, **fields)
     if last.compared and share < 0.001:
         need = note("want_apart", "checkpoints that are further apart: hardly an element moved")
         return undecided("moved", need, values=values, **fields)

@@ -81,7 +81,7 @@ def check_texts(run: RunArtifacts) -> Iterator[Result]:
                     "completion", "for example: {text!r}", example.place, text=example.completion[-160:]
                 )
                 options = {"count": values["count"], "evidence": (fact, *curves.causes(name))}
-                faults.append(fault(f"texts/{name}", message, "", values, **options))
+                faults.append(fault(f"texts/{name}", message, values, **options))
         yield from faults or [clean("texts", count=len(rows))]
 
 

@@ -81,7 +81,7 @@ def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -
         return skipped("rewards_again", "want_column", need, decisive=True, **values)
     if error:
         message = "the reward function raises: {error}"
-        return fault("rewards_again/raises", message, "REW002", {"error": error})
+        return fault("rewards_again/raises", message, {"error": error})
     return _unstable(reward, rows, rewards) or _compare(recording, rows, rewards)
 
 
@@ -91,13 +91,13 @@ def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | 
     if different := _count_differences(rewards, _call(reward, rows)[0]):
         message = "the reward function returns other rewards for the same texts: {apart} of {count}"
         values: dict[str, Any] = {"apart": different, "count": count}
-        return fault("rewards_again/chance", message, "REW005", values, count=count)
+        return fault("rewards_again/chance", message, values, count=count)
     with ThreadPoolExecutor(1) as worker:  # as async trainers and verl's reward loop call it
         threaded_rewards, error = worker.submit(_call, reward, rows).result()
     if different := count if error else _count_differences(rewards, threaded_rewards):
         message = "in a worker thread the reward function returns other rewards: {apart} of {count} ({error} raised)"
         values = {"apart": different, "count": count, "error": error or "nothing"}
-        return fault("rewards_again/thread", message, "REW001", values, count=count)
+        return fault("rewards_again/thread", message, values, count=count)
     return None
 
 
@@ -119,9 +119,9 @@ def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Resu
         return undecided("rewards_again", need, values=values, **fields)
     if not any(recorded):
         message = "all recorded rewards are 0, the function returns others ({apart} of {count}): an error is swallowed"
-        return fault("rewards_again/swallowed", message, "REW001", values, **fields)
+        return fault("rewards_again/swallowed", message, values, **fields)
     message = "the recorded rewards are not those of the function: {apart} of {count} differ"
-    return fault("rewards_again/unlike", message, "REW005", values, **fields)
+    return fault("rewards_again/unlike", message, values, **fields)
 
 
 def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:

@@ -57,7 +57,7 @@ def _prompt_order(recording: Recording) -> Result:
     if count >= 32 and len(prompts) == 1 and "" not in prompts:
         message = "all {count} samples of {steps} steps have one prompt: data set or sampler repeats it"
         values: dict[str, Any] = {"count": count, "steps": len(recording.steps())}
-        return fault("data/one_prompt", message, "", values, count=count)
+        return fault("data/one_prompt", message, values, count=count)
     steps = _prompts_by_step(recording)
     if len(steps) < _LEAST_STEPS or recording.files[0] > recording.files[1]:
         need = "the prompts of at least four steps, none left out; found {count}"
@@ -83,9 +83,7 @@ def _prompt_order(recording: Recording) -> Result:
     message = ("steps {from} to {to} were trained on again from step {at} on ({count} of them), before all prompts"
                " were seen: a resume went back")  # fmt: skip
     estimates = (Estimate("steps_repeated", len(early)),)
-    return fault(
-        "data/repeated", message, "CFG126", values, estimates=estimates, count=len(steps), evidence=(fact,)
-    )
+    return fault("data/repeated", message, values, estimates=estimates, count=len(steps), evidence=(fact,))
 
 
 def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
@@ -120,10 +118,10 @@ def _pairing(recording: Recording) -> Result:
         message = (
             "completions begin with their own prompt ({own:.0%} of {count}): it is trained on as if sampled"
         )
-        return fault("pairing/echo", message, "TOK019", values, count=len(rows))
+        return fault("pairing/echo", message, values, count=len(rows))
     if foreign > max(4, 0.2 * compared):
         message = "completions contain another sample's prompt ({other:.0%}): they are paired wrongly"
-        return fault("pairing/other", message, "TOK019", values, count=len(rows))
+        return fault("pairing/other", message, values, count=len(rows))
     return clean("pairing", values=values, count=len(rows))
 
 
@@ -148,7 +146,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
     if is_sure:
         return clean("samples", **fields)
     message = "all samples of a group are equal ({share:.0%} of pairs in {groups} groups): greedy sampling or one seed"
-    return fault("samples/identical", message, "CFG115", values, **fields)
+    return fault("samples/identical", message, values, **fields)
 
 
 def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) -> bool | None:
@@ -186,7 +184,7 @@ def _ends(recording: Recording) -> Result:
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:
         message = "completions that stopped end on {ids} different ids: the end token is not recorded"
         values |= {"ids": len(last), "stopped": stopped}
-        return fault("ends/dropped", message, "TOK018", values, estimates=estimates, count=stopped)
+        return fault("ends/dropped", message, values, estimates=estimates, count=stopped)
     return clean("ends", estimates=estimates, count=count)
 
 
@@ -197,7 +195,7 @@ def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
     if invalid and (len(invalid) < count or any(row.scores for row in invalid)):
         message = "{missing} of {count} rewards are missing or NaN (first: {place})"
         values = {"missing": len(invalid), "count": count, "place": invalid[0].place}
-        return fault("rewards/no_number", message, "REW002", values, count=count)
+        return fault("rewards/no_number", message, values, count=count)
     rewards = [[row.total_reward for row in group] for group in groups]
     complete = [[reward for reward in group if reward is not None] for group in rewards if None not in group]
     if len(complete) < 2 * _LEAST_GROUPS:
@@ -221,14 +219,14 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
     fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": sum(map(len, groups))}
     if lowest == highest:
         message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
-        return fault("rewards/constant", message, "REW004", values, **fields)
+        return fault("rewards/constant", message, values, **fields)
     if len(flat) == len(groups):
         message = (
             "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
         )
-        return fault("rewards/no_spread", message, "REW004", values, **fields)
+        return fault("rewards/no_spread", message, values, **fields)
     if len(flat) > MOST_FLAT * len(groups) and easy < 0.8 * len(flat):
         counts = "{hard} all {lowest:g}, {easy} all {highest:g}"
         message = f"{{flat}} of {{groups}} groups have equal rewards ({counts}): they produce no gradient"
-        return fault("rewards/little_spread", message, "REW004", values, **fields)
+        return fault("rewards/little_spread", message, values, **fields)
     return clean("rewards", **fields)

@@ -42,7 +42,7 @@ def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
     fact = note("masked", text, recording.kind, **values)
     if rows == 0:
         message = "no token of {count} samples is in the loss"
-        return fault("masks/nothing", message, "NUM042", values, evidence=(fact,))
+        return fault("masks/nothing", message, values, evidence=(fact,))
     return clean("masks", values=values, count=trained, evidence=(fact,))
 
 
@@ -96,7 +96,7 @@ def _check_differences(recording: Recording, differences: list[float]) -> Result
         )
         return undecided("streams", note("want_dtype", text, floor=_FLOOR, alarm=_ALARM), **fields)
     message = "engine and trainer compute different log-probs: {size:.2g} on average over {count} tokens"
-    return fault("streams/unlike", message, "NUM043", values, **fields)
+    return fault("streams/unlike", message, values, **fields)
 
 
 def _truncation(differences: list[float], mean_difference: float) -> Result | None:
@@ -109,4 +109,4 @@ def _truncation(differences: list[float], mean_difference: float) -> Result | No
     message = ("the engine's log-probs are above the trainer's ({above:.0%} of tokens, none below): it samples from a"
                " truncated distribution (top-p, top-k or min-p)")  # fmt: skip
     estimate = Estimate("mass_kept", exp(-max(above)), expected=1.0)
-    return fault("streams/nucleus", message, "NUM002", {"above": len(above) / count}, estimates=(estimate,))
+    return fault("streams/nucleus", message, {"above": len(above) / count}, estimates=(estimate,))
