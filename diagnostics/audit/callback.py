@@ -15,7 +15,6 @@ stops the audit, not the training.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from diagnostics.audit.finding_tracker import FindingTracker
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import make_document, shareable
-from diagnostics.output import text_filters
+from diagnostics.output import json_output, text_filters
 
 LOG = logging.getLogger("grpo_doctor.audit")
 DOCUMENT = "audit.json"
@@ -99,5 +98,4 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         with contextlib.suppress(OSError):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                text = json.dumps(document, indent=1, ensure_ascii=False)
-                safe_io.write_atomically(self._folder / DOCUMENT, text.encode())
+                safe_io.write_atomically(self._folder / DOCUMENT, json_output.dump(document))

@@ -18,7 +18,7 @@ from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_ASKED, NOT_DECID
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.fixes import count_of, first_step
-from diagnostics.output import sanitize, text_filters
+from diagnostics.output import json_output, sanitize, text_filters
 from diagnostics.output.html import render_page
 from diagnostics.output.markdown import render_template
 from diagnostics.output.terminal import INDENT, print_command, print_text
@@ -43,7 +43,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     values: dict[str, Any] = {"document": document, "words": results.WORDS, "cost": _cost(audit)}
     values["details"] = text_filters.redact_for_sharing(list(map(_details, audit.results)))
     if form == "json":
-        print(json.dumps(document, indent=1, ensure_ascii=False))
+        print(json_output.dump(document))
     elif form == "jsonl":
         answers = document.pop("answers")
         for line in ({"type": "audit"} | document, *({"type": "answer"} | answer for answer in answers)):
@@ -71,21 +71,25 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
     print_text(console, Text("audit: ") + Text(lead, _STYLES[audit.outcome]))
     for role, value in audit.subject.items():
         print_text(console, f"{role}: {value}", "dim", indent=2)
-    for result in audit.results if verbose else faults:
-        if verbose:
+    if verbose:
+        for result in audit.results:
             _print_details(console, result)
-        else:
-            _print_fault(console, result, audit)
-    for result in () if verbose else audit.results:
-        for fact in result.evidence:
-            if fact.name == "notice":
-                print_text(console, Text(f"{'notice':<{INDENT}}", "yellow") + Text(_note_text(fact)))
-    for result in () if verbose else filter(results.is_open, audit.results):
+    else:
+        _print_first_screen(console, audit)
+    console.print()
+    print_text(console, _cost(audit) + ("" if verbose else "; --verbose shows everything"), "dim")
+
+
+def _print_first_screen(console: Console, audit: Audit) -> None:
+    """Print faults, notices and undecided checks."""
+    for result in audit.select(FAULT):
+        _print_fault(console, result, audit)
+    for fact in (fact for result in audit.results for fact in result.evidence if fact.name == "notice"):
+        print_text(console, Text(f"{'notice':<{INDENT}}", "yellow") + Text(_note_text(fact)))
+    for result in filter(results.is_open, audit.results):
         print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(results.sentence(result)))
         for need in result.needed:
             print_text(console, f"to decide it: {need.text}", indent=INDENT)
-    console.print()
-    print_text(console, _cost(audit) + ("" if verbose else "; --verbose shows everything"), "dim")
 
 
 def _print_details(console: Console, result: Result) -> None:

@@ -98,15 +98,8 @@ class Curves:
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
         """Return the last rows of a metric, in which `holds` is true with at most two misses in a row; at least one."""
         rows = self.select(name)
-        start, misses = len(rows) - 1, 0
-        for index in range(len(rows) - 1, -1, -1):
-            if holds(rows[index].values[name]):
-                start, misses = index, 0
-                continue
-            misses += 1
-            if misses > 2:
-                break
-        return Episode(rows[start:])
+        start = stats.start_of_last_run([holds(row.values[name]) for row in rows])
+        return Episode(rows[min(start, len(rows) - 1) :])
 
     def departure(self, name: str, holds: Callable[[float], bool]) -> Episode:
         """Return the last episode, extended back to the step at which the metric left the range of its first values."""

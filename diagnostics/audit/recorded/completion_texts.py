@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from diagnostics.audit.recorded.run_data import RunArtifacts, Sample
-from diagnostics.audit.recorded.stats import mean
+from diagnostics.audit.recorded.stats import mean, start_of_last_run
 from diagnostics.audit.results import Result, clean, fault, note, skipped
 from diagnostics.audit.training_curves import Curves
 
@@ -96,12 +96,7 @@ def _measure(
     for row in sorted(rows, key=lambda row: row.step):
         steps.setdefault(row.step, []).append(holds(row))
     numbers = list(steps)
-    first, misses = len(numbers), 0
-    for index in range(len(numbers) - 1, -1, -1):
-        is_high = mean(steps[numbers[index]]) >= 0.5 * alarm
-        first, misses = (index, 0) if is_high else (first, misses + 1)
-        if misses > 2:
-            break
+    first = start_of_last_run([mean(flags) >= 0.5 * alarm for flags in steps.values()])
     flags = [flag for number in numbers[first:] for flag in steps[number]]
     if len(flags) < _LEAST_SAMPLES:
         first, flags = 0, [flag for step_flags in steps.values() for flag in step_flags]

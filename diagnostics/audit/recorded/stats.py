@@ -45,6 +45,20 @@ def median(values: Sequence[float]) -> float:
     return ordered[(len(ordered) - 1) // 2] / 2 + ordered[len(ordered) // 2] / 2 if ordered else 0.0
 
 
+def start_of_last_run(flags: Sequence[bool]) -> int:
+    """Return where the last flags that hold begin, with at most two misses in a row; their number if none holds.
+
+    >>> start_of_last_run([True, False, False, False, True, False, True])
+    4
+    """
+    start, misses = len(flags), 0
+    for index in range(len(flags) - 1, -1, -1):
+        start, misses = (index, 0) if flags[index] else (start, misses + 1)
+        if misses > 2:
+            break
+    return start
+
+
 def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float, float]:
     """Fit a line by least squares; return its slope, the slope's standard error, and the mean squared residual.
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from diagnostics.hang.snapshot import Descriptor, Thread
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.safe_io import read_kernel_file
+from diagnostics.safe_io import list_folder, read_kernel_file
 
 T = TypeVar("T")
 
@@ -75,8 +75,8 @@ def read_proc(pid: int, name: str) -> str:
     return read_kernel_file(f"/proc/{pid}/{name}")
 
 
-def with_timeout(function: Callable[[], T], default: T, timeout_s: float = FILE_TIMEOUT_S) -> T:
-    """Call a function that may block on a dead file system; after the timeout return the default."""
+def with_timeout(function: Callable[[], T], default: T) -> T:
+    """Call a function that may block on a dead file system; after FILE_TIMEOUT_S return the default."""
     results: list[T] = []
 
     def call() -> None:
@@ -85,7 +85,7 @@ def with_timeout(function: Callable[[], T], default: T, timeout_s: float = FILE_
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(timeout_s)
+    thread.join(FILE_TIMEOUT_S)
     return results[0] if results else default
 
 
@@ -96,15 +96,17 @@ def stat_fields(pid: int, tid: int = 0) -> list[str]:
 
 def list_pids() -> list[int]:
     """Return the ids of all processes."""
-    return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return sorted(int(name) for name in list_folder("/proc") if name.isdigit())
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, also if its parent has not read its exit code."""
+    return (stat_fields(pid) or "X")[0] in "ZX"
 
 
 def list_threads(pid: int) -> list[int]:
     """Return the ids of a process's threads; empty if they cannot be read."""
-    try:
-        return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return []
+    return sorted(map(int, list_folder(f"/proc/{pid}/task")))
 
 
 def owner_uid(pid: int) -> int | None:

@@ -69,9 +69,14 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
         blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")
-    open_sockets, locks = peers.sockets_of(host, observed), peers.file_locks(host, observed)
-    snapshot = Snapshot(tuple(observed), open_sockets, locks, seconds=round(seconds, 2))
-    return replace(snapshot, blind=tuple(blind), missing=tuple(missing))
+    return Snapshot(
+        tuple(observed),
+        peers.sockets_of(host, observed),
+        peers.file_locks(host, observed),
+        seconds=round(seconds, 2),
+        blind=tuple(blind),
+        missing=tuple(missing),
+    )
 
 
 def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
@@ -165,7 +170,7 @@ class _Observer:
         counters = {pid: _read_counters(pid) for pid in sorted(pids - set(self.refused))}
         observations = {pid: _Observation(before, before) for pid, before in counters.items()}
         # A dead process has no stack.
-        pythons = [pid for pid in observations if self.host.processes[pid].python and not _is_dead(pid)]
+        pythons = [pid for pid in observations if self.host.processes[pid].python and not proc.has_ended(pid)]
         if len(pythons) > MANY_PROCESSES:
             samples = min(samples, 2)
         for number in range(samples):
@@ -202,7 +207,7 @@ class _Observer:
         if any(frame.function == "_worker_loop" for thread in threads for frame in thread.frames):
             role = "data loader worker"
         unseen = [self.refused[pid]] if pid in self.refused else []
-        if observation and observation.problem and not observation.samples and not _is_dead(pid):
+        if observation and observation.problem and not observation.samples and not proc.has_ended(pid):
             unseen.append(f"stack: {observation.problem}")
         is_rank = role == "trainer"
         return Process(
@@ -258,10 +263,6 @@ class _Observer:
         for process in observed:
             texts += [f"{process.label}: {text}" for text in process.unseen if text.startswith("stack")]
         return texts
-
-
-def _is_dead(pid: int) -> bool:
-    return (proc.stat_fields(pid) or "X")[0] in "ZX"
 
 
 def _semaphore(futex: str, semaphores: list[tuple[int, int, int]]) -> str:

@@ -29,11 +29,9 @@ _LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED, _BYTES_SENT = 44, 52, 128, 200
 def all_sockets() -> dict[int, Socket]:
     """Return the TCP and unix sockets of this network namespace by inode."""
     sockets: list[Socket] = []
-    with contextlib.suppress(OSError, AttributeError, struct.error):
-        sockets += _unix_sockets()
-    with contextlib.suppress(OSError, AttributeError, struct.error):
-        for family in (socket.AF_INET, socket.AF_INET6):
-            sockets += _tcp_sockets(family)
+    for part in (_unix_sockets(), _tcp_sockets(socket.AF_INET), _tcp_sockets(socket.AF_INET6)):
+        with contextlib.suppress(OSError, AttributeError, struct.error):
+            sockets += part
     # Give each TCP socket the inode of its other end, if that is on this host.
     ends = {(s.local, s.remote): s.inode for s in sockets if s.kind == "tcp" and s.state != "LISTEN"}
     return {

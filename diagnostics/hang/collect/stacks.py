@@ -225,8 +225,7 @@ def unreadable_processes(pids: Iterable[int]) -> dict[int, str]:
 
 
 def _reason(pid: int) -> str:
-    state = (proc.stat_fields(pid) or ["X"])[0]
-    if state in "ZX":
+    if proc.has_ended(pid):
         return ""
     try:
         # Opening this file needs the same permission as py-spy, and does not stop the process.
