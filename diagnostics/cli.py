@@ -16,7 +16,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -78,6 +78,13 @@ class Seconds(click.FloatRange):
         if math.isnan(number):
             self.fail("nan is not a number of seconds", param, ctx)
         return number
+
+
+def seconds_option(*names: str, default: float, help: str) -> Callable[..., Any]:  # noqa: A002 - as click's
+    """Return a click option for a number of seconds, whose help shows the default."""
+    return click.option(
+        *names, type=Seconds(), default=default, show_default=True, metavar="SECONDS", help=help
+    )
 
 
 class Command(click.Command):

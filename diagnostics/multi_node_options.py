@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from diagnostics.cli import Seconds
+from diagnostics.cli import seconds_option
 from diagnostics.collect.ray_nodes import query_ray
 from diagnostics.collect.remote import LIMIT_S, Member, Program, RemoteError, query_hosts, read_hosts
 
@@ -55,10 +55,7 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
             "--host-python", default="", metavar="PATH",
             help="Python on the hosts (default: python3). With --ray: a local Python that has Ray.",
         ),
-        click.option(
-            "--node-limit", type=Seconds(), default=LIMIT_S, show_default=True, metavar="SECONDS",
-            help="Time limit for each host.",
-        ),
+        seconds_option("--node-limit", default=LIMIT_S, help="Time limit for each host."),
     )  # fmt: skip
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:

@@ -21,7 +21,7 @@ from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
 from diagnostics.audit.results import Audit, NotAvailableError, shareable
 from diagnostics.audit.watch import Watch
-from diagnostics.cli import Command, Seconds
+from diagnostics.cli import Command, Seconds, seconds_option
 from diagnostics.findings import INCOMPLETE
 from diagnostics.output import progress, text_filters
 
@@ -67,15 +67,7 @@ _PATH = click.Path(path_type=Path)
     show_default=True,
     help="Most tokens to generate.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Seconds(),
-    metavar="SECONDS",
-    default=60.0,
-    show_default=True,
-    help="Time limit of one call to the server, in seconds.",
-)
+@seconds_option("--timeout", "timeout_s", default=60.0, help="Time limit of one call to the server.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print all details of each result.")
 def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any) -> int:

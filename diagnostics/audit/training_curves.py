@@ -457,14 +457,18 @@ def _flat_reward(curves: Curves) -> Result | None:
     return curves.report(Episode(rows), "curves/flat_reward", message, "reward", causes=causes, **measured)
 
 
+def _peak_and_last(values: list[float], width: int) -> tuple[float, float, float]:
+    """Return the largest and the last median of `width` successive values, and the median step between two values."""
+    smooth = [stats.median(values[index : index + width]) for index in range(len(values) - width + 1)]
+    return max(smooth), smooth[-1], stats.median([abs(b - a) for a, b in pairwise(values)])
+
+
 def _reward_collapse(curves: Curves) -> Result | None:
     """Find a smoothed reward that fell to half of its peak or lower, far beyond its noise."""
     values = curves.column("reward")
     if len(values) < 3 * MIN_STEPS:
         return None
-    smooth = [stats.median(values[index : index + MIN_STEPS]) for index in range(len(values) - MIN_STEPS + 1)]
-    peak, last = max(smooth), smooth[-1]
-    noise = stats.median([abs(b - a) for a, b in pairwise(values)])
+    peak, last, noise = _peak_and_last(values, MIN_STEPS)
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
         return None
     late = curves.departure("reward", lambda value: value <= 0.5 * peak)
@@ -478,9 +482,7 @@ def _evaluation_falls(curves: Curves) -> Result | None:
     values, (first, last) = curves.column("eval_reward"), curves.first_and_last_level("reward")
     if len(values) < 5 or last <= first:
         return None
-    smooth = [stats.median(values[index : index + 3]) for index in range(len(values) - 2)]
-    best, now = max(smooth), smooth[-1]
-    noise = stats.median([abs(b - a) for a, b in pairwise(values)])
+    best, now, noise = _peak_and_last(values, 3)
     if now > best - max(0.2 * abs(best), 2 * noise) or last - first < 0.25 * (best - now):
         return None
     late = curves.last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))

@@ -62,20 +62,20 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
             )
 
 
-def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[str]:
+def ambiguous_samples(issues: Collection[Issue]) -> list[str]:
     """Return one line for each positive sample and each other entry that matches it, with both locations."""
     owners = [(pattern, issue) for issue in issues if issue.signature for pattern in issue.signature.any]
     any_patterns = compile_set([pattern for pattern, _ in owners])
     problems = []
     for issue in issues:
-        for place, kind, about, text in _samples(issue, _source(issue, folder)):
+        for place, kind, about, text in _samples(issue, _source(issue, FOLDER)):
             lines = text.splitlines() if kind == "positive" else []
             indexes = sorted({index for line in lines for index in any_patterns.Match(line) or ()})
             candidates = {owners[index][1].code: owners[index] for index in reversed(indexes)}
             for pattern, second in candidates.values():
                 if second is issue or second.signature is None or not matches(second.signature, text):
                     continue
-                other_place = _pattern_place(second.signature, "any", pattern, _source(second, folder))
+                other_place = _pattern_place(second.signature, "any", pattern, _source(second, FOLDER))
                 problems.append(
                     f"{place}: {issue.code}'s sample {about!r} is matched by {second.code} too: {other_place}:"
                     f" {pattern!r}: expected one code for one failure"

@@ -91,12 +91,12 @@ class Disk:
 
     purpose: str
     path: str
-    exists: bool
-    writable: bool | None
-    free_gb: float | None
-    total_gb: float | None
-    free_inodes: int | None
-    device: int | None
+    exists: bool = True
+    writable: bool | None = None
+    free_gb: float | None = None
+    total_gb: float | None = None
+    free_inodes: int | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,7 @@ def _memory_limit() -> tuple[float | None, float | None]:
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
-    unknown = (True, None, None, None, None, None)
-    results = {name: Disk(name, str(path), *unknown) for name, path in run_folders(prefix, environ).items()}
+    results = {name: Disk(name, str(path)) for name, path in run_folders(prefix, environ).items()}
 
     def examine() -> None:
         for purpose, disk in results.items():
@@ -303,7 +302,7 @@ def _disk(purpose: str, path: Path) -> Disk:
         status = os.statvfs(nearest)
         device = nearest.stat().st_dev
     except OSError:
-        return Disk(purpose, str(path), False, None, None, None, None, None)
+        return Disk(purpose, str(path), exists=False)
     free, total = status.f_bavail * status.f_frsize / 1e9, status.f_blocks * status.f_frsize / 1e9
     inodes = status.f_favail if status.f_files else None
     writable = os.access(nearest, os.W_OK | os.X_OK)

@@ -207,10 +207,10 @@ class Host:
         return f"{self.user}@{self.name}" if self.user else self.name
 
 
-def printable_line(text: str, limit: int = 300) -> str:
-    """Return an untrusted text as one line without control characters, masked and then cut to the limit."""
+def printable_line(text: str) -> str:
+    """Return an untrusted text as one line without control characters, masked and then cut."""
     printable = "".join(char if char.isprintable() else " " for char in text)
-    return mask_and_cut(" ".join(printable.split()), limit)
+    return mask_and_cut(" ".join(printable.split()), 300)
 
 
 def read_hosts(path: Path) -> list[Host]:
@@ -366,4 +366,4 @@ def _query(command: list[str], text: str, limit_s: float, running: set[subproces
 
 def collect_program(prefix: str = "") -> Program:
     """Return the program that collects a host's facts; with an empty prefix, of the environment of its Python."""
-    return Program("diagnostics.collect.node_document", "collect_node", {"prefix": prefix})
+    return Program("diagnostics.collect.facts", "collect_node", {"prefix": prefix})

@@ -23,7 +23,7 @@ from diagnostics import UserError
 from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Answer, Compatibility, Release
-from diagnostics.fixes import quote_command
+from diagnostics.fixes import join_some, quote_command
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_command, print_text
 
@@ -190,9 +190,8 @@ def missing_lines(pair: Compatibility, moment: str, *, with_names: bool = True) 
     # The first use of each name: in a dict the last entry of a key wins.
     by_name = {item.use.text: item for item in reversed(items) if item not in clashes}
     if distinct := list(by_name.values())[::-1]:
-        listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_MAX_NAMES])
-        more = f" and {len(distinct) - _MAX_NAMES} more" if len(distinct) > _MAX_NAMES else ""
-        lines.append(f"missing {moment}: {listing}{more}")
+        names = [f"{item.use.text} ({item.location})" for item in distinct]
+        lines.append(f"missing {moment}: {join_some(names, _MAX_NAMES)}")
     return lines
 
 
@@ -222,6 +221,8 @@ def resolve(releases: Sequence[Release]) -> Resolution:
     """Resolve releases with uv, for this Python and from wheels alone, so that no code of a package runs."""
     from diagnostics import process, uv
 
+    if not releases:
+        return Resolution(None, "nothing fits")
     if built := _built_without_cuda(releases):
         return Resolution(None, f"{built} is built from source there")
     try:

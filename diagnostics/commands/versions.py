@@ -67,9 +67,7 @@ def _answer_questions(questions: tuple[str, ...], output_format: str, *, every: 
     """Print the answer from the index and return the exit code; exact releases that do not fit are a finding."""
     answers = version_answers.find_answers(version_answers.parse_questions(questions))
     chosen = version_answers.choose_set(answers)
-    resolution = (
-        version_answers.resolve(chosen) if chosen else version_answers.Resolution(None, "nothing fits")
-    )
+    resolution = version_answers.resolve(chosen)
     if output_format == "json":
         print(json_output.dump(version_answers.document(answers, chosen, resolution)))
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from diagnostics import UserError
-from diagnostics.cli import Command, Seconds
+from diagnostics.cli import Command, seconds_option
 from diagnostics.collect.remote import Answer, NodeError, Program
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.hang import watch
@@ -36,12 +36,6 @@ from diagnostics.output.redact import mask
 from diagnostics.output.report_output import ReportOptions, print_report
 
 FORMATS = ("terminal", "json", "markdown")
-
-
-def _seconds_option(name: str, default: float, text: str) -> Callable[..., Any]:
-    return click.option(
-        name, type=Seconds(), default=default, show_default=True, metavar="SECONDS", help=text
-    )
 
 
 @click.command(
@@ -70,12 +64,14 @@ def _seconds_option(name: str, default: float, text: str) -> Callable[..., Any]:
     "--watch", "watches", is_flag=True, help="Run the COMMAND after --, and diagnose it when it stalls."
 )
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
-@_seconds_option("--seconds", 1.5, "Time to observe the job.")
+@seconds_option("--seconds", default=1.5, help="Time to observe the job.")
 @click.option(
     "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stack samples in that time."
 )
-@_seconds_option("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
-@_seconds_option("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
+@seconds_option("--patience", default=PATIENCE_S, help="A wait counts as a hang after this time.")
+@seconds_option(
+    "--busy-patience", default=BUSY_PATIENCE_S, help="The same, if the blocking process computes."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option(
     "--verbose", "--stacks", "verbose", is_flag=True, help="Print all observations, with the stacks."
@@ -83,7 +79,7 @@ def _seconds_option(name: str, default: float, text: str) -> Callable[..., Any]:
 @click.option(
     "--save", type=click.Path(path_type=Path), metavar="FILE", help="Save the snapshot, redacted, for --from."
 )
-@_seconds_option("--stall", 300.0, "With --watch: diagnose after this time without a change.")
+@seconds_option("--stall", default=300.0, help="With --watch: diagnose after this time without a change.")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:

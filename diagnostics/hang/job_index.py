@@ -58,7 +58,6 @@ class JobIndex:
         families: Processes that have the same parent, by (host, pid of the parent).
         sharing: Processes that map the same shared memory, by (host, name), and by (host, "#inode").
         locks: File locks that observed processes hold, by (host, inode).
-        lock_files: Those of them whose file is named `*.lock`, by host.
     """
 
     snapshot: Snapshot
@@ -72,7 +71,6 @@ class JobIndex:
     families: dict[tuple[str, int], list[Process]] = field(default_factory=dict)
     sharing: dict[tuple[str, str], list[Process]] = field(default_factory=dict)
     locks: dict[tuple[str, int], list[Lock]] = field(default_factory=dict)
-    lock_files: dict[str, list[Lock]] = field(default_factory=dict)
 
     @classmethod
     def build(cls, snapshot: Snapshot) -> JobIndex:
@@ -85,8 +83,6 @@ class JobIndex:
         for lock in snapshot.locks:
             if not lock.waiting and f"{lock.host}/{lock.pid}" in index.states:
                 index.locks.setdefault((lock.host, lock.inode), []).append(lock)
-                if lock.path.endswith(".lock"):
-                    index.lock_files.setdefault(lock.host, []).append(lock)
         if snapshot.live:
             index._refine_waits()
             index._mark_idle_consumers()

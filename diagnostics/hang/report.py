@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnostics.findings import CheckResult, Extra, Finding, NotChecked, Report
-from diagnostics.fixes import count_of
+from diagnostics.fixes import count_of, join_some
 from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.known_issues import finding_of, issue_document
@@ -98,8 +98,7 @@ def group_name(members: Members) -> str:
         word = "ranks" if roles == {"trainer"} else f"{members[0]['role']}s"
     else:
         names, word = [str(member["pid"]) for member in members], f"{len(members)} processes, pid"
-    more = f" and {len(names) - _MAX_MEMBERS} more" if len(names) > _MAX_MEMBERS else ""
-    return f"{word} {', '.join(names[:_MAX_MEMBERS])}{more}"
+    return f"{word} {join_some(names, _MAX_MEMBERS)}"
 
 
 def stack_lines(document: dict[str, Any]) -> list[str]:

@@ -258,7 +258,8 @@ class _Waiter:
         library = any("filelock" in frame.path or "portalocker" in frame.path for frame in self.thread.frames)
         candidates = [lock for inode in sorted(inodes) for lock in self.index.locks.get((host, inode), ())]
         if library and not inodes:
-            candidates = self.index.lock_files.get(host, [])
+            held = (lock for (place, _), locks in self.index.locks.items() if place == host for lock in locks)
+            candidates = [lock for lock in held if lock.path.endswith(".lock")]
         edges: list[Edge] = []
         for lock in candidates[: self.limit + 1]:
             owner = self.index.process(f"{lock.host}/{lock.pid}")

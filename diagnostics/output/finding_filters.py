@@ -6,7 +6,6 @@ catalog. `fingerprint` identifies a finding in baselines and in SARIF.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -19,6 +18,7 @@ from diagnostics import UserError, safe_io
 from diagnostics.findings import Finding, Location, Report
 from diagnostics.fixes import count_of
 from diagnostics.output.redact import mask_and_cut, redact
+from diagnostics.toml_source import close_matches
 
 CATALOG = Path(__file__).parent.parent / "catalog"
 # Free memory and disk differ from one run to the next.
@@ -39,15 +39,10 @@ def parse_codes(text: str) -> list[str]:
     codes = [word.strip().upper() for word in text.split(",") if word.strip()]
     for code in codes or [""]:
         if not code or not any(entry.startswith(code) for entry in known):
-            raise ValueError(f"unknown code or family {code or text!r}; {_similar(code, known)}")
+            families = {entry.rstrip("0123456789") for entry in known}
+            hint = close_matches(code, known | families) or f" (families: {', '.join(sorted(families))})"
+            raise ValueError(f"unknown code or family {code or text!r}{hint}")
     return codes
-
-
-def _similar(word: str, known: Iterable[str]) -> str:
-    """Return similar codes and families as text, or all families if none is similar."""
-    families = {code.rstrip("0123456789") for code in known}
-    similar = difflib.get_close_matches(word, {*known, *families}, n=3, cutoff=0.5)
-    return f"similar: {', '.join(similar)}" if similar else f"families: {', '.join(sorted(families))}"
 
 
 def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:

@@ -21,7 +21,7 @@ import pytest
 from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.collect import facts as collection
-from diagnostics.collect import node_document, remote
+from diagnostics.collect import remote
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.python_environment import Package
 from diagnostics.collect.remote import Answer
@@ -240,7 +240,7 @@ def test_system_nccl_is_found_by_its_file_name(tmp_path, monkeypatch):
     (tmp_path / "libnccl.so.2.21.5").write_bytes(b"")
     (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.21.5")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
-    assert node_document.system_nccl()[0] == "2.21.5"
+    assert collection.system_nccl()[0] == "2.21.5"
 
 
 SCRIPT = """#!/bin/sh

@@ -90,7 +90,7 @@ def test_triage_group_refuses_sarif(tmp_path, run_command):
 @pytest.mark.parametrize("option", ["--select", "--ignore"])
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("SCHH2", "similar: SCH"), ("SCH002,nonsense9", "'NONSENSE9'"), (",", "families: ")],
+    [("SCHH2", r"did you mean SCH"), ("SCH002,nonsense9", "'NONSENSE9'"), (",", "families: ")],
 )
 def test_unknown_code_in_select_or_ignore_is_refused(option, value, message, run_command):
     """A typo would otherwise select nothing, and the command would succeed."""

@@ -62,10 +62,9 @@ def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos: list[int]) -> l
     return (bos + list(ids))[:size]
 
 
-def sample_prompts(
-    tokenizer: Any, vocabulary: int, bos: list[int], count: int, size: int = 10
-) -> list[list[int]]:
-    """Return `count` prompts of at most `size` ids to sample from: beginnings of texts, or random ids."""
+def sample_prompts(tokenizer: Any, vocabulary: int, bos: list[int], count: int) -> list[list[int]]:
+    """Return `count` prompts of at most ten ids to sample from: beginnings of texts, or random ids."""
+    size = 10
     if tokenizer is None:
         return [bos + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, [])]
     texts = [TEXTS[index % len(TEXTS)] for index in range(count)]

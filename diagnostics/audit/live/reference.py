@@ -265,8 +265,8 @@ def step_of(folder: Path) -> int | None:
     return -1 if folder.name == "base" else None
 
 
-def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
-    """Return at most `most` checkpoints next to a checkpoint, the nearest step first; then the base of an adapter.
+def sibling_checkpoints(checkpoint: Path) -> list[Path]:
+    """Return at most four checkpoints next to a checkpoint, the nearest step first; then the base of an adapter.
 
     A folder named `base` counts as step -1.
     """
@@ -277,6 +277,6 @@ def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
         has_weights = (path / "config.json").exists() or is_adapter(path)
         if step is not None and has_weights and path.resolve() != checkpoint.resolve():
             siblings.append((abs(step - (-1 if own_step is None else own_step)), path))
-    nearest = [path for _, path in sorted(siblings)[:most]]
+    nearest = [path for _, path in sorted(siblings)[:4]]
     # An engine without its adapter has the weights of the base model.
     return [*nearest, Adapter(checkpoint).base] if is_adapter(checkpoint) else nearest

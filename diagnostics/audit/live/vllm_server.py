@@ -49,8 +49,7 @@ class Server:
             AuditError: The server has another API, or does not serve this model.
         """
         self.client = client
-        answer = client.get("/v1/models")
-        models = answer.get("data") if isinstance(answer, dict) else None
+        models = _object(client.get("/v1/models")).get("data")
         if not isinstance(models, list):
             raise self.error("not vllm serve, nor trl vllm-serve of TRL 1.11 or newer")
         entries = [entry for entry in models if isinstance(entry, dict)] or [{}]
@@ -71,16 +70,13 @@ class Server:
         settings: dict[str, Any] = {}
         if isinstance(self._longest, int) and abs(self._longest) < _INT_LIMIT:
             settings["max_model_len"] = self._longest
-        info = self.client.try_call("/server_info?config_format=json")
-        config = info.get("vllm_config", info) if isinstance(info, dict) else {}
-        model = config.get("model_config") if isinstance(config, dict) else None
+        info = _object(self.client.try_call("/server_info?config_format=json"))
+        model = _object(_object(info.get("vllm_config", info)).get("model_config"))
         for key in ("dtype", "logprobs_mode", "quantization"):
-            if isinstance(model, dict) and model.get(key) is not None:
+            if model.get(key) is not None:
                 settings[key] = _short_text(model[key]).removeprefix("torch.")
-        version = self.client.try_call("/version")
-        if isinstance(version, dict) and isinstance(version.get("version"), str):
-            settings["release"] = _short_text(version["version"])
-        return settings
+        release = _object(self.client.try_call("/version")).get("version")
+        return settings | ({"release": _short_text(release)} if isinstance(release, str) else {})
 
     @_explain_malformed_answers
     def score(self, ids: Sequence[int]) -> list[float]:
@@ -143,17 +139,22 @@ class Server:
         """Tokenize a text or a chat with the endpoint /tokenize; None if the server lacks it."""
         chat = {"messages": text, "add_generation_prompt": True}
         body = {"prompt": text} if isinstance(text, str) else chat
-        answer = self.client.try_call("/tokenize", {"model": self.model, **body})
-        return list(_token_ids(answer["tokens"])) if isinstance(answer, dict) and "tokens" in answer else None
+        answer = _object(self.client.try_call("/tokenize", {"model": self.model, **body}))
+        return list(_token_ids(answer["tokens"])) if "tokens" in answer else None
 
     def _complete(self, body: dict[str, Any], cost: int) -> list[dict[str, Any]]:
         """Post to /v1/completions and return the choices in the order of the prompts."""
         answer = self.client.post("/v1/completions", {"model": self.model, **body})
         self.client.tokens += cost
-        choices = answer.get("choices") if isinstance(answer, dict) else None
+        choices = _object(answer).get("choices")
         if not isinstance(choices, list) or not choices:
             raise self.error("its answer has no choices")
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    """Return a JSON object; an empty one for any other answer."""
+    return answer if isinstance(answer, dict) else {}
 
 
 def _short_text(value: object) -> str:
@@ -174,8 +175,8 @@ def _token_ids(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _prompt_logprob(entry: Any, token: int) -> float:
-    value = entry.get(str(token)) if isinstance(entry, dict) else None
-    if not isinstance(value, dict) or "logprob" not in value:
+    value = _object(_object(entry).get(str(token)))
+    if "logprob" not in value:
         raise AuditError(f"prompt_logprobs without id {token}: the server scored other ids than it was given")
     return float(value["logprob"])
 
@@ -187,15 +188,13 @@ def check_awake(client: Client) -> str:
         NotAvailableError: The server is in one of these states, in which calls would hang or be wrong.
     """
     for key, state in (("is_sleeping", "asleep"), ("is_paused", "paused")):
-        answer = client.try_call(f"/{key}")
-        if isinstance(answer, dict) and answer.get(key) is True:
+        if _object(client.try_call(f"/{key}")).get(key) is True:
             raise NotAvailableError(f"{client.address}: it is {state} (/{key}); audit again when it samples")
     text = client.try_call("/metrics")
     if isinstance(text, str) and is_updating(text):
         reason = "its weights are being updated (/metrics); audit again when it samples"
         raise NotAvailableError(f"{client.address}: {reason}")
-    answer = client.try_call("/weight_info")
-    version = answer.get("weight_version") if isinstance(answer, dict) else None
+    version = _object(client.try_call("/weight_info")).get("weight_version")
     return "" if version is None else _short_text(version)
 
 

@@ -21,6 +21,7 @@ from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.run_data import Checkpoint, RunArtifacts
 from diagnostics.audit.recorded.safetensors import Tensor
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
+from diagnostics.fixes import join_some
 
 _ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
 # For each floating-point type: bits of the fraction, mask of the exponent, and code of the integer of the same width.
@@ -129,7 +130,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
     fields: dict[str, Any] = {"estimates": estimates, "count": count, "evidence": evidence}
     if last.invalid:
         message = "weights of checkpoint {after} are NaN or infinite: {names}"
-        return fault("moved/nan", message, values | {"names": _join_names(last.invalid)}, **fields)
+        return fault("moved/nan", message, values | {"names": join_some(last.invalid, 4)}, **fields)
     if all(len(comparison.unchanged) == len(comparison.shares) for comparison in comparisons):
         message = "no weight moved from checkpoint {before} to {after}"
         message += ": the learning rate is 0" if rates == {0.0} else ""
@@ -138,7 +139,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
     if frozen := _frozen_tensors(comparisons):
         message = "tensors never move while those of other layers do: {names}"
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
-        return fault("moved/part", message, values | {"names": _join_names(frozen)}, **fields)
+        return fault("moved/part", message, values | {"names": join_some(frozen, 4)}, **fields)
     if (edge := _lost_updates(comparisons)) is not None:
         message = ("updates are lost in bfloat16 weights: {share:.1%} of elements moved from checkpoint {before} to"
                    " {after}, and none above {edge:.2g}")  # fmt: skip
@@ -182,7 +183,3 @@ def _lost_updates(comparisons: list[Comparison]) -> float | None:
         if is_sure and expected * count >= 20:
             return float(2.0 ** (exponent - 127))
     return None
-
-
-def _join_names(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
