@@ -27,7 +27,7 @@ from diagnostics import safe_io
 from diagnostics.audit.finding_tracker import FindingTracker
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
-from diagnostics.audit.results import make_document, shareable
+from diagnostics.audit.results import make_document
 from diagnostics.output import json_output, text_filters
 
 LOG = logging.getLogger("grpo_doctor.audit")
@@ -94,7 +94,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
 
     def _write_document(self) -> None:
         """Write audit.json without personal data; errors of the file system are ignored."""
-        document = shareable(make_document(self.findings.finish(self._subject)))
+        document = text_filters.redact_for_sharing(make_document(self.findings.finish(self._subject)))
         with contextlib.suppress(OSError):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)

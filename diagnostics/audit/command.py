@@ -19,7 +19,7 @@ from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_
 from diagnostics.audit.live.server_audit import audit_server
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
-from diagnostics.audit.results import Audit, NotAvailableError, shareable
+from diagnostics.audit.results import Audit, NotAvailableError
 from diagnostics.audit.watch import Watch
 from diagnostics.cli import Command, Seconds, seconds_option
 from diagnostics.findings import INCOMPLETE
@@ -116,7 +116,8 @@ def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Au
 
     def report(change: Change) -> None:
         if form == "jsonl":
-            print(json.dumps(shareable(change.to_json()), ensure_ascii=False), flush=True)
+            document = text_filters.redact_for_sharing(change.to_json())
+            print(json.dumps(document, ensure_ascii=False), flush=True)
         elif form == "terminal":
             print(text_filters.mask_for_screen(change.log_line), flush=True)
         else:

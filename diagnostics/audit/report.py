@@ -39,7 +39,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     if form == "terminal":
         _print_audit(audit, sanitize.console(sys.stdout), verbose=verbose)
         return exit_code(audit)
-    document = results.shareable(results.make_document(audit))
+    document = text_filters.redact_for_sharing(results.make_document(audit))
     values: dict[str, Any] = {"document": document, "words": results.WORDS, "cost": _cost(audit)}
     values["details"] = text_filters.redact_for_sharing(list(map(_details, audit.results)))
     if form == "json":

@@ -16,7 +16,6 @@ from diagnostics import UserError, catalog
 from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import Issue
 from diagnostics.fixes import count_of
-from diagnostics.output import text_filters
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 """Outcomes of a check. MASKED: hidden by another fault. NOT_ASKED: skipped, because an input is missing."""
@@ -26,7 +25,6 @@ WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "h
 """Printed words for the outcomes."""
 SCHEMA = "grpo-doctor.audit.v1"
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
-_issues = cache(catalog.load)
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ def fault(family: str, message: str, values: dict[str, Any] | None = None, /, **
 @cache
 def _codes() -> dict[str, str]:
     """Return the code of the known issue for each family that has one."""
-    return {family: code for code, issue in _issues().items() for family in issue.audit}
+    return {family: code for code, issue in catalog.load().items() for family in issue.audit}
 
 
 def clean(family: str, /, **fields: Any) -> Result:
@@ -315,11 +313,6 @@ def make_document(audit: Audit) -> dict[str, Any]:
     }
 
 
-def shareable(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document with control characters escaped, and with secrets and personal data masked."""
-    return text_filters.redact_for_sharing(document)
-
-
 def _result_json(result: Result) -> dict[str, Any]:
     fields = asdict(result)
     del fields["message"]
@@ -332,7 +325,7 @@ def _result_json(result: Result) -> dict[str, Any]:
 
 def issue_of(code: str) -> Issue | None:
     """Return the known issue with a code, or None."""
-    return _issues().get(code)
+    return catalog.load().get(code)
 
 
 def sentence(result: Result) -> str:

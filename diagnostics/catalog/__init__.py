@@ -132,17 +132,13 @@ def _shipped() -> _Packed:
 
 def pack(current: str = "") -> _Packed:
     """Read all entries and write the packed file, if the folder is writable."""
-    from diagnostics.catalog.literal_prefilter import SHORTEST, literals  # as above
+    from diagnostics.catalog.literal_prefilter import literals  # as above
 
     issues = {path.stem: load_file(path) for path in sorted(FOLDER.glob("*.toml"))}
     checks = {path.stem: load_check_file(path) for path in sorted(CHECKS.glob("*.toml"))}
     signatures = [issue.signature for issue in issues.values() if issue.signature]
-    texts = {
-        pattern: literals(pattern) for item in signatures for pattern in (*item.any, *item.all, *item.none)
-    }
-    usable = {
-        pattern: result for pattern, result in texts.items() if result and min(map(len, result)) >= SHORTEST
-    }
+    patterns = (pattern for item in signatures for pattern in (*item.any, *item.all, *item.none))
+    usable = {pattern: texts for pattern in patterns if (texts := literals(pattern))}
     packed = _Packed(current or _hash(), issues, checks, usable)
     with contextlib.suppress(OSError):
         write_atomically(PACKED, msgspec.json.encode(packed), mode=0o644)

@@ -26,6 +26,8 @@ _parser: Any = importlib.import_module("re._parser")
 def literals(pattern: str) -> tuple[str, ...]:
     r"""Return alternative texts, of which every match of the pattern contains at least one; empty if none are known.
 
+    Texts with fewer than SHORTEST characters do not count.
+
     Example:
         >>> literals(r"actor (?:died|is gone): \d+")
         ('actor ',)
@@ -38,7 +40,8 @@ def literals(pattern: str) -> tuple[str, ...]:
         return ()
     if tree.state.flags & re.IGNORECASE:
         return ()
-    return _best(_options(tree))
+    texts = _best(_options(tree))
+    return texts if texts and min(map(len, texts)) >= SHORTEST else ()
 
 
 def _options(tree: Any) -> list[tuple[str, ...]]:
@@ -73,10 +76,10 @@ def required_literals(code: str, pattern: str) -> tuple[str, ...]:
     """Return `literals` of a pattern; `code` is for the error message.
 
     Raises:
-        CatalogError: There are no texts, or one is shorter than SHORTEST.
+        CatalogError: There are none.
     """
     texts = literals(pattern)
-    if not texts or min(map(len, texts)) < SHORTEST:
+    if not texts:
         raise CatalogError(
             f"{code}: signature: {pattern!r}: expected a text of {SHORTEST} or more characters in every match"
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.verdict import HANG
 from diagnostics.hang.wait_kinds import PATTERNS
-
-_load = cache(catalog.load)
 
 
 class _Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +61,7 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
     waiters = _frames(diagnosis, verdict.victims) or culprits
     matches = [
         (bool(shape.culprit) + bool(shape.waiter), bool(shape.culprit), issue.code)
-        for issue in _load().values()
+        for issue in catalog.load().values()
         for shape in issue.hang
         if verdict.cause in shape.causes
         and _matches(shape.culprit, culprits)
@@ -143,7 +140,7 @@ def finding_of(diagnosis: Diagnosis) -> Finding | None:
     verdict = diagnosis.verdict
     if not verdict.code:
         return None
-    issue = _load()[verdict.code]
+    issue = catalog.load()[verdict.code]
     labels = {key: state.process.label for key, state in diagnosis.index.states.items()}
     place = next((labels[key] for key in verdict.culprits if key in labels), diagnosis.index.snapshot.source)
     # The last observation of the blocking process is the best evidence: its stack, or an unanswered request.
@@ -156,5 +153,5 @@ def finding_of(diagnosis: Diagnosis) -> Finding | None:
 def issue_document(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the known issue (title, cause, mitigations) and the fix for the stacks, as JSON; empty without either."""
     code, fix = diagnosis.verdict.code, stack_fix(diagnosis)
-    issue = {"code": code, **mitigation_ranking.issue_summary(_load()[code])} if code else {}
+    issue = {"code": code, **mitigation_ranking.issue_summary(catalog.load()[code])} if code else {}
     return issue | ({"fix": fix.advice} if fix else {})

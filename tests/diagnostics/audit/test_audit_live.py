@@ -11,7 +11,8 @@ import pytest
 
 from diagnostics.audit.live import reference
 from diagnostics.audit.live.server_audit import audit_server
-from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document
+from diagnostics.output.text_filters import redact_for_sharing
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
 from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
 
@@ -23,7 +24,7 @@ def audit_fake_server(trained, wrong=None, *, dtype="bfloat16", folder="checkpoi
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
         audit = audit_server(url, trained / "checkpoint-120", timeout_s=500, **options)
-    json.dumps(shareable(make_document(audit)), allow_nan=False)
+    json.dumps(redact_for_sharing(make_document(audit)), allow_nan=False)
     assert audit.tokens <= options.get("tokens", 4000)
     return audit
 

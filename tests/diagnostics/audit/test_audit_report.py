@@ -24,8 +24,8 @@ from diagnostics.audit.results import (
     clean,
     make_document,
     note,
-    shareable,
 )
+from diagnostics.output.text_filters import redact_for_sharing
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPERATURE_FAULT = Result(
@@ -62,7 +62,7 @@ def test_outcome_and_exit_code_follow_from_the_results(results, outcome, code):
 
 def test_document_is_valid_against_its_schema(tmp_path):
     path = tmp_path / "audit.json"
-    path.write_text(json.dumps(shareable(make_document(audit(*EVERY_OUTCOME)))))
+    path.write_text(json.dumps(redact_for_sharing(make_document(audit(*EVERY_OUTCOME)))))
     schema = ROOT / "docs" / "audit-v1.schema.json"
     assert check(["--schemafile", str(schema), str(path)], standalone_mode=False) in (0, None)
 
