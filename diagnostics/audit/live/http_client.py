@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 from typing import Any
 
@@ -53,35 +52,21 @@ class Client:
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
         token = parts.password or os.environ.get(_KEY, "")
-        self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        self._headers = {"Accept-Encoding": "identity"}
         self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
 
-    def get(self, path: str) -> Any:
-        """Return the response to a GET request: parsed JSON, otherwise text.
+    def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the response to a GET request, or to a JSON body: parsed JSON, otherwise text.
 
         Raises:
             RefusedError: The server answers with an error status.
             NotAvailableError: The status is 503, or there is no complete response before the deadline.
             AuditError: The call failed otherwise.
         """
-        return self._call("GET", path)
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Return the response to a JSON body; raises the errors of `get`."""
-        return self._call("POST", path, json.dumps(body).encode())
-
-    def try_call(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the response of `get` (without a body) or `post`; None instead of RefusedError."""
-        try:
-            return self.get(path) if body is None else self.post(path, body)
-        except RefusedError:
-            return None
-
-    def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
         self.requests += 1
         call = f"{self.address}{path}"
         try:
-            status, content = asyncio.run(self._fetch(method, call, body))
+            status, content = asyncio.run(self._fetch(call, body))
         except (TimeoutError, httpx.TimeoutException) as error:
             limit = f"{self._timeout_s:g} s (--timeout)"
             reason = f"no complete answer in {limit}: it may be paused, asleep or busy"
@@ -92,20 +77,25 @@ class Client:
             raise AuditError(f"{call}: {str(error) or type(error).__name__}") from error
         return _parse(status, content, call)
 
-    async def _fetch(self, method: str, call: str, body: bytes | None) -> tuple[int, bytearray]:
+    def try_call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the response of `call`; None instead of RefusedError."""
+        with contextlib.suppress(RefusedError):
+            return self.call(path, body)
+
+    async def _fetch(self, call: str, body: dict[str, Any] | None) -> tuple[int, bytearray]:
         """Return status and content of the response.
 
         httpx's own timeouts apply to each read: a server that sends a byte a second, or endless 100 Continue answers,
         would never time out.
         """
-        content = bytearray()
+        content, method = bytearray(), "GET" if body is None else "POST"
         async with (
             asyncio.timeout(self._timeout_s),
             # Loading certificates takes 30 ms.
             httpx.AsyncClient(
                 verify=call.startswith("https"), timeout=self._timeout_s, trust_env=False
             ) as http,
-            http.stream(method, call, content=body, headers=self._headers) as response,
+            http.stream(method, call, json=body, headers=self._headers) as response,
         ):
             if response.headers.get("Content-Encoding", "identity").lower() != "identity":
                 # A kilobyte can unpack to gigabytes before any of it can be counted.

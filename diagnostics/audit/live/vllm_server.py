@@ -49,7 +49,7 @@ class Server:
             AuditError: The server has another API, or does not serve this model.
         """
         self.client = client
-        models = _object(client.get("/v1/models")).get("data")
+        models = _object(client.call("/v1/models")).get("data")
         if not isinstance(models, list):
             raise self.error("not vllm serve, nor trl vllm-serve of TRL 1.11 or newer")
         entries = [entry for entry in models if isinstance(entry, dict)] or [{}]
@@ -144,7 +144,7 @@ class Server:
 
     def _complete(self, body: dict[str, Any], cost: int) -> list[dict[str, Any]]:
         """Post to /v1/completions and return the choices in the order of the prompts."""
-        answer = self.client.post("/v1/completions", {"model": self.model, **body})
+        answer = self.client.call("/v1/completions", {"model": self.model, **body})
         self.client.tokens += cost
         choices = _object(answer).get("choices")
         if not isinstance(choices, list) or not choices:

@@ -58,7 +58,7 @@ def send_slow_body():
 @pytest.mark.parametrize("answer", [send_endless_headers, send_endless_continues, send_slow_body])
 def test_slow_trickle_response_times_out(answer):
     with slow_server(answer) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.5 s"):
-        Client(url, 0.5).get("/v1/models")
+        Client(url, 0.5).call("/v1/models")
 
 
 def test_slow_connect_times_out(monkeypatch):
@@ -74,7 +74,7 @@ def test_slow_connect_times_out(monkeypatch):
         slow_server(lambda: [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]) as url,
         pytest.raises(NotAvailableError, match=r"no complete answer in 0.3 s"),
     ):
-        Client(url, 0.3).get("/v1/models")
+        Client(url, 0.3).call("/v1/models")
 
 
 PACKED = gzip.compress(gzip.compress(bytes(1 << 24)))
@@ -92,4 +92,4 @@ def test_redirects_compressed_and_long_answers_are_refused(monkeypatch, status, 
     monkeypatch.setattr("zlib.decompressobj", lambda *_: pytest.fail("the answer is unpacked"))
     answer = b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (status, header, len(body), body)
     with slow_server(lambda: [answer]) as url, pytest.raises(AuditError, match=message):
-        Client(url, 20).get("/v1/models")
+        Client(url, 20).call("/v1/models")
