@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent / "issues"
 CHECKS = Path(__file__).parent / "checks"
 PACKED = Path(__file__).parent / "packed.json"
 # The code that a packed entry depends on.
-_READERS = ("__init__.py", "schema.py", "model.py", "literal_prefilter.py")
+_READERS = ("__init__.py", "schema.py", "model.py", "signatures.py")
 _Entry = TypeVar("_Entry", model.Issue, model.CheckCode)
 
 
@@ -132,7 +132,7 @@ def _shipped() -> _Packed:
 
 def pack(current: str = "") -> _Packed:
     """Read all entries and write the packed file, if the folder is writable."""
-    from diagnostics.catalog.literal_prefilter import literals  # as above
+    from diagnostics.catalog.signatures import literals  # as above
 
     issues = {path.stem: load_file(path) for path in sorted(FOLDER.glob("*.toml"))}
     checks = {path.stem: load_check_file(path) for path in sorted(CHECKS.glob("*.toml"))}

@@ -11,7 +11,7 @@ from typing import Any
 
 import re2
 
-from diagnostics.catalog.literal_prefilter import required_literals
+from diagnostics.catalog.signatures import required_literals
 from diagnostics.logs.prefixes import Line, parse_line
 from diagnostics.logs.tracebacks import BOX, HEADER, MAX_GAP, Traceback, TracebackParser, short_path
 from diagnostics.output.redact import mask, mask_and_cut

@@ -15,7 +15,7 @@ from typing import Any
 
 import re2
 
-from diagnostics.catalog import literal_prefilter, pattern_literals
+from diagnostics.catalog import pattern_literals, signatures
 from diagnostics.catalog.model import Issue, LogSample
 from diagnostics.catalog.search import IssueSearch
 from diagnostics.logs.prefixes import parse_line
@@ -67,16 +67,16 @@ class Rules:
                     self.warned.add(code)
         packed_literals = pattern_literals()
         for index, rule in enumerate(self.rules):
-            literals = packed_literals.get(rule.pattern) or literal_prefilter.required_literals(
+            literals = packed_literals.get(rule.pattern) or signatures.required_literals(
                 rule.code, rule.pattern
             )
             for text in literals:
-                self.by_anchor.setdefault(literal_prefilter.longest_plain_part(text), []).append(index)
-        self.set = literal_prefilter.PatternSet([rule.pattern for rule in self.rules], self.by_anchor)
+                self.by_anchor.setdefault(signatures.longest_plain_part(text), []).append(index)
+        self.set = signatures.PatternSet([rule.pattern for rule in self.rules], self.by_anchor)
         plain = [*sorted(self.by_anchor), HEADER, *line_patterns.ANCHORS]
         self.anchors = {text: re2.escape(text) for text in plain}
         self.anchors |= {FRAME_PATTERN: FRAME_PATTERN, _FACTS: "|".join(line_patterns.ANCHOR_PATTERNS)}
-        self.prefilter = literal_prefilter.compile_any(list(self.anchors.values()))
+        self.prefilter = signatures.compile_any(list(self.anchors.values()))
 
     @cached_property
     def issue_search(self) -> IssueSearch:
@@ -120,7 +120,7 @@ class AnchorSearch:
         """Stop searching for the anchors with these names."""
         self._anchors = {name: anchor for name, anchor in self._anchors.items() if name not in names}
         if self._anchors:
-            self._automaton = literal_prefilter.compile_any(list(self._anchors.values()))
+            self._automaton = signatures.compile_any(list(self._anchors.values()))
 
 
 def _is_warning(sample: LogSample) -> bool:

@@ -4,18 +4,21 @@ The formulas are (reward - baseline) / (deviation + epsilon), with the baselines
 result is clean with the formula if one reproduces the recorded numbers. It is a fault if all advantages are 0, or if a
 known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided. At most about 4096
 samples are used.
+
+`weigh_rewards` recovers the weights of reward functions from the metrics, because dumps of completions lack them: TRL
+logs the reward and the mean of each function, and `fit_weights` solves for the weights by least squares.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import sqrt
+from math import isfinite, nan, sqrt
 from typing import Any
 
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_indices
+from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_indices
 from diagnostics.audit.recorded.stats import deviation, fsum, mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, note, skipped, undecided
 
@@ -26,6 +29,9 @@ _PEERS = ("group", "leave_one_out", "batch", "none")
 _EPSILONS = (1e-4, 1e-6, 1e-8, 0.0)
 # A few units in the last place of float32 numbers about 1.
 _TOLERANCE = 2e-4
+# Name of the metric with the mean of a reward function.
+_MEAN = "rewards/{}/mean"
+_CLOSE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -228,3 +234,69 @@ _MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
     ("advantages/grouping", "the advantages are those of interleaved groups, not of the prompts' groups",
      _interleave),
 )  # fmt: skip
+
+
+# Rewards of several functions.
+
+
+def weigh_rewards(run: RunArtifacts) -> RunArtifacts:
+    """Return the run with the weighted sum of its scores as reward of each sample, where metrics determine the weights.
+
+    Recordings with a reward, or with scores of one function only, stay as they are.
+    """
+    recordings = []
+    for recording in run.recordings:
+        names = sorted({name for row in recording.rows for name in row.scores})
+        is_open = len(names) > 1 and not any(row.reward is not None for row in recording.rows)
+        fits = (fit_weights(series, names) for series in run.series) if is_open else ()
+        weights = next(filter(None, fits), None)
+        if weights:
+            rows = tuple(replace(row, reward=_weighted_sum(row, weights)) for row in recording.rows)
+            recording = replace(recording, rows=rows)  # noqa: PLW2901
+        recordings.append(recording)
+    return replace(run, recordings=tuple(recordings))
+
+
+def _weighted_sum(row: Sample, weights: Mapping[str, float]) -> float | None:
+    parts = [weights[name] * score for name, score in row.scores.items() if score is not None]
+    return sum(parts) if parts else None
+
+
+def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] | None:
+    """Fit the reward of each step as a weighted sum of the functions' means; None unless the fit is exact to 0.1 %.
+
+    A function that is 0 in all steps has the weight 1, which changes no reward.
+    """
+    means = [_MEAN.format(name) for name in names]
+    rows = [row for row in series.rows if isfinite(row.values.get("reward", nan))]
+    rows = [row for row in rows if all(isfinite(row.printed.get(name, nan)) for name in means)]
+    used = [name for name in means if any(row.printed[name] for row in rows)]
+    if len(rows) < len(used) + 4 or not used:
+        return None
+    points = [[row.printed[name] for name in used] for row in rows]
+    targets = [row.values["reward"] for row in rows]
+    size = range(len(used))
+    matrix = [[sum(x[i] * x[j] for x in points) for j in size] for i in size]
+    right = [sum(x[i] * y for x, y in zip(points, targets, strict=True)) for i in size]
+    solution = _solve(matrix, right)
+    if solution is None:
+        return None
+    error = max(abs(sum(map(float.__mul__, solution, x)) - y) for x, y in zip(points, targets, strict=True))
+    if not error <= _CLOSE * max(1.0, *map(abs, targets)):
+        return None
+    # Weights are decimal numbers that people write.
+    weights = {name: round(weight, 3) for name, weight in zip(used, solution, strict=True)}
+    return {name: weights.get(mean, 1.0) for name, mean in zip(names, means, strict=True)}
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
+    """Solve a small symmetric system of equations by elimination; None if it is nearly singular."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for index, row in enumerate(rows):
+        if not abs(row[index]) > 1e-6 * abs(matrix[index][index]):
+            return None
+        for other in rows:
+            if other is not row:
+                factor = other[index] / row[index]
+                other[:] = [a - factor * b for a, b in zip(other, row, strict=True)]
+    return [row[-1] / row[index] for index, row in enumerate(rows)]

@@ -17,11 +17,10 @@ from pathlib import Path, PurePath
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files, run_data, sample_files
-from diagnostics.audit.recorded.advantages import check_advantages
+from diagnostics.audit.recorded.advantages import check_advantages, weigh_rewards
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.completion_texts import check_texts
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
-from diagnostics.audit.recorded.reward_weights import weigh_rewards
 from diagnostics.audit.recorded.sample_checks import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped

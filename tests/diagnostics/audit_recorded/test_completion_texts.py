@@ -1,6 +1,6 @@
 """Completions that are empty, repetitive, garbled or have a next turn are faults, unless they are few (`check_texts`).
 
-The weights of reward functions are recovered from metrics (`reward_weights`).
+The weights of reward functions are recovered from metrics (`advantages`).
 """
 
 import random
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from diagnostics.audit.recorded.advantages import fit_weights, weigh_rewards
 from diagnostics.audit.recorded.completion_texts import check_texts
-from diagnostics.audit.recorded.reward_weights import fit_weights, weigh_rewards
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Recording, RunArtifacts, Sample
 from diagnostics.audit.results import FAULT
 
