@@ -38,27 +38,17 @@ _PATH = click.Path(path_type=Path)
     exit_codes={1: "a fault", 3: "incomplete: a decisive check could not run"},
 )
 @click.argument("paths", nargs=-1, metavar="[RUN]", type=_PATH)
-@click.option(
-    "--reward", default="", metavar="MODULE:FUNCTION", help="Call this reward function; this runs its code."
-)
-@click.option(
-    "--server", default="", metavar="URL", help="Audit this server; it generates a few thousand tokens."
-)
-@click.option(
-    "--model", default="", metavar="NAME", help="Model or adapter to audit (default: the first served)."
-)
+@click.option("--reward", default="", metavar="MODULE:FUNCTION", help="Call this reward function again.")
+@click.option("--server", default="", metavar="URL", help="Audit this server (a few thousand tokens).")
+@click.option("--model", default="", metavar="NAME", help="Model or adapter to audit (default: the first).")
 @click.option("--checkpoint", type=_PATH, metavar="DIR", help="Weights that the server should hold.")
+@click.option("--against", type=_PATH, multiple=True, metavar="DIR", help="Other weights that it may hold.")
 @click.option(
-    "--against", type=_PATH, multiple=True, metavar="DIR", help="Other weights that the server may hold."
+    "--trainer-config", "trainer", type=_PATH, metavar="FILE", help="Trainer settings, JSON or TOML."
 )
+@click.option("--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow.")
 @click.option(
-    "--trainer-config", "trainer", type=_PATH, metavar="FILE", help="Trainer settings as JSON or TOML."
-)
-@click.option(
-    "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow, until Ctrl-C."
-)
-@click.option(
-    "--idle", type=Seconds(zero=True), metavar="S", help="With --watch: end after S seconds of silence."
+    "--idle", type=Seconds(zero=True), metavar="S", help="With --watch: end after S silent seconds."
 )
 @click.option(
     "--tokens",

@@ -95,10 +95,8 @@ def _print_first_screen(console: Console, audit: Audit) -> None:
 def _print_details(console: Console, result: Result) -> None:
     """Print a result with all its lines, for --verbose."""
     console.print()
-    text = "  ".join(
-        filter(None, [results.WORDS[result.outcome], result.probe, result.code, results.sentence(result)])
-    )
-    print_text(console, text, _STYLES[result.outcome])
+    words = (results.WORDS[result.outcome], result.probe, result.code, results.sentence(result))
+    print_text(console, "  ".join(filter(None, words)), _STYLES[result.outcome])
     for line in _details(result):
         print_text(console, line, indent=4)
 

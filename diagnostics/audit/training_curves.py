@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,8 @@ class Curves:
 
     def select(self, *names: str) -> tuple[MetricRow, ...]:
         """Return the rows that have finite values of all these metrics."""
-        return tuple(
-            row for row in self.rows if all(math.isfinite(row.values.get(name, math.nan)) for name in names)
-        )
+        finite = (all(math.isfinite(row.values.get(name, math.nan)) for name in names) for row in self.rows)
+        return tuple(compress(self.rows, finite))
 
     def column(self, name: str) -> list[float]:
         """Return the finite values of a metric."""
@@ -423,10 +422,9 @@ def _gradient_spikes(curves: Curves) -> Result | None:
     Steps without a reward signal are left out, because the KL term alone makes a far smaller gradient.
     """
     lowest = min(curves.column("reward"), default=0.0)
-    mixed = [
-        row for row in curves.rows if row.values.get("all_alike") != 1 and row.values.get("reward_std") != 0
-    ]
-    learning = Curves(tuple(row for row in mixed if row.values.get("reward") != lowest))
+    no_signal = {"all_alike": 1, "reward_std": 0, "reward": lowest}.items()
+    mixed = (row for row in curves.rows if all(row.values.get(name) != value for name, value in no_signal))
+    learning = Curves(tuple(mixed))
     rows, values = learning.select("grad_norm"), learning.column("grad_norm")
     usual = [stats.median(values[max(0, index - 20) : index]) for index in range(len(values))]
     places = [index for index in range(MIN_STEPS, len(values)) if usual[index] > 0]
@@ -487,13 +485,9 @@ def _evaluation_falls(curves: Curves) -> Result | None:
         return None
     late = curves.last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
     options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
-    message = (
-        "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, while the training reward"
-        " rose from {first:.3g} to {last:.3g}: overfitting or reward hacking"
-    )
-    return curves.report(
-        late, "curves/evaluation_falls", message, "eval_reward", causes="evaluation_falls", **options
-    )
+    message = "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, while the training reward rose"
+    options["causes"] = "evaluation_falls"
+    return curves.report(late, "curves/evaluation_falls", message, "eval_reward", **options)
 
 
 def _zero_reward_function(curves: Curves) -> Result | None:
@@ -517,9 +511,8 @@ def _zero_reward_function(curves: Curves) -> Result | None:
     fact = note("notice", text, **values)
     if all(map(_FORMAT.search, zero)):
         return clean("metrics/zero_function", count=values["count"], evidence=(fact,))
-    need = note(
-        "want_matching_reward", "a completion that should get a reward of {name}: print both", **values
-    )
+    text = "a completion that should get a reward of {name}: print both"
+    need = note("want_matching_reward", text, **values)
     return undecided("metrics/zero_function", need, count=values["count"], evidence=(fact,))
 
 
@@ -533,9 +526,8 @@ def _missing_steps(curves: Curves) -> Result | None:
         return None
     text = "the step goes from {before} to {after}, usually by {usual:g}: steps are missing, or these are two runs"
     values = {"before": (row.step or 0) - gap, "after": row.step, "usual": usual}
-    return clean(
-        "metrics/missing_steps", count=len(rows), evidence=(note("notice", text, row.place, **values),)
-    )
+    fact = note("notice", text, row.place, **values)
+    return clean("metrics/missing_steps", count=len(rows), evidence=(fact,))
 
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (

@@ -84,9 +84,8 @@ def required_literals(code: str, pattern: str) -> tuple[str, ...]:
     """
     texts = literals(pattern)
     if not texts:
-        raise CatalogError(
-            f"{code}: signature: {pattern!r}: expected a text of {SHORTEST} or more characters in every match"
-        )
+        expected = f"expected a text of {SHORTEST} or more characters in every match"
+        raise CatalogError(f"{code}: signature: {pattern!r}: {expected}")
     return texts
 
 
@@ -195,16 +194,14 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
             try:
                 re2.compile(pattern)
             except re2.error as error:
-                raise CatalogError(
-                    f"{place}: signature.{key}: {pattern!r}: not RE2: {_message(error)}"
-                ) from None
+                problem = f"not RE2: {_message(error)}"
+                raise CatalogError(f"{place}: signature.{key}: {pattern!r}: {problem}") from None
             required_literals(place, pattern)
     for place, kind, about, text in _samples(issue, source):
         if matches(issue.signature, text) != (kind == "positive"):
-            expected = "be matched" if kind == "positive" else "not be matched"
-            raise CatalogError(
-                f"{place}: signature.{kind}: {about!r}: expected the sample to {expected} by {issue.code}"
-            )
+            result = "be matched" if kind == "positive" else "not be matched"
+            expected = f"expected the sample to {result} by {issue.code}"
+            raise CatalogError(f"{place}: signature.{kind}: {about!r}: {expected}")
 
 
 def ambiguous_samples(issues: Collection[Issue]) -> list[str]:

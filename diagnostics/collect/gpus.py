@@ -88,9 +88,8 @@ def _query_driver(limit_s: float, program: str | None) -> Gpus:
         return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s")
     if code:
         lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        return Gpus(
-            "failed", f"nvidia-smi ended with {code}" + (f": {mask_and_cut(lines[-1], 300)}" if lines else "")
-        )
+        reason = f": {mask_and_cut(lines[-1], 300)}" if lines else ""
+        return Gpus("failed", f"nvidia-smi ended with {code}{reason}")
     try:
         return parse_report(output)
     except (ET.ParseError, ValueError) as error:

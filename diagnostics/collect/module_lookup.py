@@ -22,6 +22,7 @@ from diagnostics.collect.search_path import SearchPath
 _MAX_FILES, _MAX_NAMES = 600, 50_000
 # Longer names of modules are ignored; `parse_python` refuses names with more than 64 parts.
 _MAX_LENGTH = 1000
+Import = ast.Import | ast.ImportFrom
 _SUFFIXES = (".py", ".so", ".pyc")
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
@@ -81,9 +82,9 @@ class ModuleFinder:
         """List each folder on the path once."""
         self._folders = [(folder, _names_by_first_part(folder)) for folder in search.folders]
         self._editable = {entry.module: entry.path for entry in search.editable}
-        self._imports: dict[Path, list[ast.Import | ast.ImportFrom]] = {}
+        self._imports: dict[Path, list[Import]] = {}
 
-    def imports_in(self, file: Path) -> list[ast.Import | ast.ImportFrom]:
+    def imports_in(self, file: Path) -> list[Import]:
         """Return the import statements that run whenever a file is imported; each file is parsed once.
 
         Raises:
@@ -164,7 +165,7 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
 
 
 def _required_modules(
-    imports: Iterable[ast.Import | ast.ImportFrom], package: str, top: str, seen: set[str]
+    imports: Iterable[Import], package: str, top: str, seen: set[str]
 ) -> Iterator[tuple[int, str]]:
     """Yield (line, module) of the unseen imports of a file in `package`: modules of `top`, and other packages."""
     for line, imported in chain(_imported_modules(imports, package), [(0, package)]):
@@ -187,11 +188,11 @@ def _module_file(home: str, name: str) -> Path | None:
 
 
 @lru_cache(1)  # of a file to which several links lead
-def _parse_imports(text: str) -> list[ast.Import | ast.ImportFrom]:
+def _parse_imports(text: str) -> list[Import]:
     return list(_unconditional_imports(safe_io.parse_python(text).body))
 
 
-def _unconditional_imports(body: Iterable[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+def _unconditional_imports(body: Iterable[ast.stmt]) -> Iterator[Import]:
     """Yield the imports that run whenever the module is imported."""
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -202,9 +203,7 @@ def _unconditional_imports(body: Iterable[ast.stmt]) -> Iterator[ast.Import | as
             yield from _unconditional_imports([*node.body, *node.finalbody])
 
 
-def _imported_modules(
-    imports: Iterable[ast.Import | ast.ImportFrom], package: str
-) -> Iterator[tuple[int, str]]:
+def _imported_modules(imports: Iterable[Import], package: str) -> Iterator[tuple[int, str]]:
     """Yield (line, module) of the modules that the imports of a file in `package` import."""
     for node in imports:
         if isinstance(node, ast.Import):

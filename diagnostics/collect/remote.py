@@ -241,25 +241,24 @@ def read_hosts(path: Path) -> list[Host]:
 
 
 def _parse_host(words: list[str], place: str) -> Host:
+    def unexpected(text: str, expected: str) -> RemoteError:
+        return RemoteError(f"{place}: {mask_and_cut(text, 80)!r}: expected {expected}")
+
     match = _HOST.fullmatch(words[0])
     if match is None or int(match["port"] or 0) > 65535:
-        raise RemoteError(
-            f"{place}: {mask_and_cut(words[0], 80)!r}: expected a host, as user@host:22 slots=8"
-        )
+        raise unexpected(words[0], "a host, as user@host:22 slots=8")
     values = dict.fromkeys(_HOST_KEYS, "")
     for word in words[1:]:
         key, _, value = word.partition("=")
         if not value or key not in values:
-            raise RemoteError(
-                f"{place}: {mask_and_cut(word, 80)!r}: expected one of {', '.join(_HOST_KEYS)} as key=value"
-            )
+            raise unexpected(word, f"one of {', '.join(_HOST_KEYS)} as key=value")
         # A dash would make it an option of ssh, kubectl or srun.
         if key in {"prefix", "python"} and value.startswith("-"):
-            raise RemoteError(f"{place}: {mask_and_cut(word, 40)}: expected a path")
+            raise unexpected(word, "a path")
         values[key] = value
     slots = values["slots"] or "0"
     if not slots.isdecimal() or len(slots) > 6:
-        raise RemoteError(f"{place}: slots={mask_and_cut(slots, 20)}: expected a whole number")
+        raise unexpected(f"slots={slots}", "a whole number")
     name, user, port = match["name"].strip("[]"), match["user"] or "", int(match["port"] or 0)
     return Host(name, user, port, int(slots), values["prefix"], values["python"])
 
@@ -297,9 +296,8 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         raise RemoteError(f"--host-command: {wrong!r} in it: expected {expected}")
     # ssh passes the words to a shell, srun does not: quotes would be part of the name there.
     if not _SHELL_SAFE.fullmatch(python):
-        raise RemoteError(
-            f"--host-command: {mask_and_cut(python, 80)!r}: expected a path without spaces and quotes"
-        )
+        wrong = mask_and_cut(python, 80)
+        raise RemoteError(f"--host-command: {wrong!r}: expected a path without spaces and quotes")
     filled = [word.format(**values) for word in words]
     return filled if "python" in fields else [*filled, python, "-"]
 

@@ -35,6 +35,8 @@ _MAX_FITTING, _MAX_UNFIT, _MAX_NAMES = 5, 3, 2
 _MOMENTS = ("at import", "when called")
 _RESOLVE_LIMIT_S = 20
 _RUN_TEXTS = {"ran": "ran on a CPU", "part": "ran in part", "fails": "the table says that it does not work"}
+# Mark, text and lines on missing names of a group of releases.
+Row = tuple[str, str, list[str]]
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
@@ -58,10 +60,7 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
         versions = query.find_releases(package, version)
         if not versions:
             releases = query.find_releases(package, "")
-            raise UserError(
-                f"versions {word}: not in the index, which has {package} {releases[-1]} to {releases[0]},"
-                " without pre-releases"
-            )
+            raise UserError(f"versions {word}: the index has {package} {releases[-1]} to {releases[0]}")
         if package in dict(questions):
             raise UserError(f"versions {word}: {package} is named twice")
         questions.append((package, [Release(package, item) for item in versions]))
@@ -302,9 +301,7 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         print_text(console, f"{_mark_of(pair)} {pair.user} with {pair.provider}: {evidence}")
 
 
-def _evidence_rows(
-    answer: Answer, *, one_user: bool, with_names: bool, every: bool
-) -> list[tuple[str, str, list[str]]]:
+def _evidence_rows(answer: Answer, *, one_user: bool, with_names: bool, every: bool) -> list[Row]:
     """Return mark, text and lines on missing names for each group of successive releases, the best first.
 
     A group has the same evidence; without `every`, names that are missing when a function is called may differ.
@@ -342,9 +339,7 @@ def _mark_of(pair: Compatibility) -> str:
     return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
 
 
-def _first(
-    rows: Sequence[tuple[str, str, list[str]]], marks: str, count: int
-) -> list[tuple[str, str, list[str]]]:
+def _first(rows: Sequence[Row], marks: str, count: int) -> list[Row]:
     return [row for row in rows if row[0] in marks][:count]
 
 

@@ -34,9 +34,7 @@ from diagnostics.output import json_output, release_pairs, sanitize
     },
 )
 @click.argument("questions", metavar="[PACKAGE==VERSION] [PACKAGE]...", nargs=-1)
-@click.option(
-    "--python", type=click.Path(path_type=Path), help="Check the packages of this interpreter's environment."
-)
+@click.option("--python", type=click.Path(path_type=Path), help="Check this interpreter's packages.")
 @click.option("--all", "every", is_flag=True, help="Show every pair that was tried.")
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
 def command(

@@ -20,6 +20,8 @@ from diagnostics.hang.job_index import JobIndex, merge_overlapping
 from diagnostics.hang.snapshot import LOCAL_ADDRESSES, LONG_SLEEP_S, Collective, Process
 from diagnostics.hang.verdict import Edge
 
+Records = dict[int | None, Collective]
+"""The recorded state of each rank."""
 IN_COLLECTIVE = ("collective", "rendezvous")
 # Engines that receive weights are in a group with the trainer that no variable of theirs shows.
 _ENGINES = ("engine worker", "engine core", "engine")
@@ -133,7 +135,7 @@ def _edges_between_collectives(
                 yield replace(_edge(index, process, partner, "sends nothing"), kind="receive", certain=False)
         return
     (majority, first), (_, second) = counts
-    records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}
+    records: Records = {r.rank: r for r in index.snapshot.collectives}
     by_name: dict[str, list[Process]] = defaultdict(list)
     for process in inside:
         by_name[names[process.key]].append(process)
@@ -150,19 +152,15 @@ def _only_receives(state: BlockedState) -> bool:
     return normalized_operation(state.call.operation) == "recv" and (state.asleep_s or 0.0) > LONG_SLEEP_S
 
 
-def _edge_between(
-    index: JobIndex, source: Process, target: Process, records: dict[int | None, Collective]
-) -> Edge:
+def _edge_between(index: JobIndex, source: Process, target: Process, records: Records) -> Edge:
     """Return the edge to a rank in another collective; its kind is `behind` if records show that it started fewer."""
     edge = _edge(index, source, target, f"is in another: {describe_collective(index.states[target.key])}")
     mine, theirs = records.get(source.rank), records.get(target.rank)
     if mine is None or theirs is None or mine.enqueued <= theirs.enqueued:
         return edge
     last = f", the last {theirs.operation}" if theirs.operation else ""
-    evidence = (
-        f"rank {target.rank} started {theirs.enqueued} collectives{last}; rank {source.rank} {mine.enqueued}"
-    )
-    return replace(edge, kind="behind", evidence=(evidence,))
+    counts = f"rank {target.rank} {theirs.enqueued}{last}; rank {source.rank} {mine.enqueued}"
+    return replace(edge, kind="behind", evidence=(f"started collectives: {counts}",))
 
 
 def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) -> Iterator[Edge]:

@@ -54,31 +54,17 @@ FORMATS = ("terminal", "json", "markdown")
 @click.option(
     "--pid", "pids", type=int, multiple=True, metavar="PID", help="Observe this process and its descendants."
 )
-@click.option(
-    "--match", "pattern", default="", metavar="PATTERN", help="Observe processes whose command line matches."
-)
-@click.option(
-    "--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump instead; may be repeated."
-)
-@click.option(
-    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, and diagnose it when it stalls."
-)
+@click.option("--match", "pattern", default="", metavar="PATTERN", help="Observe matching command lines.")
+@click.option("--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump; repeatable.")
+@click.option("--watch", "watches", is_flag=True, help="Run the COMMAND after --, and diagnose stalls.")
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
 @seconds_option("--seconds", default=1.5, help="Time to observe the job.")
-@click.option(
-    "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stack samples in that time."
-)
+@click.option("--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stack samples.")
 @seconds_option("--patience", default=PATIENCE_S, help="A wait counts as a hang after this time.")
-@seconds_option(
-    "--busy-patience", default=BUSY_PATIENCE_S, help="The same, if the blocking process computes."
-)
+@seconds_option("--busy-patience", default=BUSY_PATIENCE_S, help="The same, if the blocker computes.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
-@click.option(
-    "--verbose", "--stacks", "verbose", is_flag=True, help="Print all observations, with the stacks."
-)
-@click.option(
-    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Save the snapshot, redacted, for --from."
-)
+@click.option("--verbose", "--stacks", "verbose", is_flag=True, help="Print all observations and stacks.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save a redacted snapshot.")
 @seconds_option("--stall", default=300.0, help="With --watch: diagnose after this time without a change.")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")

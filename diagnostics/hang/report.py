@@ -38,15 +38,13 @@ SECTIONS = (("Observed", "evidence"), ("Excluded", "excluded"), ("Not checked", 
 def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the document `grpo-doctor.hang.v1` of a diagnosis, not yet redacted."""
     verdict, index = diagnosis.verdict, diagnosis.index
-    states = sorted(
-        index.states.values(), key=lambda s: (s.process.rank is None, s.process.rank or 0, s.process.pid)
-    )
+    processes = sorted(index.snapshot.processes, key=lambda p: (p.rank is None, p.rank or 0, p.pid))
     return {
         "schema": SCHEMA,
         **asdict(verdict),
         "cause_means": CAUSES[verdict.cause].means if verdict.cause else "",
         "helps": issue_document(diagnosis),
-        "processes": [_process_document(state) for state in states],
+        "processes": [_process_document(index.states[process.key]) for process in processes],
         "edges": [dict(vars(edge)) for edges in diagnosis.graph.values() for edge in edges],
         "watched_s": index.snapshot.seconds,
         "source": index.snapshot.source,
@@ -234,6 +232,5 @@ def _observed(document: dict[str, Any]) -> str:
     count = count_of(len(document["processes"]), "process")
     if document["source"] != "live":
         return f"read from: {document['source']}; {count}; processes outside it were not checked"
-    return (
-        f"{count} observed for {document['watched_s']:g} s; nothing was stopped, no local variable was read"
-    )
+    duration = f"{document['watched_s']:g} s"
+    return f"{count} observed for {duration}; nothing was stopped, no local variable was read"

@@ -136,9 +136,8 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
 def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
     canonical = canonical_name(name)
     # The total of all reward functions comes before the value of one of them.
-    is_total = canonical in metrics and metrics[canonical][0].startswith("rewards/") > name.startswith(
-        "rewards/"
-    )
+    known = metrics[canonical][0] if canonical in metrics else ""
+    is_total = known.startswith("rewards/") and not name.startswith("rewards/")
     if canonical and (canonical not in metrics or is_total or math.isnan(float(value))):
         number = RoundedZero(value) if _ROUNDED_ZERO.fullmatch(value) else float(value)
         metrics[canonical] = (name, number)

@@ -66,9 +66,11 @@ def without_baseline_findings(report: Report, baseline: Path) -> Report:
         UserError: The baseline cannot be read, or is no JSON report of the same command.
     """
     known = _baseline_fingerprints(baseline, report.tool)
-    return _filter(
-        report, lambda finding: fingerprint(finding.to_json(), report.tool) not in known, "in the baseline"
-    )
+
+    def is_new(finding: Finding) -> bool:
+        return fingerprint(finding.to_json(), report.tool) not in known
+
+    return _filter(report, is_new, "in the baseline")
 
 
 def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:

@@ -83,9 +83,8 @@ def claim_text(claim: Mapping[str, Any]) -> str:
     """Return one claim about affected releases."""
     examined = f", examined up to {claim['looked_to']}" if claim["looked_to"] else ""
     releases = claim["versions"] or ", ".join(claim["releases"]) or "every release"
-    return (
-        f"{claim['package']} {releases} ({EVIDENCE_LEVELS[claim['evidence']]}{examined}): {claim['source']}"
-    )
+    evidence = EVIDENCE_LEVELS[claim["evidence"]]
+    return f"{claim['package']} {releases} ({evidence}{examined}): {claim['source']}"
 
 
 def _trigger_text(trigger: Mapping[str, Any]) -> str:

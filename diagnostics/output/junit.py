@@ -50,17 +50,15 @@ def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
     rest = [finding for finding in check.findings if finding.severity < fail_on]
     if bad:
         codes = ", ".join(dict.fromkeys(finding.code for finding in bad))
-        failure = ET.SubElement(
-            case, "failure", {"message": xml_text(f"{codes}: {bad[0].title}"), "type": codes}
-        )
+        message = xml_text(f"{codes}: {bad[0].title}")
+        failure = ET.SubElement(case, "failure", {"message": message, "type": codes})
         failure.text = xml_text("\n\n".join(map(_finding_text, bad)))
+    not_checked = xml_text("; ".join(check.not_checked_lines))
     if check.incomplete and not bad:
         # A fault may be in what was not checked, so this test did not pass.
-        ET.SubElement(
-            case, "error", {"message": xml_text("; ".join(check.not_checked_lines)), "type": "not checked"}
-        )
+        ET.SubElement(case, "error", {"message": not_checked, "type": "not checked"})
     elif check.outcome == "not_judged":
-        ET.SubElement(case, "skipped").text = xml_text("; ".join(check.not_checked_lines))
+        ET.SubElement(case, "skipped").text = not_checked
     if rest:
         ET.SubElement(case, "system-out").text = xml_text("\n\n".join(map(_finding_text, rest)))
     return case

@@ -84,8 +84,7 @@ def check_cache(comparison: CacheComparison, floor: float, hiding: str = "") -> 
     """
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:
-        need = ("prompts that are in the prefix cache: none of those sent was; give prompts of the run (`prompts` in"
-                " --trainer-config), or audit again after the next weights")  # fmt: skip
+        need = "prompts that are in the prefix cache: give some of the run (`prompts` in --trainer-config)"
         return replace(skipped("cache", "nothing_cached", need), tokens=comparison.tokens)
     text = "{prompts} prompts, with and without the cache: next log-probs differ by {worst:.2g} at most"
     fact = note("twins", text, worst=comparison.worst, prompts=comparison.prompts)
@@ -123,8 +122,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     if most <= limit or most - least <= 0.5 * alarm:
         residual = None if exact is None else most
         return clean("replicas", residual=residual, **fields)
-    message = ("servers with different weights answer at this address: the log-probs of the same ids are off by"
-               " {first:.2g} in one answer and by {residual:.2g} in another")  # fmt: skip
+    message = "servers with different weights answer: ids are off by {first:.2g} and by {residual:.2g}"
     values = {"residual": most, "first": least}
     return fault("replicas/weights", message, values, residual=most, **fields)
 

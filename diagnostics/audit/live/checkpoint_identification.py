@@ -95,9 +95,7 @@ def _identify(scores: Scores, against: Sequence[Reference], staleness: int, dtyp
     elif scores.at_floor:
         result = clean("weights", **scores.result_fields)
     else:
-        text = (
-            "--tokens {tokens}; or the engine's dtype, which /server_info shows with VLLM_SERVER_DEV_MODE=1"
-        )
+        text = "--tokens {tokens}, or the engine's dtype (/server_info with VLLM_SERVER_DEV_MODE=1)"
         need = note("more_tokens", text, tokens=len(scores.engine) * 5)
         result = undecided("weights", need, **scores.result_fields)
     if dtype or (weights is not None and scores.has_type_pattern):
@@ -249,9 +247,7 @@ def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | N
     estimates, evidence = (_estimate("way", slope.value, slope.error),), (Note("went_on", text),)
     fields: dict[str, Any] = {"residual": slope.residual, "estimates": estimates, "evidence": evidence}
     fields |= {"runner_up": RunnerUp("the nearest checkpoint", second)}
-    message = (
-        "the engine's weights are newer than all checkpoints: {slope:.2f} of the way from {before} to {name}"
-    )
+    message = "the engine's weights are newer than {name}: {slope:.2f} of the way to it from {before}"
     return _fault(scores, "weights/newer", message, values, **fields)
 
 

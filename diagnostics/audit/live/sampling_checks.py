@@ -131,8 +131,7 @@ def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
     is_allowed = found.name != "temperature" and stated is not None
     if not is_allowed or abs(value - stated) > sampling_estimation.RANGES[found.name][3]:
         return result
-    text = ("{code}: the server samples with {name} {stated:g}, as --trainer-config states. The log-probs of a trainer"
-            " that ignores {name}, as most trainers do, differ from the server's: explain {code}")  # fmt: skip
+    text = "{code}: the server samples with {name} {stated:g}, as stated; most trainers compute log-probs without"
     values = {"name": found.name, "stated": stated, "code": result.code}
     return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
 
@@ -165,8 +164,7 @@ def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int
         need = note("want_stop_ids", "eos_token_id in the checkpoint's generation_config.json")
         return [undecided("ends/cut", need, probe="P6", count=len(cut))] if cut else []
     values = {"cut": len(cut), "count": len(completions), "tokens": tokens, "length": len(cut[0].ids)}
-    message = ("{cut} of {count} completions end without an end token or stop string: after {length} of {tokens}"
-               " tokens, with finish_reason {reason!r}")  # fmt: skip
+    message = "{cut} of {count} completions end after {length} of {tokens} tokens without an end token or stop string"
     fields: dict[str, Any] = {"count": len(cut), "evidence": tuple(Curves(()).causes("cut"))}
     return [fault("ends/cut", message, values | {"reason": cut[0].finish_reason}, probe="P6", **fields)]
 

@@ -141,8 +141,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
         return fault("moved/part", message, values | {"names": join_some(frozen, 4)}, **fields)
     if (edge := _lost_updates(comparisons)) is not None:
-        message = ("updates are lost in bfloat16 weights: {share:.1%} of elements moved from checkpoint {before} to"
-                   " {after}, and none above {edge:.2g}")  # fmt: skip
+        message = "updates are lost in bfloat16: of checkpoint {after}, {share:.1%} moved, and none above {edge:.2g}"
         return fault("moved/lost", message, values | {"edge": edge}, **fields)
     if last.compared and share < 0.001:
         need = note("want_apart", "checkpoints that are further apart: hardly an element moved")

@@ -77,9 +77,8 @@ def check_texts(run: RunArtifacts) -> Iterator[Result]:
         for name, holds, alarm, message in _CHECKS:
             values, example = _measure(holds, alarm, rows)
             if example:
-                fact = note(
-                    "completion", "for example: {text!r}", example.place, text=example.completion[-160:]
-                )
+                text = example.completion[-160:]
+                fact = note("completion", "for example: {text!r}", example.place, text=text)
                 options = {"count": values["count"], "evidence": (fact, *curves.causes(name))}
                 faults.append(fault(f"texts/{name}", message, values, **options))
         yield from faults or [clean("texts", count=len(rows))]

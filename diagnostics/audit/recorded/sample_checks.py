@@ -20,9 +20,7 @@ from diagnostics.audit.training_curves import MOST_FLAT
 # Most samples of a step whose prompts are searched in each other's completions.
 _PAIRED = 256
 _LEAST_PROMPTS, _LEAST_GROUPS, _LEAST_STEPS = 3, 4, 4
-_WANT_DUMPS = (
-    "dumped completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
-)
+_WANT_DUMPS = "completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
 
 
 def check_prompts(run: RunArtifacts) -> Iterator[Result]:
@@ -80,8 +78,7 @@ def _prompt_order(recording: Recording) -> Result:
     first, last, at = (steps[index][0] for index in (early[0][0], early[-1][0], early[0][1]))
     values = {"from": first, "to": last, "at": at, "count": len(early)}
     fact = note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values)
-    message = ("steps {from} to {to} were trained on again from step {at} on ({count} of them), before all prompts"
-               " were seen: a resume went back")  # fmt: skip
+    message = "a resume went back: steps {from} to {to} were trained on again from step {at} on"
     estimates = (Estimate("steps_repeated", len(early)),)
     return fault("data/repeated", message, values, estimates=estimates, count=len(steps), evidence=(fact,))
 
@@ -115,9 +112,7 @@ def _pairing(recording: Recording) -> Result:
         )
     values = {"own": echoes / len(rows), "other": foreign / max(1, compared), "count": len(rows)}
     if echoes > 0.5 * len(rows):
-        message = (
-            "completions begin with their own prompt ({own:.0%} of {count}): it is trained on as if sampled"
-        )
+        message = "{own:.0%} of {count} completions begin with their prompt, which is trained on, too"
         return fault("pairing/echo", message, values, count=len(rows))
     if foreign > max(4, 0.2 * compared):
         message = "completions contain another sample's prompt ({other:.0%}): they are paired wrongly"
@@ -221,9 +216,7 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
         return fault("rewards/constant", message, values, **fields)
     if len(flat) == len(groups):
-        message = (
-            "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
-        )
+        message = "no group has rewards that differ: {hard} all {lowest:g}, {easy} all {highest:g}"
         return fault("rewards/no_spread", message, values, **fields)
     if len(flat) > MOST_FLAT * len(groups) and easy < 0.8 * len(flat):
         counts = "{hard} all {lowest:g}, {easy} all {highest:g}"

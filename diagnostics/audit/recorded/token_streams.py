@@ -91,9 +91,7 @@ def _check_differences(recording: Recording, differences: list[float]) -> Result
     if mean_difference <= _FLOOR:
         return clean("streams", **fields)
     if mean_difference < _ALARM:
-        text = (
-            "more tokens, or the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
-        )
+        text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
         return undecided("streams", note("want_dtype", text, floor=_FLOOR, alarm=_ALARM), **fields)
     message = "engine and trainer compute different log-probs: {size:.2g} on average over {count} tokens"
     return fault("streams/unlike", message, values, **fields)
@@ -106,7 +104,6 @@ def _truncation(differences: list[float], mean_difference: float) -> Result | No
     above = [difference for difference in differences if difference > 3 * rounding]
     if mean_difference < 3 * _EXACT or len(above) < 0.2 * count or rounding > 0.2 * stats.mean(above):
         return None
-    message = ("the engine's log-probs are above the trainer's ({above:.0%} of tokens, none below): it samples from a"
-               " truncated distribution (top-p, top-k or min-p)")  # fmt: skip
+    message = "the engine samples with top-p, top-k or min-p: {above:.0%} of its log-probs are too high, none too low"
     estimate = Estimate("mass_kept", exp(-max(above)), expected=1.0)
     return fault("streams/nucleus", message, {"above": len(above) / count}, estimates=(estimate,))

@@ -25,6 +25,8 @@ from diagnostics.output.redact import mask_and_cut
 from diagnostics.safe_io import list_folder, read_kernel_file
 
 T = TypeVar("T")
+Semaphores = list[tuple[int, int, int]]
+"""(start, end, inode) of each mapping with semaphores."""
 
 
 def _load_syscalls(machine: str) -> dict[int, str]:
@@ -275,7 +277,7 @@ def _opened_path(pid: int, address: int) -> str:
     return f"{path} (a named pipe)" if fifo else path
 
 
-def shared_memory(pid: int) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
+def shared_memory(pid: int) -> tuple[tuple[str, ...], Semaphores]:
     """Return the names of shared memory (at most 64), and (start, end, inode) of each mapping with semaphores."""
     names, semaphores = set(), []
     for line in read_proc(pid, "maps").splitlines():

@@ -55,7 +55,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     host = peers.Host(discovery.process_table())
     selected = _select(host, selection)
     pids = set(selected[: discovery.MAX_PROCESSES])
-    observer = _Observer(host, stacks.find_py_spy(), sleep, selection)
+    observer = _Observer(host, sleep, selection)
     observed = observer.observe(pids, selection.samples, selection.seconds)
     seconds = observer.seconds
     if further := peers.blocking_processes(host, observed) - pids:
@@ -63,9 +63,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     blind = observer.not_inspected(observed)
     unlisted = sockets.unlisted_processes(process.pid for process in observed)
     missing = [f"the sockets of {len(unlisted)} of {len(observed)} processes"] if unlisted else []
-    blind += [
-        f"{text} are not listed here: run hang in their network namespace (container)" for text in missing
-    ]
+    blind += [f"{text} are not listed here: run hang in their network namespace" for text in missing]
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
         blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")
@@ -97,16 +95,11 @@ def _select(host: peers.Host, selection: Selection) -> list[int]:
     processes = host.processes
     pids = discovery.select_processes(processes, selection.pids, selection.pattern, own_pid=os.getpid())
     if unknown := [pid for pid in selection.pids if pid not in processes]:
-        raise NoProcessError(
-            f"--pid {unknown[0]}: no such process here (it ended, or is in another container)"
-        )
+        raise NoProcessError(f"--pid {unknown[0]}: no such process here, perhaps in another container")
     if not pids and selection.pattern:
         raise NoProcessError(f"--match {selection.pattern!r}: no command line matches")
     if not pids:
-        raise NoProcessError(
-            "no process here looks like part of a job (ranks of torchrun or accelerate, vLLM, Ray): "
-            "name it with --pid or --match"
-        )
+        raise NoProcessError("no process here looks like part of a job: name it with --pid or --match")
     host.survey()
     pids |= peers.connected_processes(host, pids)
     return sorted(pids)
@@ -148,10 +141,8 @@ class _Observer:
         refused: Processes that may not be inspected, with the reason.
     """
 
-    def __init__(
-        self, host: peers.Host, program: str | None, sleep: Callable[[float], None], selection: Selection
-    ) -> None:
-        self.host, self.program, self.sleep = host, program, sleep
+    def __init__(self, host: peers.Host, sleep: Callable[[float], None], selection: Selection) -> None:
+        self.host, self.program, self.sleep = host, stacks.find_py_spy(), sleep
         self.owners = {os.geteuid(), *(host.processes[pid].uid for pid in selection.pids)}
         if selection.pattern:
             self.owners |= {e.uid for e in host.processes.values() if re.search(selection.pattern, e.title)}
@@ -228,7 +219,7 @@ class _Observer:
         )
 
     def _threads(
-        self, pid: int, observation: _Observation, semaphores: list[tuple[int, int, int]]
+        self, pid: int, observation: _Observation, semaphores: proc.Semaphores
     ) -> tuple[Thread, ...]:
         samples: dict[int, list[Thread]] = {}
         for thread in (thread for sample in observation.samples for thread in sample):
@@ -265,6 +256,6 @@ class _Observer:
         return texts
 
 
-def _semaphore(futex: str, semaphores: list[tuple[int, int, int]]) -> str:
+def _semaphore(futex: str, semaphores: proc.Semaphores) -> str:
     address = int(futex, 16) if futex else -1
     return next((f"sem:{inode}" for start, end, inode in semaphores if start <= address < end), futex)

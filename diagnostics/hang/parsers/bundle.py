@@ -64,9 +64,7 @@ def load(document: Any, name: str) -> Snapshot:
         ParseError: The document is no bundle, or a broken one.
     """
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ParseError(
-            f"{name}: this JSON is not a snapshot of hang --save, and not from py-spy, a flight recorder or NCCL RAS"
-        )
+        raise ParseError(f"{name}: this JSON is no snapshot of hang --save, and no other known dump")
     try:
         # Short texts bound the time of pattern matching.
         cut = text_filters.change_texts(document, lambda text: mask_and_cut(text, MAX_TEXT))
