@@ -83,8 +83,8 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
     assert child.stdout
     output_bytes = [0]
     copier = threading.Thread(target=_copy_output, args=(child.stdout, output_bytes), daemon=True)
-    copier.start()
     with process.forward_signals(child):
+        copier.start()
         ended = _wait_for_end(child, stall_s, output_bytes, diagnose, or_hang=end)
         if ended:
             process.end_group(child)
