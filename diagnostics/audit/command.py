@@ -44,12 +44,10 @@ _PATH = click.Path(path_type=Path)
 @click.option("--checkpoint", type=_PATH, metavar="DIR", help="Weights that the server should hold.")
 @click.option("--against", type=_PATH, multiple=True, metavar="DIR", help="Other weights that it may hold.")
 @click.option(
-    "--trainer-config", "trainer", type=_PATH, metavar="FILE", help="Trainer settings, JSON or TOML."
+    "--trainer-config", "trainer", type=_PATH, metavar="FILE", help="Trainer settings (JSON, TOML)."
 )
 @click.option("--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow.")
-@click.option(
-    "--idle", type=Seconds(zero=True), metavar="S", help="With --watch: end after S silent seconds."
-)
+@click.option("--idle", type=Seconds(zero=True), metavar="S", help="With --watch: end after S quiet seconds.")
 @click.option(
     "--tokens",
     type=click.IntRange(MIN_TOKENS, MAX_TOKENS),

@@ -63,11 +63,8 @@ def exit_code(audit: Audit) -> int:
 def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
     """Print faults, then notices and undecided checks, then the cost; with `verbose` all results with their details."""
     faults = audit.select(FAULT)
-    lead = (
-        f"{count_of(len(faults), 'fault')}; {results.count_line(audit)}"
-        if faults
-        else results.headline(audit)
-    )
+    counts = f"{count_of(len(faults), 'fault')}; {results.count_line(audit)}"
+    lead = counts if faults else results.headline(audit)
     print_text(console, Text("audit: ") + Text(lead, _STYLES[audit.outcome]))
     for role, value in audit.subject.items():
         print_text(console, f"{role}: {value}", "dim", indent=2)

@@ -48,9 +48,8 @@ class _Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     option: dict[str, str] = {}
 
 
-_CAUSES = msgspec.toml.decode(
-    Path(__file__).with_name("curve_causes.toml").read_bytes(), type=dict[str, list[_Cause]]
-)
+_CAUSE_FILE = Path(__file__).with_name("curve_causes.toml")
+_CAUSES = msgspec.toml.decode(_CAUSE_FILE.read_bytes(), type=dict[str, list[_Cause]])
 
 
 @dataclass(frozen=True)
@@ -135,15 +134,11 @@ class Curves:
 
     def causes(self, symptom: str) -> list[Note]:
         """Return the likely causes of a symptom as notes in order, with this framework's option if there is one."""
-        notes = []
+        notes, framework = [], DISPLAY_NAMES.get(self.framework, "")
         for number, entry in enumerate(_CAUSES.get(symptom, ()), 1):
             option = entry.option.get(self.framework or "unknown", entry.option.get("any", ""))
             line = f"cause {number}: {entry.cause}" + (f" ({option})" if option else "")
-            values = {
-                "cause": entry.cause,
-                "option": option,
-                "framework": DISPLAY_NAMES.get(self.framework, ""),
-            }
+            values = {"cause": entry.cause, "option": option, "framework": framework}
             notes.append(Note("cause", line, values))
         return notes
 

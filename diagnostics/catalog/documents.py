@@ -58,8 +58,7 @@ def catalog_document(issues: Iterable[model.Issue], checks: Iterable[model.Check
     return {
         "schema": LISTING,
         "issues": [
-            {"code": item.code, "kind": item.kind, "status": item.status, "title": item.title}
-            for item in issues
+            {key: getattr(item, key) for key in ("code", "kind", "status", "title")} for item in issues
         ],
         "checks": [{"code": item.code, "title": item.title} for item in checks],
     }

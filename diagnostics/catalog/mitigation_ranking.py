@@ -84,14 +84,13 @@ def finding_of_issue(issue: Issue, certainty: str, evidence: Iterable[tuple[str,
         certainty: Certainty that the issue applies to the user's case.
         evidence: (observed value, its location) of each piece of evidence.
     """
+    levels = (claim.evidence for claim in issue.affected)
     return Finding(
         issue.code,
         issue.title,
         Severity.ERROR,
         certainty,
-        known_by=max(
-            (claim.evidence for claim in issue.affected), key=model.EVIDENCE.index, default="declared"
-        ),
+        known_by=max(levels, key=model.EVIDENCE.index, default="declared"),
         evidence=tuple(Evidence(text, place) for text, place in evidence),
         remedy=recommended_fix(issue),
     )
@@ -150,10 +149,8 @@ def edits_for(
 def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) -> bool:
     """Return whether the installed release has an edit's options; True if the release is unknown."""
     packages = FRAMEWORKS[framework].packages
-    release = next((releases[name] for name in packages if name in releases), None)
-    return (
-        not bound.versions or release is None or not is_release(release) or in_range(release, bound.versions)
-    )
+    release = next((releases[name] for name in packages if name in releases), "")
+    return not bound.versions or not is_release(release) or in_range(release, bound.versions)
 
 
 def _has_frame(mitigation: Mitigation, places: Iterable[str]) -> bool:

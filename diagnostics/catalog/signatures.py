@@ -172,11 +172,9 @@ def matches(signature: Signature, text: str) -> bool:
         compiled = _compiled(pattern)
         return any(compiled.search(line) for line in lines)
 
-    return (
-        any(map(occurs, signature.any))
-        and all(map(occurs, signature.all))
-        and not any(map(occurs, signature.none))
-    )
+    if any(map(occurs, signature.none)) or not all(map(occurs, signature.all)):
+        return False
+    return any(map(occurs, signature.any))
 
 
 def check(issue: Issue, folder: Path = FOLDER) -> None:

@@ -62,15 +62,13 @@ def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -
         environ: Variables; LD_LIBRARY_PATH names more library folders.
     """
     folders = list(dict.fromkeys(folders))
-    paths = sorted(
-        {path for folder in folders for pattern in _MODULE_PATTERNS for path in folder.glob(pattern)}
-    )
+    paths = {path for folder in folders for pattern in _MODULE_PATTERNS for path in folder.glob(pattern)}
     if not paths:
         return ()
     available = _library_names(folders, prefix, environ)
     by_file: dict[str, Extension] = {}  # each file is read once, because many links may lead to it
     results = []
-    for path in paths[:_MAX_EXTENSIONS]:
+    for path in sorted(paths)[:_MAX_EXTENSIONS]:
         file = os.path.realpath(path)
         if file not in by_file:
             by_file[file] = _read_extension(path, available)

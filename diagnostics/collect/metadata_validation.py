@@ -34,8 +34,5 @@ def is_safe_to_parse(requirement: str) -> bool:
     >>> is_safe_to_parse("torch>=2.8.0; python_version < '3.13'"), is_safe_to_parse("torch; " + "(" * 3000)
     (True, False)
     """
-    return (
-        len(requirement) <= _MAX_REQUIREMENT
-        and requirement.count("(") <= 50
-        and not _ENDLESS_NUMBER.search(requirement)
-    )
+    is_simple = len(requirement) <= _MAX_REQUIREMENT and requirement.count("(") <= 50
+    return is_simple and not _ENDLESS_NUMBER.search(requirement)

@@ -6,7 +6,6 @@ The output is text or JSON. An unknown code, and a text that no code fits, raise
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import click
 
@@ -14,13 +13,11 @@ from diagnostics import catalog
 from diagnostics.catalog import documents, mitigation_ranking, model
 from diagnostics.cli import Command
 from diagnostics.findings import FINE
-from diagnostics.fixes import Fix
 from diagnostics.output import issue_text, json_output, sanitize
 from diagnostics.output.redact import mask_and_cut
 
 _CODE = re.compile(r"[A-Za-z]{3}\d{1,4}")
 _SCHEMA = "grpo-doctor.explained.v1"
-Explained = tuple[dict[str, Any], Fix | None]
 
 
 @click.command(
@@ -52,7 +49,7 @@ def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
     return FINE
 
 
-def explain(code: str) -> Explained:
+def explain(code: str) -> issue_text.Explained:
     """Return the document of a code, and the recommended fix; None for a check code.
 
     Raises:

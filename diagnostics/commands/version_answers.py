@@ -242,10 +242,8 @@ def resolve(releases: Sequence[Release]) -> Resolution:
     if done.timed_out:
         return Resolution(None, f"no answer of the index within {_RESOLVE_LIMIT_S} s")
     if done.code == 0:
-        return Resolution(
-            True,
-            f"{len(done.output.splitlines())} packages, Python {'.'.join(map(str, sys.version_info[:2]))}",
-        )
+        python = ".".join(map(str, sys.version_info[:2]))
+        return Resolution(True, f"{len(done.output.splitlines())} packages, Python {python}")
     message = mask_and_cut(uv.error_line(done.errors), 300)
     return Resolution(False if "No solution found" in done.errors else None, message)
 

@@ -148,11 +148,9 @@ def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> 
         return True
     if (inner.kind, kind) == ("loop", "pipe"):
         return not thread.syscall
-    return (
-        kind in ("rendezvous", "collective")
-        if inner.kind == "device"
-        else wait_kinds.KINDS[kind].frame == "names"
-    )
+    if inner.kind == "device":
+        return kind in ("rendezvous", "collective")
+    return wait_kinds.KINDS[kind].frame == "names"
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
@@ -334,6 +332,11 @@ def blocked_state(process: Process) -> BlockedState:
 
 def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
     """Return the threads from `start` to the one that blocks it, each with its call."""
+
+    def order(t: Thread) -> tuple[bool, bool, int]:
+        # A wait for something outside the process is better evidence than one for another thread.
+        return calls[t.tid].kind in WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid
+
     steps = [(start, calls[start.tid])]
     while (kind := steps[-1][1].kind) in (*WITHIN_PROCESS, *IDLE) and len(steps) < _MAX_STEPS:
         visited = {thread.tid for thread, _ in steps}
@@ -347,12 +350,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
             and not (kind == "tasks_done" and calls[t.tid].kind == "queue")
             and not (kind == "lock" and t.futex == steps[-1][0].futex)
         ]
-        # A wait for something outside the process is better evidence than one for another thread.
-        best = min(
-            candidates,
-            key=lambda t: (calls[t.tid].kind in WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),
-            default=None,
-        )
+        best = min(candidates, key=order, default=None)
         if best is None or (kind in IDLE and calls[best.tid].kind == "native"):
             break
         steps.append((best, calls[best.tid]))
@@ -361,11 +359,8 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
 
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
     """Return threads that wait for different locks, if the other threads wait, too: a deadlock."""
-    active = [
-        t
-        for t in process.threads
-        if calls[t.tid].kind not in (*IDLE, "unseen", "join", "future", "pool", "native")
-    ]
+    inactive = (*IDLE, "unseen", "join", "future", "pool", "native")
+    active = [t for t in process.threads if calls[t.tid].kind not in inactive]
     at_lock = [t for t in active if calls[t.tid].kind == "lock"]
     locks = {t.futex or str(calls[t.tid].caller or calls[t.tid].frame) for t in at_lock}
     only_waiting = all(calls[t.tid].kind in ("lock", "queue", "event") for t in active)

@@ -69,9 +69,8 @@ def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
         family = f"{process.host} children of {process.ppid}"
         if process.role == "trainer":
             # A store on the host's own address is a different one on each host.
-            separate = (
-                f" on {process.host}" if process.host and process.job.startswith(LOCAL_ADDRESSES) else ""
-            )
+            is_local = process.job.startswith(LOCAL_ADDRESSES)
+            separate = f" on {process.host}" if process.host and is_local else ""
             groups[f"{process.job}{separate}" if process.job else family].append(process)
         elif process.role == "engine worker":
             groups[f"{process.host} workers of {process.ppid}"].append(process)

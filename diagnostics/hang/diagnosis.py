@@ -94,9 +94,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     same = Counter(blocker.culprits for blocker in waiting.values())
     key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
     culprits = set(worst.culprits)
-    victims = tuple(
-        k for k, blocker in waiting.items() if culprits & set(blocker.culprits) and k not in culprits
-    )
+    victims = tuple(k for k, b in waiting.items() if culprits & set(b.culprits) and k not in culprits)
     cycle = worst.level == "cycle" and worst.cause != "locks"
     waited_s = _longest_wait_s(index, worst, (key, *victims))
     verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
@@ -137,9 +135,8 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     children = index.children(state.process)
     # A timed wait that ended and began again is a supervisor's loop.
     polls = state.kind == "event" and state.asleep_s is not None and state.asleep_s < index.snapshot.seconds
-    if (polls or state.kind in ("sleep", "child", "join")) and any(
-        index.states[child.key].kind != "dead" for child in children
-    ):
+    is_parent = any(index.states[child.key].kind != "dead" for child in children)
+    if is_parent and (polls or state.kind in ("sleep", "child", "join")):
         return False  # a launcher, which waits for the end of its children
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"
@@ -155,9 +152,7 @@ def _asks_its_user(index: JobIndex, blocker: RootBlocker) -> bool:
     return by_launchers and index.snapshot.live and len(at_terminal) == len(blocker.culprits)
 
 
-def _blocker_order(
-    index: JobIndex, blocker: RootBlocker, waiting: int
-) -> tuple[int, int, int, bool, bool, int]:
+def _blocker_order(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple[int, ...]:
     """Return a blocker's sort key: level, observed, most waiting processes, specific cause, no launcher, chain."""
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = LEVELS.index(blocker.level)
@@ -224,10 +219,9 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     if thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
         return False
     connections = [connection for _, connection in index.open_connections(process)]
-    moved = process.io_moved is not False or any(
-        (c.quiet_s or 0.0) < index.snapshot.seconds for c in connections
-    )
-    return thread.steady and thread.asleep_s < index.snapshot.seconds and not moved
+    seconds = index.snapshot.seconds
+    moved = process.io_moved is not False or any((c.quiet_s or 0.0) < seconds for c in connections)
+    return thread.steady and thread.asleep_s < seconds and not moved
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:

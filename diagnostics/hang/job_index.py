@@ -170,9 +170,7 @@ class JobIndex:
     def _reads_from_process(self, state: BlockedState) -> bool:
         """Return whether a program reads, and prompts nobody, from a pipe whose writer does not wait for its end."""
         frame, writers = state.call.frame, self._stdin_writers(state.process)
-        prompts = (
-            frame is None or frame.calls == "input" or "input" in kinds_of_frame(frame.path, frame.function)
-        )
+        prompts = frame is None or "input" in (frame.calls, *kinds_of_frame(frame.path, frame.function))
         return not prompts and not {writer.kind for writer in writers} <= {"child", *IDLE}
 
     def _stdin_writers(self, process: Process) -> list[BlockedState]:
@@ -289,9 +287,8 @@ class JobIndex:
             if end.host == process.host or not local
             for owner, _ in self.owners.get((end.host, end.inode), ())
         )
-        return list(islice(connected, _MAX_PEERS)) or [
-            p for p in self._listeners(process.host, socket) if p.key != process.key
-        ]
+        peers = list(islice(connected, _MAX_PEERS))
+        return peers or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
         """Return whether a process is connected to its own listener."""
@@ -368,11 +365,7 @@ def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
     if len(groups) < 2:
         return [snapshot]
     jobs = [tuple(p for p in snapshot.processes if p.key in group) for group in groups]
-    return [
-        replace(snapshot, processes=members)
-        for members in jobs
-        if any(member.role not in SERVICES for member in members)
-    ]
+    return [replace(snapshot, processes=job) for job in jobs if any(p.role not in SERVICES for p in job)]
 
 
 def _links(process: Process, peers: dict[tuple[str, int], int]) -> Iterable[object]:

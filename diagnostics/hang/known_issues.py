@@ -43,9 +43,8 @@ class StackFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trigger: str = ""
 
 
-_STACK_FIXES = msgspec.toml.decode(
-    Path(__file__).with_name("stack_fixes.toml").read_bytes(), type=dict[str, list[StackFix]]
-)["fixes"]
+_FIX_FILE = Path(__file__).with_name("stack_fixes.toml")
+_STACK_FIXES = msgspec.toml.decode(_FIX_FILE.read_bytes(), type=dict[str, list[StackFix]])["fixes"]
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
@@ -126,9 +125,8 @@ def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
     fix = stack_fix(diagnosis)
     trigger = fix.trigger if fix else ""
     triggers = {trigger} & {known.name for known in issue.triggers}
-    ranked = mitigation_ranking.recommended_fix(
-        issue, triggers=triggers, frameworks=frameworks_in_stacks(diagnosis)
-    )
+    frameworks = frameworks_in_stacks(diagnosis)
+    ranked = mitigation_ranking.recommended_fix(issue, triggers=triggers, frameworks=frameworks)
     if fix is None:
         return ranked
     helping = tuple(offer for offer in ranked.offers if triggers & set(offer.helps))

@@ -150,10 +150,8 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
         ranks = f"{who} are all in {collective}. The missing rank is not among them, or a rank is"
     else:
         listed = "; ".join(f"{rank} in {place}" for place, rank in list(places.items())[:_MAX_NAMES])
-        ranks = (
-            f"{who} are in the same collective, called from different lines: {listed}. They may use process "
-        )
-        ranks += "groups in different order, the missing rank is not among them, or a rank is"
+        ranks = f"{who} are in the same collective, called from different lines: {listed}. They may use "
+        ranks += "process groups in different order, the missing rank is not among them, or a rank is"
     return f"Unknown cause: {ranks} in another group or {_OTHER_CAUSES}"
 
 

@@ -89,9 +89,8 @@ class _Waiter:
     def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
         """Return edges to dead children whose pipe never ends, because this process has the other end open too."""
         own_end = f"pid {self.process.pid} has the other end open itself, so the pipe never ends"
-        return self.dead_processes(
-            "waits for data in a pipe from", self.children, *evidence, own_end, certain=certain
-        )
+        text = "waits for data in a pipe from"
+        return self.dead_processes(text, self.children, *evidence, own_end, certain=certain)
 
     # Sockets and pipes.
 
@@ -229,9 +228,8 @@ class _Waiter:
             return []
         text = "waits for a reply from" if reads else "waits for room in the ring buffer that is read by"
         mapped = [f"both have {name.partition('#')[0]} mapped" for name in sorted(memory)[:1]]
-        return [
-            self.edge(p, text, self.frame, *mapped, needs="all") for p in (peers or sharing)[: self.limit]
-        ]
+        targets = (peers or sharing)[: self.limit]
+        return [self.edge(p, text, self.frame, *mapped, needs="all") for p in targets]
 
     def semaphore_edges(self) -> list[Edge]:
         """Return edges to the processes that map the semaphore without waiting for it: its owner is unknown."""
@@ -281,16 +279,10 @@ class _Waiter:
         if self.state.loop_blocked and not stuck:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
+        titles = [(p, f"its title: {mask_and_cut(p.ray_method, 60)}") for p in stuck or candidates]
         return [
-            self.edge(
-                p,
-                text,
-                self.frame,
-                f"its title: {mask_and_cut(p.ray_method, 60)}",
-                needs="all",
-                certain=False,
-            )
-            for p in (stuck or candidates)[: self.limit]
+            self.edge(p, text, self.frame, title, needs="all", certain=False)
+            for p, title in titles[: self.limit]
         ]
 
 

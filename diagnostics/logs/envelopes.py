@@ -101,11 +101,8 @@ def _frames(frames: Any) -> Iterator[str]:
 
 def _text_lines(text: str, line: Line, document: dict[str, Any]) -> Iterator[Line]:
     """Yield the lines of a text, with rank, level and stream from its JSON record."""
-    writers = [
-        str(document[key])
-        for key in (*_SOURCE_KEYS, *_RANK_KEYS)
-        if isinstance(document.get(key), (str, int))
-    ]
+    keys = (*_SOURCE_KEYS, *_RANK_KEYS)
+    writers = [str(document[key]) for key in keys if isinstance(document.get(key), (str, int))]
     rank = next((str(document[key]) for key in _RANK_KEYS if str(document.get(key, "")).isdigit()), "")
     level = _first_text(document, _LEVEL_KEYS).upper()
     for part in text.removesuffix("\n").split("\n", _MAX_LINES)[:_MAX_LINES]:

@@ -156,9 +156,8 @@ class TracebackParser:
             traceback = traceback or self._open(line, number, 0, headed=False)
             traceback.last_seen, traceback.source = number, ""
             if not traceback.frames and frame["path"] and not margin:
-                traceback.indent = max(
-                    traceback.indent, len(line.text) - len(line.text.lstrip()) - _FRAME_INDENT, 0
-                )
+                indent = len(line.text) - len(line.text.lstrip()) - _FRAME_INDENT
+                traceback.indent = max(traceback.indent, indent, 0)
             if len(traceback.frames) < _MAX_FRAMES:
                 traceback.frames.append(_path_and_function(frame))
             return traceback
@@ -226,11 +225,8 @@ def exception_of(message: str) -> str:
 def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:
     """Return path and function of a frame, in any of the printed formats."""
     groups = frame.groups()
-    return next(
-        (path, function or "")
-        for path, function in zip(groups[::2], groups[1::2], strict=True)
-        if path is not None
-    )
+    pairs = zip(groups[::2], groups[1::2], strict=True)
+    return next((path, function or "") for path, function in pairs if path is not None)
 
 
 def _is_exception(match: re.Match[str], source: str) -> bool:
@@ -240,8 +236,6 @@ def _is_exception(match: re.Match[str], source: str) -> bool:
         return False
     if not _EXCEPTION_CLASS.fullmatch(match["type"]) or _NOT_A_MESSAGE.match(match["message"]):
         return False
-    return bool(
-        match["colon"]
-        or _WITHOUT_MESSAGE.match(match["type"])
-        or (not match["message"] and "." in match["type"])
-    )
+    if match["colon"] or _WITHOUT_MESSAGE.match(match["type"]):
+        return True
+    return not match["message"] and "." in match["type"]

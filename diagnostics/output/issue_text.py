@@ -18,11 +18,13 @@ from diagnostics.frameworks import DISPLAY_NAMES
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
 
+Explained = tuple[Mapping[str, Any], Fix | None]
+"""An entry, as the JSON document of `explain`, and its recommended fix; None for a check code."""
 _MAX_QUERY = 200
 """Most characters of the user's text that are repeated."""
 
 
-def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], Fix | None]]) -> None:
+def print_issues(console: Console, explained: Iterable[Explained]) -> None:
     """Print (document, fix) pairs one after the other, with a blank line between."""
     for place, (document, fix) in enumerate(explained):
         if place:
@@ -56,9 +58,7 @@ def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None)
     _section(console, "References", [f"{entry['ref']}: {entry['about']}" for entry in document["references"]])
 
 
-def print_matches(
-    console: Console, text: str, found_by: str, explained: Sequence[tuple[Mapping[str, Any], Fix | None]]
-) -> None:
+def print_matches(console: Console, text: str, found_by: str, explained: Sequence[Explained]) -> None:
     """Print the codes that match a text; for each the title, the first line of the fix if there is one, and a command.
 
     Args:

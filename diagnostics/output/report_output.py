@@ -97,11 +97,9 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def filter_report(report: Report, options: ReportOptions) -> Report:
     """Keep the findings that --select, --ignore and --baseline let through."""
     report = finding_filters.select(report, options.select, options.ignore)
-    return (
-        report
-        if options.baseline is None
-        else finding_filters.without_baseline_findings(report, options.baseline)
-    )
+    if options.baseline is None:
+        return report
+    return finding_filters.without_baseline_findings(report, options.baseline)
 
 
 def write_report(report: Report, options: ReportOptions) -> int:

@@ -52,8 +52,9 @@ class Client:
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
         token = parts.password or os.environ.get(_KEY, "")
-        self._headers = {"Accept-Encoding": "identity"}
-        self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._options: dict[str, Any] = {"timeout": timeout_s, "trust_env": False, "headers": headers}
+        self._options["verify"] = parts.scheme == "https"  # loading certificates takes 30 ms
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the response to a GET request, or to a JSON body: parsed JSON, otherwise text.
@@ -91,11 +92,8 @@ class Client:
         content, method = bytearray(), "GET" if body is None else "POST"
         async with (
             asyncio.timeout(self._timeout_s),
-            # Loading certificates takes 30 ms.
-            httpx.AsyncClient(
-                verify=call.startswith("https"), timeout=self._timeout_s, trust_env=False
-            ) as http,
-            http.stream(method, call, json=body, headers=self._headers) as response,
+            httpx.AsyncClient(**self._options) as http,
+            http.stream(method, call, json=body) as response,
         ):
             if response.headers.get("Content-Encoding", "identity").lower() != "identity":
                 # A kilobyte can unpack to gigabytes before any of it can be counted.

@@ -135,10 +135,8 @@ class Observed:
 
     def _narrow(self, size: int) -> None:
         """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
-        self.sampled_columns, self.kept_ids = (
-            self.ids[:, None],
-            self.ids.new_tensor(range(size)).expand(len(self.ids), -1),
-        )
+        self.sampled_columns = self.ids[:, None]
+        self.kept_ids = self.ids.new_tensor(range(size)).expand(len(self.ids), -1)
         self._rest = self._logits.new_empty((len(self.ids), 0))
         self._log_bin_size = 0.0
         if size <= 2 * _KEPT:

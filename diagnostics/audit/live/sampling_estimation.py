@@ -145,10 +145,8 @@ def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit)
                     pair = frozenset((first, second))
                     coarse[pair] = min(coarse.get(pair, candidate), candidate, key=lambda entry: entry[0])
     pairs = sorted(coarse.values(), key=lambda entry: entry[0])[: _CANDIDATES + 1]
-    hints = sorted(
-        (_refine(part, sampling, names) for _, sampling, names in pairs), key=attrgetter("residual")
-    )
-    for hint in hints[:2]:
+    hints = [_refine(part, sampling, names) for _, sampling, names in pairs]
+    for hint in sorted(hints, key=attrgetter("residual"))[:2]:
         yield _refine(observed, hint.sampling, hint.changed)
 
 

@@ -161,11 +161,7 @@ def select_processes(
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
     # A process of another user could join any job by its environment.
     owners = {processes[pid].uid for pid in chosen}
-    mates = {
-        pid
-        for pid, entry in candidates.items()
-        if entry.uid in owners and job_address(entry.environment) in jobs
-    }
+    mates = {e.pid for e in candidates.values() if e.uid in owners and job_address(e.environment) in jobs}
     return descendants(processes, chosen | mates) - {own_pid}
 
 

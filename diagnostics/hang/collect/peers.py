@@ -116,9 +116,8 @@ def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
         pids |= set() if holders & {process.pid for process in observed} else holders
     pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()
     user = os.geteuid()
-    return {
-        pid for pid in pids - {os.getpid()} if pid in host.processes and user in {host.processes[pid].uid, 0}
-    }
+    visible = pids & host.processes.keys() - {os.getpid()}
+    return {pid for pid in visible if user in {host.processes[pid].uid, 0}}
 
 
 def _proc_locks() -> list[Lock]:

@@ -196,9 +196,8 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:
         return Descriptor(fd, "socket", int(match[2]))
     if match and match[1] == "anon_inode":
         return Descriptor(fd, "epoll" if "eventpoll" in link else "other", path=match[2])
-    information = dict(
-        line.split(":", 1) for line in read_proc(pid, f"fdinfo/{fd}").splitlines() if ":" in line
-    )
+    lines = read_proc(pid, f"fdinfo/{fd}").splitlines()
+    information = dict(line.split(":", 1) for line in lines if ":" in line)
     mode = ("r", "w", "rw", "rw")[int(information.get("flags", "2"), 8) & 3]
     if match:
         return Descriptor(fd, "pipe", int(match[2]), mode)
