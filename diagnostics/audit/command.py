@@ -26,6 +26,7 @@ from diagnostics.findings import INCOMPLETE
 from diagnostics.output import progress, text_filters
 
 _PATH = click.Path(path_type=Path)
+_TOKENS = click.IntRange(MIN_TOKENS, MAX_TOKENS)
 
 
 @click.command(
@@ -49,11 +50,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow.")
 @click.option("--idle", type=Seconds(zero=True), metavar="S", help="With --watch: end after S quiet seconds.")
 @click.option(
-    "--tokens",
-    type=click.IntRange(MIN_TOKENS, MAX_TOKENS),
-    default=DEFAULT_TOKENS,
-    show_default=True,
-    help="Most tokens to generate.",
+    "--tokens", type=_TOKENS, default=DEFAULT_TOKENS, show_default=True, help="Most tokens to generate."
 )
 @seconds_option("--timeout", "timeout_s", default=60.0, help="Time limit of one call to the server.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")

@@ -47,11 +47,8 @@ def recommended_fix(
     rated = [(case.rate(entry), entry) for entry in issue.mitigations]
     helpful = [pair for pair in rated if pair[0].standing != fixes.DOES_NOT_HELP]
     helpful.sort(key=lambda pair: (not _has_frame(pair[1], places), case.rank(*pair)))
-    return Fix(
-        actions=(fixes.Explain(issue.code),),
-        offers=tuple(ranked for ranked, _ in helpful),
-        does_not_help=tuple(ranked for ranked, _ in rated if ranked.standing == fixes.DOES_NOT_HELP),
-    )
+    useless = tuple(ranked for ranked, _ in rated if ranked.standing == fixes.DOES_NOT_HELP)
+    return Fix((fixes.Explain(issue.code),), tuple(ranked for ranked, _ in helpful), useless)
 
 
 def finding(
@@ -118,11 +115,10 @@ def issue_summary(issue: Issue) -> dict[str, Any]:
 def possible_triggers(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:
     """Return the issue's triggers that can occur in the installed releases; all of them if the release is unknown."""
     release = releases.get(issue_package(issue))
-    impossible = {
-        trigger.name
-        for trigger in issue.triggers
-        if release is not None and trigger.versions and not in_range(release, trigger.versions)
-    }
+    if release is None:
+        return issue.trigger_names()
+    limited = [trigger for trigger in issue.triggers if trigger.versions]
+    impossible = {trigger.name for trigger in limited if not in_range(release, trigger.versions)}
     return tuple(name for name in issue.trigger_names() if name not in impossible)
 
 

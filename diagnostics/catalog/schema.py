@@ -56,19 +56,10 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
     _check_head(source, document, SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
     if "mitigations" in entry:
-        entry["mitigations"] = [
-            _mitigation(source, ("mitigations", name), table)
-            for name, table in _named_tables(source, entry, "mitigations")
-        ]
-    entry["triggers"] = [
-        _convert(
-            source,
-            ("triggers", name),
-            {"name": name, **table, "earlier": _earlier_tracebacks(table)},
-            model.IssueTrigger,
-        )
-        for name, table in _named_tables(source, entry, "triggers")
-    ]
+        tables = _named_tables(source, entry, "mitigations")
+        entry["mitigations"] = [_mitigation(source, ("mitigations", name), table) for name, table in tables]
+    tables = _named_tables(source, entry, "triggers")
+    entry["triggers"] = [_trigger(source, name, table) for name, table in tables]
     if isinstance(entry.get("signature"), dict):
         entry["signature"] = _signature(source, entry["signature"])
     for rule in entry.get("config", ()):
@@ -146,15 +137,14 @@ def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.
     return _convert(source, keys, values, model.Mitigation)
 
 
-def _earlier_tracebacks(trigger: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a trigger's earlier tracebacks; `path` and `function` of each become a frame."""
-    return [
-        {
-            "frame": {key: item[key] for key in ("path", "function") if key in item},
-            **{key: value for key, value in item.items() if key not in {"path", "function"}},
-        }
-        for item in trigger.get("earlier", ())
-    ]
+def _trigger(source: TomlSource, name: str, table: dict[str, Any]) -> model.IssueTrigger:
+    """Return a trigger; `path` and `function` of each earlier traceback become its frame."""
+    earlier = []
+    for item in table.get("earlier", ()):
+        frame = {key: item[key] for key in ("path", "function") if key in item}
+        earlier.append({"frame": frame, **{key: item[key] for key in item.keys() - frame.keys()}})
+    values = {"name": name, **table, "earlier": earlier}
+    return _convert(source, ("triggers", name), values, model.IssueTrigger)
 
 
 def _signature(source: TomlSource, table: dict[str, Any]) -> model.Signature:

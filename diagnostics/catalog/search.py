@@ -77,11 +77,8 @@ def _terms_of(word: str) -> tuple[str, ...]:
     word = "0" if word.startswith("0.") else word
     parts = _PART.findall(word)
     joined = word.replace("_", "").replace("-", "")
-    synonyms = [
-        synonym
-        for item in ([joined, *parts] if len(parts) > 1 else [joined])
-        for synonym in _SYNONYMS.get(item.lower(), item).split()
-    ]
+    items = [joined, *parts] if len(parts) > 1 else [joined]
+    synonyms = [synonym for item in items for synonym in _SYNONYMS.get(item.lower(), item).split()]
     return tuple(stem(item) for item in synonyms if item.lower() not in _STOP and len(item) > 1)
 
 
@@ -99,9 +96,8 @@ class IssueSearch:
             for field in _WEIGHTS
         }
         self._frequencies = {code: _frequencies(entry, mean) for code, entry in counts.items()}
-        self._names = {
-            code: frozenset().union(*(entry[field] for field in _NAMES)) for code, entry in counts.items()
-        }
+        names = ((code, [entry[field] for field in _NAMES]) for code, entry in counts.items())
+        self._names = {code: frozenset().union(*fields) for code, fields in names}
         containing = Counter(term for entry in self._frequencies.values() for term in entry)
         self._rarity = {
             term: math.log(1 + (total - count + 0.5) / (count + 0.5)) for term, count in containing.items()
@@ -130,13 +126,8 @@ class IssueSearch:
         """Return the score and code of each entry with a term of the query, best first."""
         scores = []
         for code, entry in self._frequencies.items():
-            known = query.keys() & entry.keys()
-            weights = ((query[term], entry[term]) for term in known)
-            score = sum(
-                weight * count * (_SATURATION + 1) / (count + _SATURATION) for weight, count in weights
-            )
-            if known:
-                scores.append((score, code))
+            if known := query.keys() & entry.keys():
+                scores.append((sum(query[term] * entry[term] for term in known), code))
         return sorted(scores, key=lambda item: (-item[0], item[1]))
 
     def _query(self, text: str) -> dict[str, float]:
@@ -154,14 +145,14 @@ class IssueSearch:
 
 
 def _frequencies(entry: Mapping[str, Counter[str]], mean: Mapping[str, float]) -> dict[str, float]:
-    """Return how often each term is in an entry, weighted by the field and by the field's length."""
+    """Return how often each term is in an entry, weighted by the field and by the field's length, and saturated."""
     result: dict[str, float] = {}
     for field, words in entry.items():
         length = 1.0 if field in _NAMES else 1 - _LENGTH + _LENGTH * words.total() / mean[field]
         scale = _WEIGHTS[field] / length
         for term, count in words.items():
             result[term] = result.get(term, 0.0) + scale * count
-    return result
+    return {term: count * (_SATURATION + 1) / (count + _SATURATION) for term, count in result.items()}
 
 
 def _fields(entry: Issue | CheckCode) -> dict[str, str]:

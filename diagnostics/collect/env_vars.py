@@ -39,11 +39,9 @@ def collect(environ: Mapping[str, str], vllm_names: Iterable[str] = ()) -> dict[
         vllm_names: Names of variables that the installed vLLM reads.
     """
     readable = {*_NAMES, *vllm_names}
-    return {
-        name: _value(name, value, readable)
-        for name, value in sorted(environ.items())
-        if name in _NAMES or name in _PROXIES or name.startswith(_PREFIXES)
-    }
+    known = _NAMES | _PROXIES
+    names = sorted(name for name in environ if name in known or name.startswith(_PREFIXES))
+    return {name: _value(name, environ[name], readable) for name in names}
 
 
 def _value(name: str, value: str, readable: set[str]) -> str:

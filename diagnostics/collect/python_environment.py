@@ -153,7 +153,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         folders = [*search.folders, *(() if finds_own else all_folders)]
     results = _read_distributions(folders)
     recorded = _check_files(results.packages, search, finds_own)
-    unread = [(f"{results.packages[name].place}/RECORD", files.unread) for name, files in recorded.items()]
+    lists = ((f"{results.packages[name].place}/RECORD", files.unread) for name, files in recorded.items())
     vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
     homes = {
         module: os.path.dirname(results.packages[name].place)  # noqa: PTH120 - as text
@@ -179,7 +179,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
             *_hidden_packages(results.places, search),
             *module_lookup.find_shadows(search, homes, Path(search_path.working_folder()), environ),
         ),
-        unread=(*results.unread, *(item for item in unread if item[1]), *search.unread),
+        unread=(*results.unread, *(item for item in lists if item[1]), *search.unread),
         needed=tuple(sorted(recorded)),
     )
 
@@ -305,12 +305,8 @@ def _check_files(
 
 
 def _find_module(name: str, modules: module_lookup.ModuleFinder) -> str:
-    names = (
-        frameworks.top_level_package(module)
-        for item in frameworks.FRAMEWORKS.values()
-        if name in item.packages
-        for module in item.modules
-    )
+    owners = (item for item in frameworks.FRAMEWORKS.values() if name in item.packages)
+    names = (frameworks.top_level_package(module) for item in owners for module in item.modules)
     return modules.find(next(names, name.replace("-", "_")))
 
 

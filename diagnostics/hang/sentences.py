@@ -133,10 +133,8 @@ def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str,
     who = _capitalize(_brief_names(index, waiting))
     verb = "waits" if len(waiting) == 1 else "wait"
     begin = "Too early to say: " if verdict.outcome == WAITING else ""
-    return (
-        f"{begin}{who} {verb} at the rendezvous for ranks that do not join; the missing rank is not among the "
-        f"{len(index.states)} processes observed{_since(verdict)}."
-    )
+    missing = f"the missing rank is not among the {len(index.states)} processes observed{_since(verdict)}"
+    return f"{begin}{who} {verb} at the rendezvous for ranks that do not join; {missing}."
 
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:

@@ -86,11 +86,9 @@ class Line:
 
         A retry at level error or worse is not harmless.
         """
-        return (
-            (bool(self.level) and not self.is_error)
-            or self.text.startswith(_IGNORED_ERRORS)
-            or (not self.is_error and bool(_RETRY.search(self.text)))
-        )
+        if self.text.startswith(_IGNORED_ERRORS):
+            return True
+        return not self.is_error and bool(self.level or _RETRY.search(self.text))
 
     @property
     def reports_no_failure(self) -> bool:

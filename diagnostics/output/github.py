@@ -18,16 +18,10 @@ _COMMANDS = {
 def render(report: Report) -> str:
     """Return one line for each finding, crashed check, missing input that decides a check, and unresolved failure."""
     lines = [_annotation(finding) for finding in report.findings]
-    lines += [
-        _command("error", "check crashed", f"{check.check}: {check.reason}")
-        for check in report.checks
-        if check.outcome == "crashed"
-    ]
-    lines += [
-        _command("warning", "not checked", f"{', '.join(names)}: {entry.text}")
-        for entry, names in report.not_checked.items()
-        if entry.decides
-    ]
+    crashed = (check for check in report.checks if check.outcome == "crashed")
+    lines += [_command("error", "check crashed", f"{check.check}: {check.reason}") for check in crashed]
+    missing = ((entry, ", ".join(names)) for entry, names in report.not_checked.items() if entry.decides)
+    lines += [_command("warning", "not checked", f"{names}: {entry.text}") for entry, names in missing]
     if report.unresolved:
         lines.append(_command("warning", report.tool, report.unresolved))
     return "\n".join(lines)

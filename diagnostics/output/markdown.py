@@ -57,21 +57,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         autoescape=False,  # noqa: S701 - output for Markdown is escaped by `_finalize`
     )
-    environment.filters |= {
-        "code_block": code_block,
-        "fenced": fenced,
-        "one_line": one_line,
-        "fix_lines": fix_lines,
-        "prose": prose,
-        "verbatim": Markup,
-    }
-    environment.globals |= {
-        "commands_of": commands_of,
-        "edits_of": edits_of,
-        "claim_text": claim_text,
-        "DISPLAY_NAMES": DISPLAY_NAMES,
-        "EVIDENCE_LEVELS": EVIDENCE_LEVELS,
-    }
+    environment.filters.update(code_block=code_block, fenced=fenced, prose=prose, verbatim=Markup)
+    environment.filters.update(one_line=one_line, fix_lines=fix_lines)
+    environment.globals.update(commands_of=commands_of, edits_of=edits_of, claim_text=claim_text)
+    environment.globals.update(DISPLAY_NAMES=DISPLAY_NAMES, EVIDENCE_LEVELS=EVIDENCE_LEVELS)
     return environment
 
 

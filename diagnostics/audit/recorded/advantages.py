@@ -117,11 +117,8 @@ class Step:
 
 def check_advantages(run: RunArtifacts) -> list[Result]:
     """Compare the advantages of each recording that has at least 8 of them with those of known formulas."""
-    results = [
-        _check_recording(recording)
-        for recording in run.recordings
-        if sum(row.advantage is not None for row in recording.rows) >= _LEAST_SAMPLES
-    ]
+    known = [r for r in run.recordings if sum(row.advantage is not None for row in r.rows) >= _LEAST_SAMPLES]
+    results = list(map(_check_recording, known))
     need = "advantages in the dump: log_completions=True (TRL, ms-swift) or output.record_every=1 (grpo_core)"
     return results or [skipped("advantages", "want_advantages", need)]
 
