@@ -17,7 +17,7 @@ from itertools import islice, permutations
 
 from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.job_index import JobIndex, merge_overlapping
-from diagnostics.hang.snapshot import LOCAL_ADDRESSES, LONG_SLEEP_S, Collective, Process
+from diagnostics.hang.snapshot import LONG_SLEEP_S, Collective, Process, is_local
 from diagnostics.hang.verdict import Edge
 
 Records = dict[int | None, Collective]
@@ -69,8 +69,7 @@ def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
         family = f"{process.host} children of {process.ppid}"
         if process.role == "trainer":
             # A store on the host's own address is a different one on each host.
-            is_local = process.job.startswith(LOCAL_ADDRESSES)
-            separate = f" on {process.host}" if process.host and is_local else ""
+            separate = f" on {process.host}" if process.host and is_local(process.job) else ""
             groups[f"{process.job}{separate}" if process.job else family].append(process)
         elif process.role == "engine worker":
             groups[f"{process.host} workers of {process.ppid}"].append(process)
@@ -103,7 +102,7 @@ def missing_ranks(name: str, group: list[Process]) -> list[int]:
     """
     world = group[0].world
     # A dump may claim any world size: there is no use in naming millions of ranks.
-    if not world or world > _MAX_RANKS or not name.startswith(LOCAL_ADDRESSES):
+    if not world or world > _MAX_RANKS or not is_local(name):
         return []
     return sorted(set(range(world)) - {p.rank for p in group if p.rank is not None})
 

@@ -16,15 +16,7 @@ from typing import TypeVar
 
 from diagnostics.hang.blocking_calls import BlockedState, BlockingCall, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.snapshot import (
-    LOCAL_ADDRESSES,
-    TRANSFER_RATE,
-    Descriptor,
-    Lock,
-    Process,
-    Snapshot,
-    Socket,
-)
+from diagnostics.hang.snapshot import TRANSFER_RATE, Descriptor, Lock, Process, Snapshot, Socket, is_local
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
 T = TypeVar("T")
@@ -280,7 +272,7 @@ class JobIndex:
             return [owner for owner, _ in owners if owner.key != process.key]
         if socket.kind != "tcp":
             return []
-        local = socket.remote.startswith(LOCAL_ADDRESSES)
+        local = is_local(socket.remote)
         connected = (
             owner
             for end in self.connections.get((socket.remote, socket.local), [])[:_MAX_PEERS]
@@ -303,7 +295,7 @@ class JobIndex:
         """Return the processes that listen at the remote address of a socket."""
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
         # A host's addresses are those that its sockets have; every host has the loopback ones.
-        hosts = {host} if address.startswith(LOCAL_ADDRESSES) else self.hosts.get(address, set())
+        hosts = {host} if is_local(address) else self.hosts.get(address, set())
         listening = (
             process
             for end in (self.listeners.get(port, [])[:_MAX_PEERS] if port else ())

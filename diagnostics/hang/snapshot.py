@@ -23,10 +23,14 @@ TRANSFER_RATE = 1024
 """Bytes per second; a connection with more than this transfers data, and is no heartbeat."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
-LOCAL_ADDRESSES = (
+_LOCAL_ADDRESSES = (
     "localhost", "127.", "0.0.0.0", "::1", "[::1]", "[::]", "::ffff:127.", "[::ffff:127.",  # noqa: S104 - compared
 )  # fmt: skip
-"""Prefixes of addresses, with or without a port, that mean the local machine, a different one on each host."""
+
+
+def is_local(address: str) -> bool:
+    """Return whether an address, with or without a port, means the local machine: a different one on each host."""
+    return address.startswith(_LOCAL_ADDRESSES)
 
 
 @dataclass(frozen=True)

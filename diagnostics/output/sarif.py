@@ -79,17 +79,15 @@ def _location(file: str, line: int) -> dict[str, Any]:
 
 def _invocation(report: Report) -> dict[str, Any]:
     """Return whether no check crashed, and what was not checked or stays unresolved as notifications."""
-    notifications = [
-        {
-            "level": "error" if check.outcome == "crashed" else "warning" if check.incomplete else "note",
-            "message": {"text": redact(f"{check.check}: {line}")},
-        }
-        for check in report.checks
-        for line in check.not_checked_lines
-    ]
+    crashed = [check for check in report.checks if check.outcome == "crashed"]
+    notifications = []
+    for check in report.checks:
+        level = "error" if check in crashed else "warning" if check.incomplete else "note"
+        notifications += [_notification(level, f"{check.check}: {line}") for line in check.not_checked_lines]
     if report.unresolved:
-        notifications.append({"level": "warning", "message": {"text": redact(report.unresolved)}})
-    return {
-        "executionSuccessful": not any(check.outcome == "crashed" for check in report.checks),
-        "toolExecutionNotifications": notifications,
-    }
+        notifications.append(_notification("warning", report.unresolved))
+    return {"executionSuccessful": not crashed, "toolExecutionNotifications": notifications}
+
+
+def _notification(level: str, text: str) -> dict[str, Any]:
+    return {"level": level, "message": {"text": redact(text)}}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.snapshot import LOCAL_ADDRESSES, MAX_TEXT, SCHEMA, Snapshot
+from diagnostics.hang.snapshot import MAX_TEXT, SCHEMA, Snapshot, is_local
 from diagnostics.output import text_filters
 from diagnostics.output.redact import mask_and_cut, redact
 from diagnostics.output.sanitize import escape
@@ -48,7 +48,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
             return value
         match = (_JOB if key == "job" else _ADDRESS).match(value)
         if key in ("local", "remote", "job") and match:
-            if match[1].startswith(LOCAL_ADDRESSES):
+            if is_local(match[1]):
                 return value
             return f"{addresses.setdefault(match[1], f'address-{len(addresses) + 1}')}:{match[2]}"
         # A title may have secret arguments, so it is truncated; the role describes the process.
