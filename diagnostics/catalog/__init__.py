@@ -88,11 +88,6 @@ def find_check(code: str) -> model.CheckCode:
     return _shipped().checks[code]
 
 
-def is_check(code: str) -> bool:
-    """Return whether a code is a check code."""
-    return code in _shipped().checks
-
-
 def load_file(path: Path) -> model.Issue:
     """Read and check the entry of one known issue; patterns and samples are checked by `signatures.check`."""
     from diagnostics.catalog.schema import parse_issue  # not needed where the packed file is up to date

@@ -55,8 +55,8 @@ def explain(code: str) -> issue_text.Explained:
     Raises:
         CatalogError: There is no such code.
     """
-    if catalog.is_check(code):
-        return documents.check_document(catalog.find_check(code)), None
+    if check := catalog.load_checks().get(code):
+        return documents.check_document(check), None
     issue = catalog.find(code)
     fix = mitigation_ranking.recommended_fix(issue)
     return documents.issue_document(issue, fix), fix

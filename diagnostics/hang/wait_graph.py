@@ -133,11 +133,9 @@ class _Waiter:
     def pipe_edges(self, item: Descriptor, call: str) -> list[Edge]:
         """Return edges to the processes at the other end of a pipe, and to dead children that had it."""
         writes = self.thread.syscall in ("write", "writev")
-        peers = {
-            owner.key: owner
-            for owner, end in self.index.owners.get((self.process.host, item.inode), ())
-            if ("r" if writes else "w") in end.mode and owner.key != self.process.key
-        }
+        ends = self.index.owners.get((self.process.host, item.inode), ())
+        mode = "r" if writes else "w"
+        peers = {p.key: p for p, end in ends if mode in end.mode and p.key != self.process.key}
         pipe = f"fd/{item.fd} is pipe:[{item.inode}]"
         # A descendant of an ended child may have inherited the pipe, which ends only with this process.
         inherited = self.kind == "child" and all(child.state == "Z" for child in self.children)

@@ -83,10 +83,8 @@ def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
     >>> fingerprint(one) == fingerprint(other)
     True
     """
-    evidence = sorted(
-        (_AMOUNT.sub("#", redact(item["text"])), Location.parse(item["place"]).file.rpartition("/")[2])
-        for item in finding["evidence"]
-    )
+    items = ((item["text"], Location.parse(item["place"]).file) for item in finding["evidence"])
+    evidence = sorted((_AMOUNT.sub("#", redact(text)), file.rpartition("/")[2]) for text, file in items)
     identity = [finding["code"]] if tool == "triage" else [finding["code"], evidence]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 

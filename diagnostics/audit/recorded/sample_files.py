@@ -29,6 +29,7 @@ _TABLE_COLUMNS = {"step", "prompt", "completion"}
 _NO_REWARDS = {"solution", "image", "images"}
 _NO_DATA = _TABLE_COLUMNS | {"advantage", "advantages", "entropy", "rollout_infos"}
 _VERL_OTHERS = {"input", "output", "score", "step"}
+_STREAMS = ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
 _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
@@ -198,11 +199,8 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
     budget.spend(4 * len(data))
     tensors = {key: safetensors.elements(tensor) for key, tensor in safetensors.parse(data).items()}
     prompt_ids = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
-    streams = {
-        key: _split(tensors[key], tensors["completion_lengths"])
-        for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
-        if key in tensors
-    }
+    lengths = tensors["completion_lengths"]
+    streams = {key: _split(tensors[key], lengths) for key in _STREAMS if key in tensors}
     samples = []
     for index, owner in enumerate(tensors["prompt_index"]):
         prompt, ids = entry["prompts"][owner], tuple(prompt_ids[owner])

@@ -45,12 +45,12 @@ class Host:
 
     def with_socket_kinds(self, items: tuple[Descriptor, ...] | None) -> tuple[Descriptor, ...]:
         """Return descriptors with the kind of their sockets: tcp or unix instead of socket."""
-        return tuple(
-            replace(item, kind=self.sockets[item.inode].kind)
-            if item.kind == "socket" and item.inode in self.sockets
-            else item
-            for item in items or ()
-        )
+
+        def kind_of(item: Descriptor) -> str:
+            socket = self.sockets.get(item.inode) if item.kind == "socket" else None
+            return socket.kind if socket else item.kind
+
+        return tuple(replace(item, kind=kind_of(item)) for item in items or ())
 
 
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:
