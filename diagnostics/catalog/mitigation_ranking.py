@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from diagnostics import fixes
-from diagnostics.catalog import loader, model
+from diagnostics import catalog, fixes
+from diagnostics.catalog import model
 from diagnostics.catalog.model import Bound, Issue, Mitigation
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix
@@ -66,8 +66,8 @@ def finding(
     The default certainty is `established` for a check. For a known issue it is `supported`, because a run with the
     installed release may never meet the issue.
     """
-    issue = loader.load().get(code)
-    title = issue.title if issue else loader.find_check(code).title
+    issue = catalog.load().get(code)
+    title = issue.title if issue else catalog.find_check(code).title
     references = tuple(reference.ref for reference in issue.references) if issue else ()
     certainty = certainty or ("supported" if issue else "established")
     return Finding(code, title, severity, certainty, known_by, detail, tuple(evidence), fix, references)
