@@ -55,10 +55,9 @@ def check_document(entry: model.CheckCode) -> dict[str, Any]:
 
 def catalog_document(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) -> dict[str, Any]:
     """Return the document with all codes: known issues, and separately the check codes."""
+    keys = ("code", "kind", "status", "title")
     return {
         "schema": LISTING,
-        "issues": [
-            {key: getattr(item, key) for key in ("code", "kind", "status", "title")} for item in issues
-        ],
+        "issues": [{key: getattr(item, key) for key in keys} for item in issues],
         "checks": [{"code": item.code, "title": item.title} for item in checks],
     }

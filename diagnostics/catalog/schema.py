@@ -31,6 +31,7 @@ _FORMS = {
 }  # fmt: skip
 Record = TypeVar("Record", bound=msgspec.Struct)
 Problem = tuple["Keys", str]
+Table = dict[str, Any]
 
 
 class _Edit(model.Record, frozen=True):
@@ -51,7 +52,7 @@ class _Edit(model.Record, frozen=True):
         return self.set or self.advice
 
 
-def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
+def parse_issue(source: TomlSource, document: Table) -> model.Issue:
     """Return the record of a known issue; raises TomlError with file, line, key and what was expected."""
     _check_head(source, document, SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
@@ -73,7 +74,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
     return issue
 
 
-def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode:
+def parse_check(source: TomlSource, document: Table) -> model.CheckCode:
     """Return the record of a check code; raises TomlError with file, line, key and what was expected."""
     _check_head(source, document, CHECK_SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
@@ -85,7 +86,7 @@ def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode
     return check
 
 
-def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> None:
+def _check_head(source: TomlSource, document: Table, schema: str) -> None:
     if document.get("schema") != schema:
         raise source.error_at(("schema",), document.get("schema"), repr(schema))
     code = document.get("code")
@@ -96,9 +97,7 @@ def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> No
         raise source.error_at(("code",), code, f"the file's name, {source.path.stem!r}")
 
 
-def _named_tables(
-    source: TomlSource, entry: dict[str, Any], key: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _named_tables(source: TomlSource, entry: Table, key: str) -> Iterator[tuple[str, Table]]:
     """Yield the tables under a key with their names."""
     tables = entry.get(key, {})
     for name, table in tables.items() if isinstance(tables, dict) else [("", tables)]:
@@ -107,7 +106,7 @@ def _named_tables(
         yield name, table
 
 
-def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.Mitigation:
+def _mitigation(source: TomlSource, keys: Keys, table: Table) -> model.Mitigation:
     """Return a mitigation; its edits are `FRAMEWORK = "option"`, a table, or a list of tables for several releases."""
     edits: list[tuple[str, _Edit]] = []
     for framework, value in table.get("edits", {}).items():
@@ -137,7 +136,7 @@ def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.
     return _convert(source, keys, values, model.Mitigation)
 
 
-def _trigger(source: TomlSource, name: str, table: dict[str, Any]) -> model.IssueTrigger:
+def _trigger(source: TomlSource, name: str, table: Table) -> model.IssueTrigger:
     """Return a trigger; `path` and `function` of each earlier traceback become its frame."""
     earlier = []
     for item in table.get("earlier", ()):
@@ -147,7 +146,7 @@ def _trigger(source: TomlSource, name: str, table: dict[str, Any]) -> model.Issu
     return _convert(source, ("triggers", name), values, model.IssueTrigger)
 
 
-def _signature(source: TomlSource, table: dict[str, Any]) -> model.Signature:
+def _signature(source: TomlSource, table: Table) -> model.Signature:
     """Return a signature with all patterns under `any` and all samples under `samples`."""
     samples = [
         _convert(

@@ -176,9 +176,7 @@ def _refine_condition(thread: Thread, call: BlockingCall) -> BlockingCall:
     if call.kind not in _CONDITIONS:
         return call
     machinery = itertools.takewhile(lambda f: PATTERNS["machinery"].match(f.path), thread.frames)
-    callers = [
-        kind for f in machinery for kind, frame in wait_kinds.CALLERS.items() if frame.match(f.location)
-    ]
+    callers = [k for f in machinery for k, frame in wait_kinds.CALLERS.items() if frame.match(f.location)]
     return replace(call, kind=callers[-1]) if callers else call
 
 

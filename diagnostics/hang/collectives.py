@@ -187,10 +187,7 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
     numbers = {record.enqueued for record in recorded.values()}
     if len(numbers) > 1:
         last = max(numbers)
-        return {
-            key: "ahead" if record.enqueued == last else f"at {record.enqueued}"
-            for key, record in recorded.items()
-        }
+        return {key: "ahead" if r.enqueued == last else f"at {r.enqueued}" for key, r in recorded.items()}
     return {key: f"{normalized_operation(r.operation)} {r.sizes}" for key, r in recorded.items()}
 
 

@@ -82,9 +82,7 @@ class _Waiter:
     ) -> list[Edge]:
         """Return edges to those candidates that are dead (zombies)."""
         dead = [process for process in candidates if process.state == "Z"]
-        return [
-            self.edge(p, text, *evidence, _parent_evidence(p, "state Z, "), certain=certain) for p in dead
-        ]
+        return [self.edge(p, text, *evidence, _parent_text(p, "state Z, "), certain=certain) for p in dead]
 
     def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
         """Return edges to dead children whose pipe never ends, because this process has the other end open too."""
@@ -187,7 +185,7 @@ class _Waiter:
             ]
         targets = {edge.target for edge in edges}
         return edges + [
-            self.edge(child, "passed it to", _parent_evidence(child), certain=False)
+            self.edge(child, "passed it to", _parent_text(child), certain=False)
             for child in self.children
             if child.key not in targets and self.index.states[child.key].kind not in (*IDLE, "unseen")
         ]
@@ -201,7 +199,7 @@ class _Waiter:
             children, needs = [child for child in children if self.is_loader(child)] or children, "any"
         text, certain = f"{self.state.call.wait.text}:", len(children) == 1
         return [
-            self.edge(child, text, self.frame, _parent_evidence(child), needs=needs, certain=certain)
+            self.edge(child, text, self.frame, _parent_text(child), needs=needs, certain=certain)
             for child in children[: self.limit]
         ]
 
@@ -277,11 +275,9 @@ class _Waiter:
         if self.state.loop_blocked and not stuck:
             return []  # no result reaches a loop that is blocked
         text = "waits for a result from"
-        titles = [(p, f"its title: {mask_and_cut(p.ray_method, 60)}") for p in stuck or candidates]
-        return [
-            self.edge(p, text, self.frame, title, needs="all", certain=False)
-            for p, title in titles[: self.limit]
-        ]
+        targets = (stuck or candidates)[: self.limit]
+        titles = [(p, f"its title: {mask_and_cut(p.ray_method, 60)}") for p in targets]
+        return [self.edge(p, text, self.frame, title, needs="all", certain=False) for p, title in titles]
 
 
 _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {
@@ -290,7 +286,7 @@ _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {
 }  # fmt: skip
 
 
-def _parent_evidence(child: Process, state: str = "") -> str:
+def _parent_text(child: Process, state: str = "") -> str:
     return f"/proc/{child.pid}/stat: {state}its parent is {child.ppid}"
 
 

@@ -33,9 +33,7 @@ _PAIRS = (
     re.compile(rf"(?i)\b(?P<name>loss|grad[_ ]norm|reward|kl)\s+{_WRAPPED}"),
 )
 # Name of a metric in one framework's TOML file -> canonical name.
-_FRAMEWORK_NAMES = {
-    name: canonical for item in FRAMEWORKS.values() for name, canonical in item.metrics.items()
-}
+_FRAMEWORK_NAMES = {name: canonical for one in FRAMEWORKS.values() for name, canonical in one.metrics.items()}
 _PATTERNS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
 _NAMES = {canonical: re.compile(pattern) for canonical, pattern in _PATTERNS.items()}
 """Canonical name -> pattern of the names that several frameworks share, in lower case."""

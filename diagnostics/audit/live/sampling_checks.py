@@ -57,9 +57,8 @@ def check_sampling(
     """
     expected = trainer.sampling
     completions = [completion for completion in completions if completion.ids]
-    observed, native = (
-        Observed.compute(reference, completions, dtype, native=flag) for flag in (False, True)
-    )
+    observed = Observed.compute(reference, completions, dtype)
+    native = Observed.compute(reference, completions, dtype, native=True)
     fit = sampling_estimation.fit_sampling(observed, expected, _rounding_error(observed, native, expected))
     results = _check_token_ids(completions)
     fitted = _judge_fit(observed, fit, trainer, _rounding_error(observed, native, fit.sampling))

@@ -60,13 +60,12 @@ class Formula:
         >>> Formula("group", "none").apply([0.0, 1.0], [[0, 1]])
         [-0.5, 0.5]
         """
-        advantages = [0.0] * len(rewards)
         means = _peer_means(rewards, groups, self.baseline)
         spreads = _peer_deviations(rewards, groups, self.scale, self.ddof)
-        for index, reward in enumerate(rewards):
-            spread = spreads[index]
-            advantages[index] = (reward - means[index]) / (spread + self.epsilon if spread else 1.0)
-        return advantages
+        samples = zip(rewards, means, spreads, strict=True)
+        return [
+            (reward - mean) / (spread + self.epsilon if spread else 1.0) for reward, mean, spread in samples
+        ]
 
 
 def _peer_means(rewards: Sequence[float], groups: Groups, peers: str) -> list[float]:

@@ -20,6 +20,7 @@ from diagnostics.output.redact import mask_and_cut
 # Limits: bytes of one file, of one run, of one line and of one text; samples and files of one run.
 MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
 MAX_TEXT, MAX_ROWS, MAX_FILES = 64 * safe_io.KIB, 60_000, 200
+JsonObject = dict[str, Any]
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
 
 
@@ -200,7 +201,7 @@ class ReadBudget:
 
 def read_json_lines(
     path: Path, unread: UnreadInputs, most: int = MAX_FILE
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, JsonObject]]:
     """Yield (line number, object) of a JSON lines file; lines that are no object are added to `unread`.
 
     So are the lines beyond `most` bytes or after a line of 32 MiB, which are not read.
@@ -226,7 +227,7 @@ def read_json_lines(
                 yield number, value
 
 
-def parse_object(line: bytes) -> dict[str, Any] | None:
+def parse_object(line: bytes) -> JsonObject | None:
     """Parse a JSON object; None for other JSON and for invalid text."""
     try:
         value = safe_io.parse_json(line)

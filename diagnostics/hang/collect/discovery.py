@@ -72,7 +72,11 @@ class ProcessEntry:
         return bool(_PYTHON.search(program) or _PYTHON.search(self.title.split(" ")[0]))
 
 
-def process_table() -> dict[int, ProcessEntry]:
+ProcessTable = dict[int, ProcessEntry]
+"""Processes by id."""
+
+
+def process_table() -> ProcessTable:
     """Return the visible processes by id, without their environment variables."""
     entries = {}
     for pid in proc.list_pids():
@@ -82,7 +86,7 @@ def process_table() -> dict[int, ProcessEntry]:
     return entries
 
 
-def ancestors(processes: dict[int, ProcessEntry], pid: int) -> set[int]:
+def ancestors(processes: ProcessTable, pid: int) -> set[int]:
     """Return a process and all its ancestors."""
     pids: set[int] = set()
     while pid in processes and pid not in pids:
@@ -91,7 +95,7 @@ def ancestors(processes: dict[int, ProcessEntry], pid: int) -> set[int]:
     return pids
 
 
-def descendants(processes: dict[int, ProcessEntry], tops: Iterable[int]) -> set[int]:
+def descendants(processes: ProcessTable, tops: Iterable[int]) -> set[int]:
     """Return processes and all their descendants."""
     children: dict[int, list[int]] = {}
     for entry in processes.values():
@@ -105,7 +109,7 @@ def descendants(processes: dict[int, ProcessEntry], tops: Iterable[int]) -> set[
     return pids
 
 
-def role_of(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> tuple[str, int | None]:
+def role_of(processes: ProcessTable, entry: ProcessEntry) -> tuple[str, int | None]:
     """Return the role and the rank of a process.
 
     A rank is the outermost Python process with its RANK: shell wrappers and children inherit the variable.
@@ -121,7 +125,7 @@ def role_of(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> tuple[st
     return "trainer", rank
 
 
-def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
+def _may_be_rank(processes: ProcessTable, entry: ProcessEntry) -> bool:
     """Return whether a process with RANK may be that rank: a Python program that is no launcher."""
     # A rank may be started by a program that is named like a server's.
     labelled = role_of_title(entry.title)[0] in ("process", "server")
@@ -132,9 +136,7 @@ def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> boo
     return labelled and entry.python and not launches
 
 
-def select_processes(
-    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, own_pid: int
-) -> set[int]:
+def select_processes(processes: ProcessTable, pids: Sequence[int], pattern: str, *, own_pid: int) -> set[int]:
     """Return the requested processes, their descendants, and the other ranks of the same job and user.
 
     Without pids and a pattern, processes of the caller or root that look like part of a job count as requested. A few

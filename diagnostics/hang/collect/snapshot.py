@@ -218,9 +218,7 @@ class _Observer:
             unseen=tuple(unseen),
         )
 
-    def _threads(
-        self, pid: int, observation: _Observation, semaphores: proc.Semaphores
-    ) -> tuple[Thread, ...]:
+    def _threads(self, pid: int, observation: _Observation, mapped: proc.Semaphores) -> tuple[Thread, ...]:
         samples: dict[int, list[Thread]] = {}
         for thread in (thread for sample in observation.samples for thread in sample):
             samples.setdefault(thread.tid, []).append(thread)
@@ -236,7 +234,7 @@ class _Observer:
                     # A library's thread can wake an event loop, too.
                     endless=thread.endless and len(samples) == len(proc.list_threads(pid)),
                     frames=self._sources.with_call(pid, thread.frames),
-                    futex=_semaphore(thread.futex, semaphores),
+                    futex=_semaphore(thread.futex, mapped),
                     runnable=observation.runnable_share(tid, max(self.seconds, 0.001)),
                     asleep_s=proc.asleep_s(pid, tid) if thread.state != "R" else None,
                 )

@@ -34,9 +34,8 @@ def all_sockets() -> dict[int, Socket]:
             sockets += part
     # Give each TCP socket the inode of its other end, if that is on this host.
     ends = {(s.local, s.remote): s.inode for s in sockets if s.kind == "tcp" and s.state != "LISTEN"}
-    return {
-        s.inode: replace(s, peer=ends.get((s.remote, s.local), 0)) if s.kind == "tcp" else s for s in sockets
-    }
+    linked = (replace(s, peer=ends.get((s.remote, s.local), 0)) if s.kind == "tcp" else s for s in sockets)
+    return {s.inode: s for s in linked}
 
 
 def unlisted_processes(pids: Iterable[int]) -> list[int]:
