@@ -38,10 +38,11 @@ def render(report: Report) -> str:
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
+    command = command_of(Explain(finding.code))
     return {
         "id": finding.code,
         "shortDescription": {"text": redact(finding.title)},
-        "help": {"text": command_of(Explain(finding.code))},
+        "help": {"text": command},
     }
 
 
@@ -68,13 +69,9 @@ def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
 
 def _location(file: str, line: int) -> dict[str, Any]:
     """Return a physical location; a relative file is relative to the checkout, and line 0 is left out."""
-    artifact: dict[str, Any] = {"uri": quote(file)}
-    if not file.startswith("/"):
-        artifact["uriBaseId"] = "%SRCROOT%"
-    physical: dict[str, Any] = {"artifactLocation": artifact}
-    if line:
-        physical["region"] = {"startLine": line}
-    return {"physicalLocation": physical}
+    base = {} if file.startswith("/") else {"uriBaseId": "%SRCROOT%"}
+    region = {"region": {"startLine": line}} if line else {}
+    return {"physicalLocation": {"artifactLocation": {"uri": quote(file), **base}, **region}}
 
 
 def _invocation(report: Report) -> dict[str, Any]:

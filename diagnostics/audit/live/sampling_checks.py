@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics.audit.live import sampled_ids, sampling_estimation
-from diagnostics.audit.live.logprob_mismatch import explain_logprobs
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.live.sampling_estimation import Fit
@@ -64,7 +63,7 @@ def check_sampling(
     fitted = _judge_fit(observed, fit, trainer, _rounding_error(observed, native, fit.sampling))
     if fitted[0].family == "sampling/law":
         named = {entry.name: Observed.compute(entry, completions, dtype) for entry in others}
-        fitted = [explain_logprobs(fitted[0], observed, expected, named)]
+        fitted = [sampled_ids.explain_logprobs(fitted[0], observed, expected, named)]
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted

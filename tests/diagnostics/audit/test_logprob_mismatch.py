@@ -7,8 +7,8 @@ import torch
 
 from diagnostics.audit.live import cache_and_replicas
 from diagnostics.audit.live.checkpoint_identification import identify_weights
-from diagnostics.audit.live.logprob_mismatch import explain_logprobs
 from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live.sampled_ids import explain_logprobs
 from diagnostics.audit.live.sampling_checks import check_ends
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_DECIDED, fault
