@@ -234,12 +234,8 @@ class JobIndex:
     @cached_property
     def running_actors(self) -> list[Process]:
         """Ray actors that run a method, by their title or their blocking call."""
-        return [
-            process
-            for process in self.snapshot.processes
-            if process.role == "Ray actor"
-            and ("." in process.ray_method.split(" ")[0] or self.states[process.key].kind not in IDLE)
-        ]
+        actors = (p for p in self.snapshot.processes if p.role == "Ray actor")
+        return [p for p in actors if "." in p.ray_method.split(" ")[0] or self.states[p.key].kind not in IDLE]
 
     def process(self, key: str) -> Process | None:
         """Return the process with a key; None if the key is not a process."""
@@ -272,14 +268,9 @@ class JobIndex:
             return [owner for owner, _ in owners if owner.key != process.key]
         if socket.kind != "tcp":
             return []
-        local = is_local(socket.remote)
-        connected = (
-            owner
-            for end in self.connections.get((socket.remote, socket.local), [])[:_MAX_PEERS]
-            if end.host == process.host or not local
-            for owner, _ in self.owners.get((end.host, end.inode), ())
-        )
-        peers = list(islice(connected, _MAX_PEERS))
+        ends = self.connections.get((socket.remote, socket.local), [])[:_MAX_PEERS]
+        is_remote = not is_local(socket.remote)
+        peers = self._owners_of(end for end in ends if is_remote or end.host == process.host)
         return peers or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
@@ -296,13 +287,13 @@ class JobIndex:
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
         # A host's addresses are those that its sockets have; every host has the loopback ones.
         hosts = {host} if is_local(address) else self.hosts.get(address, set())
-        listening = (
-            process
-            for end in (self.listeners.get(port, [])[:_MAX_PEERS] if port else ())
-            if end.host in hosts
-            for process, _ in self.owners.get((end.host, end.inode), ())
-        )
-        return list(islice(listening, _MAX_PEERS))
+        ends = self.listeners.get(port, [])[:_MAX_PEERS] if port else ()
+        return self._owners_of(end for end in ends if end.host in hosts)
+
+    def _owners_of(self, ends: Iterable[Socket]) -> list[Process]:
+        """Return the processes that have these sockets open, at most _MAX_PEERS."""
+        owners = (owner for end in ends for owner, _ in self.owners.get((end.host, end.inode), ()))
+        return list(islice(owners, _MAX_PEERS))
 
     def open_connections(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return the TCP connections of a process that are established, or closed only by the peer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,8 @@ def _frames(diagnosis: Diagnosis, keys: Iterable[str]) -> list[StackFrame]:
 
 def _matches(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> bool:
     """Return whether one of the patterns matches one of the frames, or there are no patterns."""
-    return not patterns or any(
-        pattern.function in ("*", frame.function) and pattern.path in frame.path
-        for pattern in patterns
-        for frame in frames
-    )
+    pairs = product(patterns, frames)
+    return not patterns or any(p.function in ("*", f.function) and p.path in f.path for p, f in pairs)
 
 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:

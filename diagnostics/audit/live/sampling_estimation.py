@@ -67,9 +67,8 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
         return replace(start, runner_up=runner_up)
     fits = [_refine(observed, hint.sampling, hint.changed) for hint in hints[:_CANDIDATES]]
     best, second = sorted(fits, key=attrgetter("residual"))[:2]
-    if not _improves_fit(observed, expected, best.sampling) or any(
-        abs(best.sampling.value(name) - expected.value(name)) < RANGES[name][3] for name in best.changed
-    ):
+    is_close = any(_is_close(best.sampling, expected, name) for name in best.changed)
+    if is_close or not _improves_fit(observed, expected, best.sampling):
         return replace(start, runner_up=runner_up)
     best = replace(best, runner_up=(second.changed[0], second.residual))
     if best.residual > 1.3 * floor:
@@ -78,6 +77,10 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
             second = [*candidates, best][1]
             best = replace(candidates[0], runner_up=(" and ".join(second.changed), second.residual))
     return _simplify(observed, best, expected)
+
+
+def _is_close(a: Sampling, b: Sampling, name: str) -> bool:
+    return abs(a.value(name) - b.value(name)) < RANGES[name][3]
 
 
 def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool:
@@ -169,7 +172,7 @@ def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
     sampling, changed = fit.sampling, list(fit.changed)
     for name in fit.changed:
         simpler = sampling.replace(name, expected.value(name))
-        is_close = abs(sampling.value(name) - expected.value(name)) < RANGES[name][3]
+        is_close = _is_close(sampling, expected, name)
         if len(changed) > 1 and (is_close or not _improves_fit(observed, simpler, sampling)):
             sampling = simpler
             changed.remove(name)

@@ -120,10 +120,8 @@ class _Probes:
         bos, size = getattr(self.tokenizer, "bos_token_id", None), reference.vocabulary
         self.bos = [] if bos is None else [int(bos)]
         self.vocabulary = size if self.tokenizer is None else min(size, len(self.tokenizer))
-        self.results = [
-            *server_settings.check_settings(self.settings, trainer),
-            *server_settings.check_tokenization(server, self.tokenizer, problem),
-        ]
+        self.results = server_settings.check_settings(self.settings, trainer)
+        self.results += server_settings.check_tokenization(server, self.tokenizer, problem)
 
     def check_weights(self, siblings: Sequence[Reference]) -> Identification:
         """Check the prefix cache, the weights and the replicas (P1 to P4, P14); return the identified weights.

@@ -14,7 +14,6 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +172,8 @@ def _count_differences(before: Rewards, after: Rewards) -> int:
 def _first_differences(rows: Sequence[Sample], rewards: Rewards, recorded: Rewards) -> tuple[Note, ...]:
     """Return notes on the first three samples whose rewards differ, without their texts."""
     text = "now {now}, recorded {then}"
-    different = (
-        note("reward_unlike", text, row.place, now=str(now), then=str(then))
-        for row, now, then in zip(rows, rewards, recorded, strict=True)
-        if _differ(now, then)
-    )
-    return tuple(islice(different, 3))
+    samples = zip(rows, map(str, rewards), map(str, recorded), map(_differ, rewards, recorded), strict=True)
+    different = [
+        note("reward_unlike", text, row.place, now=a, then=b) for row, a, b, differ in samples if differ
+    ]
+    return tuple(different[:3])

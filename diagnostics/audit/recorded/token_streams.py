@@ -24,11 +24,10 @@ _ALARM = 0.05
 
 def check_masks(run: RunArtifacts) -> list[Result]:
     """Check that the loss mask of each recording with at least 8 masks selects some tokens."""
-    masked = (
-        (recording, [row.tokens for row in recording.rows if row.tokens and row.tokens.trained])
-        for recording in run.recordings
-    )
-    results = [_check_mask(recording, samples) for recording, samples in masked if len(samples) >= 8]
+    results = []
+    for recording in run.recordings:
+        samples = [row.tokens for row in recording.rows if row.tokens and row.tokens.trained]
+        results += [_check_mask(recording, samples)] if len(samples) >= 8 else []
     need = "a dump with ids and masks: output.record_every=1 in grpo_core"
     return results or [skipped("masks", "want_tokens", need)]
 
