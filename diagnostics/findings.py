@@ -192,6 +192,11 @@ class CheckResult:
         """Whether an input that was not checked could contain a fault that this check looks for."""
         return self.outcome == "crashed" or any(entry.decides for entry in self.not_judged)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON data of the report's document, which lists the findings of all checks apart."""
+        missing = [asdict(entry) for entry in self.not_judged]
+        return {"check": self.check, "outcome": self.outcome, "reason": self.reason, "not_judged": missing}
+
 
 class Extra:
     """Results specific to one command, such as a wait graph; a command that has some defines a subclass."""
@@ -279,15 +284,7 @@ class Report:
             "schema": SCHEMA,
             "tool": self.tool,
             "subject": self.subject,
-            "checks": [
-                {
-                    "check": check.check,
-                    "outcome": check.outcome,
-                    "reason": check.reason,
-                    "not_judged": [asdict(entry) for entry in check.not_judged],
-                }
-                for check in self.checks
-            ],
+            "checks": [check.to_json() for check in self.checks],
             "findings": [finding.to_json() for finding in self.findings],
             "notes": list(self.remarks),
         }

@@ -16,6 +16,7 @@ from diagnostics.audit.recorded.run_data import MetricSeries, UnreadInputs
 from diagnostics.audit.results import Audit, AuditError, NotAvailableError
 
 INTERVAL_S = 2.0
+Notify = Callable[[str], None]
 
 
 class Watch:
@@ -32,11 +33,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        idle_s: float,
-        report: Callable[[Change], None],
-        notify: Callable[[str], None],
+        self, paths: Sequence[Path], idle_s: float, report: Callable[[Change], None], notify: Notify
     ) -> None:
         for path in paths:
             if not path.exists():

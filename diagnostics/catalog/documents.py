@@ -36,15 +36,13 @@ def check_document(entry: model.CheckCode) -> dict[str, Any]:
     The keys `hang`, `not_run` and `audit` are missing.
     """
     lists = ("components", "frameworks", "affected", "config", "mitigations", "references", "triggers")
+    values = msgspec.to_builtins(entry)
     return {
         "schema": SCHEMA,
-        "code": entry.code,
-        "title": entry.title,
+        "cause": values.pop("about"),
+        **values,
         "kind": CHECK,
         "status": CHECK,
-        "cause": entry.about,
-        "aliases": list(entry.aliases),
-        "symptoms": list(entry.symptoms),
         "family": model.FAMILIES[entry.code[:3]],
         "since": "",
         "detail": "",

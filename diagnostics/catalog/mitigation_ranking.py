@@ -101,13 +101,8 @@ def issue_summary(issue: Issue) -> dict[str, Any]:
         "title": issue.title,
         "cause": " ".join(issue.cause.split()),
         "mitigations": [
-            {
-                "name": entry.name,
-                "about": entry.about,
-                "edits": entry.by_framework(),
-                "evidence": entry.evidence,
-            }
-            for entry in ranked
+            {"name": m.name, "about": m.about, "edits": m.by_framework(), "evidence": m.evidence}
+            for m in ranked
         ],
     }
 

@@ -249,12 +249,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
 
 
 def render(
-    console: Console,
-    answers: Sequence[Answer],
-    chosen: Sequence[Release],
-    resolution: Resolution,
-    *,
-    every: bool,
+    console: Console, answers: list[Answer], chosen: list[Release], resolution: Resolution, *, every: bool
 ) -> None:
     """Print the releases to install, then each package's releases with their evidence; a few rows unless `every`."""
     missing = [answer.provider for answer in answers if answer.best is None]
