@@ -38,7 +38,8 @@ SECTIONS = (("Observed", "evidence"), ("Excluded", "excluded"), ("Not checked", 
 def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the document `grpo-doctor.hang.v1` of a diagnosis, not yet redacted."""
     verdict, index = diagnosis.verdict, diagnosis.index
-    processes = sorted(index.snapshot.processes, key=lambda p: (p.rank is None, p.rank or 0, p.pid))
+    processes = [state.process for state in index.states.values()]
+    processes.sort(key=lambda process: (process.rank is None, process.rank or 0, process.pid))
     return {
         "schema": SCHEMA,
         **asdict(verdict),
