@@ -39,7 +39,7 @@ _TOKENS = click.IntRange(MIN_TOKENS, MAX_TOKENS)
     exit_codes={1: "a fault", 3: "incomplete: a decisive check could not run"},
 )
 @click.argument("paths", nargs=-1, metavar="[RUN]", type=_PATH)
-@click.option("--reward", default="", metavar="MODULE:FUNCTION", help="Call this reward function again.")
+@click.option("--reward", default="", metavar="MODULE:FUNCTION", help="Run the code of this reward function.")
 @click.option("--server", default="", metavar="URL", help="Audit this server (a few thousand tokens).")
 @click.option("--model", default="", metavar="NAME", help="Model or adapter to audit (default: the first).")
 @click.option("--checkpoint", type=_PATH, metavar="DIR", help="Weights that the server should hold.")

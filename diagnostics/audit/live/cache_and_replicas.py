@@ -122,7 +122,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     if most <= limit or most - least <= 0.5 * alarm:
         residual = None if exact is None else most
         return clean("replicas", residual=residual, **fields)
-    message = "servers with different weights answer: ids are off by {first:.2g} and by {residual:.2g}"
+    message = "servers with different weights answer: log-probs off by {first:.2g} and by {residual:.2g}"
     values = {"residual": most, "first": least}
     return fault("replicas/weights", message, values, residual=most, **fields)
 
