@@ -51,7 +51,7 @@ def test_log_line_is_explained_by_its_signature(explain):
     code, out, _ = explain("AssertionError: assert len(self._async_stopped) == 0")
     assert code == 0
     assert out.splitlines()[0].endswith(": printed by SCH002")
-    assert "async_output_off: verified" in out
+    assert "(verified)" in out
     assert "explain SCH002" in out
     result = explain("assert len(self._async_stopped) == 0", "--format", "json")
     assert result.document["found_by"] == "printed"
