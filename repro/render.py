@@ -200,11 +200,7 @@ def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:
             "simulated": list(repro.simulated),
             "triggers": {trigger.name: trigger.about for trigger in repro.triggers},
             "mitigations": {
-                item.name: {
-                    "about": item.about,
-                    "helps": sorted(item.helps),
-                    "recommended": item.recommended,
-                }
+                item.name: {"about": item.about, "helps": sorted(item.helps), "recommended": item.recommended}
                 for item in repro.mitigations
             },
         }

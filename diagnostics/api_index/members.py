@@ -185,9 +185,8 @@ def _extends_namesake(surface: Surface | None, module: str, owner: str) -> bool:
 def _releases_with_class(index: store.Package, module: str, owner: str) -> Iterator[int]:
     """Yield the numbers of the releases in which a module defines the class or function."""
     entry = index.packed(module).get(owner, "")
-    texts: Mapping[str, str] = (
-        entry if isinstance(entry, dict) else {index.about["modules"][module][1]: entry}
-    )
+    _chunk, every = index.about["modules"].get(module, ("", ""))
+    texts: Mapping[str, str] = entry if isinstance(entry, dict) else {every: entry}
     for spans, text in texts.items():
         if text.lstrip("?").startswith(("class", "def")):
             yield from store.expand_spans(spans, len(index.releases))

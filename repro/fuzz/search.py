@@ -88,7 +88,7 @@ class FuzzRounds:
     tally: Counter[str] = field(default_factory=Counter)
     known: set[tuple[str, ...]] = field(default_factory=set)
 
-    def play_round(self, seed: int, examples: int = EXAMPLES) -> Story | None:
+    def play_round(self, seed: int) -> Story | None:
         """Play stories until a story ends in a new failure, and return that story shrunk; None if no story does."""
         import hypothesis
 
@@ -102,7 +102,7 @@ class FuzzRounds:
             return ending.key == new[0]  # while a story is shrunk, other failures do not count
 
         phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
-        settings = hypothesis.settings(max_examples=examples, database=None, deadline=None, phases=phases)
+        settings = hypothesis.settings(max_examples=EXAMPLES, database=None, deadline=None, phases=phases)
         strategy = story_strategy(self.actions_class)
         try:
             setup, steps = hypothesis.find(strategy, is_new, settings=settings, random=random.Random(seed))

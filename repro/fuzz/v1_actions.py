@@ -13,8 +13,7 @@ from repro.fuzz import v1_invariants
 from repro.fuzz.stories import EngineActions, Step, StepKind
 from repro.registry import BrokenInvariantError
 
-LIMIT = 24  # tokens of a sequence
-_BLOCK = 4
+LIMIT, _BLOCK = V1Setup.max_model_len, V1Setup.block_size
 _MOST_HALF_STEPS = 1000  # to drain the engine: far more than these requests can need
 
 
@@ -57,15 +56,9 @@ class V1Actions(EngineActions):
 
     def __init__(self, *, chunked: bool = False, tiny_cache: bool = False, **flags: bool) -> None:
         super().__init__()
-        setup = V1Setup(
-            chunked=chunked,
-            max_model_len=LIMIT,
-            token_budget=LIMIT // 3 if chunked else LIMIT,
-            max_num_seqs=3,
-            blocks=LIMIT // _BLOCK + 1 if tiny_cache else 32,
-            block_size=_BLOCK,
-            **flags,
-        )
+        budget = LIMIT // 3 if chunked else LIMIT
+        blocks = LIMIT // _BLOCK + 1 if tiny_cache else V1Setup.blocks
+        setup = V1Setup(chunked=chunked, token_budget=budget, blocks=blocks, **flags)
         self.engine = type(self).make_engine(setup)
 
     @property

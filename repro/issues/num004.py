@@ -55,20 +55,12 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
         texts.extend(completions)
         return [len(text) % 5 + len(text) / 7 for text in completions]
 
-    tiny_trl.trainer(
-        rewards,
-        GradientSum(),
-        prompts=tiny_trl.PROMPTS * 2,
-        loss_type=loss,
-        learning_rate=0.0,
-        max_grad_norm=0.0,
-        max_steps=steps,
-        num_generations=4,
-        max_completion_length=8,
-        per_device_train_batch_size=size,
-        gradient_accumulation_steps=accumulated,
-        steps_per_generation=parts,
-    ).train()
+    batches = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+    lengths = {"steps_per_generation": parts, "max_steps": steps}
+    rates = {"learning_rate": 0.0, "max_grad_norm": 0.0}
+    settings = tiny_trl.GROUP | batches | lengths | rates
+    prompts = tiny_trl.PROMPTS * 2
+    tiny_trl.trainer(rewards, GradientSum(), prompts=prompts, loss_type=loss, **settings).train()
     return {name: (total / steps).flatten().tolist() for name, total in sums.items()}, sorted(texts)
 
 

@@ -245,15 +245,10 @@ def _pinned_set(
         packages = [f"{name} {pair.ran_with[name]}" for name in _LISTED_PACKAGES if pair.ran_with.get(name)]
         verified = [f"run and passed: {', '.join(pair.ran)}"]
         verified += [f"with {'; '.join(packages)}"] if packages else []
+    evidence, unverified = "executed" if pair.ran else "static", pair.unverified or _NEVER_RAN
+    distance = sum(distances)
     return PinnedSet(
-        pair.source,
-        pins,
-        "executed" if pair.ran else "static",
-        changes,
-        sum(distances),
-        tuple(verified),
-        pair.unverified or _NEVER_RAN,
-        against=against,
+        pair.source, pins, evidence, changes, distance, tuple(verified), unverified, against=against
     )
 
 

@@ -257,19 +257,15 @@ class SimulatedRunner:
         """Return (block, offset) of a token's KV cache slot; raise BrokenInvariantError if no block covers it."""
         index, offset = divmod(position, self._block_size)
         if index >= len(self._blocks[name]):
-            raise BrokenInvariantError(
-                "blocks cover what is computed",
-                f"{name} computes token {position + 1} and has {len(self._blocks[name])} blocks",
-            )
+            detail = f"{name} computes token {position + 1} and has {len(self._blocks[name])} blocks"
+            raise BrokenInvariantError("blocks cover what is computed", detail)
         return self._blocks[name][index], offset
 
     def _write(self, name: str, start: int, end: int) -> None:
         """Fill the slots of computed tokens; raise BrokenInvariantError beyond the request's tokens."""
         if end > len(self._tokens[name]):
-            raise BrokenInvariantError(
-                "computed tokens stay within the request",
-                f"{name} has {len(self._tokens[name])} tokens and is to compute up to {end}",
-            )
+            detail = f"{name} has {len(self._tokens[name])} tokens and is to compute up to {end}"
+            raise BrokenInvariantError("computed tokens stay within the request", detail)
         for position, prefix in list(enumerate(self._prefixes(name, end)))[start:]:
             self._slots[self._slot(name, position)] = prefix
 
@@ -277,10 +273,8 @@ class SimulatedRunner:
         """Raise BrokenInvariantError if a slot that the step reads has other content than expected."""
         for position, prefix in enumerate(self._prefixes(name, end)):
             if self._slots.get(self._slot(name, position)) != prefix:
-                raise BrokenInvariantError(
-                    "a step reads what was computed for it",
-                    f"slot of token {position + 1} of {name} holds something else",
-                )
+                detail = f"slot of token {position + 1} of {name} holds something else"
+                raise BrokenInvariantError("a step reads what was computed for it", detail)
 
 
 class V1Engine:
