@@ -665,6 +665,10 @@ def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
             member = find_member(kind, owner, path, _PROVIDERS, caller)
             candidates = dict.fromkeys((*matching_uses, *([member] if member else [])))
             yield from dict.fromkeys(inherited_use(*item) for item in candidates)
+            places = find_class(owner) if kind == "attribute" and not candidates else []
+            own = [(Use(kind, module, owner, path), package) for package, module in places]
+            # The class of one package has it from a base class of another one, whose release decides.
+            yield from (item for use in own if (item := inherited_use(*use)) != use)
 
 
 def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:

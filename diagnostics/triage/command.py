@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -16,7 +17,7 @@ from diagnostics.output.report_output import ReportOptions, filter_report, print
 from diagnostics.triage.groups import find_runs, print_groups
 from diagnostics.triage.missing_names import explain_missing_names
 from diagnostics.triage.report import report
-from diagnostics.triage.requirement_conflicts import explain_conflicts
+from diagnostics.triage.requirement_conflicts import explain_conflicts, stated_ranges
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource, SkippedFiles, SourceError, find_logs
@@ -78,7 +79,8 @@ def _triage_groups(runs: dict[str, list[LogSource]], excerpt: bool, *, as_json: 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
     """Read all logs of one run and return one verdict; `excerpt` is an argument of `judge`."""
     verdict = judge([scan(source, rules) for source in sources], rules, excerpt=excerpt)
-    names, conflicts = list(explain_missing_names(verdict)), list(explain_conflicts(verdict))
+    names = list(explain_missing_names(verdict, partial(stated_ranges, verdict)))
+    conflicts = list(explain_conflicts(verdict))
     verdict = replace(verdict, computed=(*names, *conflicts))
     if verdict.state in {"known", "clean"}:
         return verdict

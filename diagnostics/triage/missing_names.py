@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
+from pathlib import PurePath
+
+from packaging.requirements import Requirement
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.explain import Explanation, explain_missing, explain_own_class
+from diagnostics.api_index.explain_changes import fitting_changes
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
-from diagnostics.logs.tracebacks import exception_of
+from diagnostics.logs.tracebacks import Traceback, exception_of
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.line_patterns import installed_versions, pattern_of
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 
 _CODE = "CMP906"
-_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
+_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_USERS, _MAX_FRAME_LINES = 20, 3, 2000, 3, 400
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
 # Functions that pass a call or an access of an attribute on: a frame of theirs is no caller.
 _WRAPPERS = {"__getattr__", "__getattribute__", "wrapped_func", "_handle_fromlist"}
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
+_FRAME = re.compile(r'  File "([^"]{1,600})", line \d+, in (<?\w+>?)')
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 
 
-def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
+def explain_missing_names(
+    verdict: Diagnosis, required: Callable[[], Iterable[Requirement]] = tuple
+) -> Iterator[Finding]:
     """Yield a finding for the first error about a missing name of an indexed package.
 
-    An error that only shows that an import inside the package failed is used if there is no other.
+    An error that only shows that an import inside the package failed is used if there is no other. A proposed release
+    fits the installed ones and the requirements, which `required` reads from the logs.
     """
     known = {package: version for package, (version, _place) in verdict.versions.items()}
     installed = LoggedReleases(known, verdict.logs)
@@ -43,9 +52,10 @@ def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
     for hit in hits:
         explanation = _explain(hit, logs[hit.source], installed)
         if explanation and (explanation.changes or not explanation.import_check):
-            yield _finding(explanation, hit)
+            changes = fitting_changes(explanation.changes, installed, explanation.caller, required())
+            yield _finding(replace(explanation, changes=changes), hit, logs[hit.source])
             return
-        hidden = hidden or (explanation and (explanation, hit))
+        hidden = hidden or (explanation and (explanation, hit, logs[hit.source]))
     if hidden:
         yield _finding(*hidden)
 
@@ -91,7 +101,7 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
         message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
-    frames = _without_wrappers(traceback.frames, message) if traceback else []
+    frames = _callers(hit, log, message)
     file = frames[-1][0] if frames else ""
     caller = package_of(file) if file else ""
     if _is_beside_another_package(message, [path for path, _ in frames]):
@@ -112,10 +122,23 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
         imported = re.match(r"\s*(?:from|import) (\w+)", traceback.source if traceback else "")
         hints = [query.package_of(imported[1])] if imported else []
         users = {item.package: item.versions for item in explanation.callers}
-        hints += [package for package, versions in users.items() if installed.get(package) in versions]
+        if not frames:
+            hints += [package for package, versions in users.items() if installed.get(package) in versions]
         found = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
         return explain_missing(message, installed, found) if found else explanation
     return explanation
+
+
+def frames_of(traceback: Traceback, log: LogFacts) -> list[tuple[str, str]]:
+    """Return the frames of a traceback as (path, function), also if a terminal wrapped their lines."""
+    lines = [parse_line(raw).text for raw in log.lines_from(traceback.line, _MAX_FRAME_LINES)]
+    text = "".join(lines[: traceback.end - traceback.line])
+    frames = _FRAME.findall(text) if text.count('  File "') > len(traceback.frames) else []
+    return frames or traceback.frames
+
+
+def _callers(hit: Hit, log: LogFacts, message: str) -> list[tuple[str, str]]:
+    return _without_wrappers(frames_of(hit.traceback, log), message) if hit.traceback else []
 
 
 def _without_wrappers(frames: list[tuple[str, str]], message: str) -> list[tuple[str, str]]:
@@ -170,7 +193,7 @@ def package_of(path: str) -> str:
     return ""
 
 
-def _finding(explanation: Explanation, hit: Hit) -> Finding:
+def _finding(explanation: Explanation, hit: Hit, log: LogFacts) -> Finding:
     certain = bool(explanation.direction and explanation.installed)
     # A name that no release has, in code of unknown origin, may be a mistake in that code.
     is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
@@ -183,7 +206,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     ]
     return Finding(
         _CODE,
-        _title(explanation, hit),
+        _title(explanation, hit, _callers(hit, log, hit.text)),
         Severity.ERROR,
         Certainty.ESTABLISHED if certain else Certainty.HYPOTHESIS if is_uncertain else Certainty.SUPPORTED,
         "static" if explanation.is_decided else "declared",
@@ -193,15 +216,19 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     )
 
 
-def _title(explanation: Explanation, hit: Hit) -> str:
-    """Return the headline, with the only indexed package that uses the name if the log does not show the caller."""
+def _title(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) -> str:
+    """Return the headline, with the possible callers: the user's file, or the indexed packages that use the name."""
     title = explanation.headline
-    frames = _without_wrappers(hit.traceback.frames, hit.text) if hit.traceback else []
-    users = explanation.callers if "cannot import name" in hit.text else ()
-    if len(users) != 1 or explanation.caller or explanation.installed or frames:
+    if explanation.caller or explanation.is_open or explanation.namesake:
         return title
-    first, *_, last = (users[0].versions[0], *users[0].versions)
-    return f"{title} Of the indexed packages, {users[0].package} {first} to {last} uses it."
+    if frames:
+        file = PurePath(frames[-1][0]).name
+        return title if package_of(frames[-1][0]) else f"{title} The call is in {file}."
+    users = explanation.callers if "argument" not in hit.text else ()
+    texts = [f"{item.package} {item.versions[0]} to {item.versions[-1]}" for item in users[:_MAX_USERS]]
+    more = f" and {len(users) - _MAX_USERS} more" if len(users) > _MAX_USERS else ""
+    verb = "uses" if len(users) == 1 else "use"
+    return f"{title} Of the indexed packages, {', '.join(texts)}{more} {verb} it." if texts else title
 
 
 def _fix(explanation: Explanation) -> Fix:
@@ -234,7 +261,7 @@ def _fix_of_releases(explanation: Explanation) -> Fix:
         text += f"; or take another release of {explanation.caller}"
     of_provider = [change for change in explanation.changes if change.startswith(explanation.provider)]
     # Of several ranges the log does not show which one is meant.
-    commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 else []
+    commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 and " with " not in text else []
     if explanation.override:
         text += f"; or let {explanation.override} accept what {explanation.provider} passes"
     elif explanation.import_check:

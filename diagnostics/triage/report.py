@@ -63,10 +63,11 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     if findings and any(_proof(it) >= _proof(findings[0]) for it in verdict.computed):
         findings[0] = replace(findings[0], severity=min(findings[0].severity, Severity.WARNING))
     # If the API index decides the case of a line, a general entry for such lines comes later, without its fix. So does
-    # an entry about a configuration, which was reproduced with another option.
+    # an entry about a configuration, which was reproduced with another option, and one that only may fit.
     decided = {it.evidence[0].place for it in verdict.computed if it.known_by == "static"}
     for number, candidate in enumerate(verdict.candidates):
-        is_exact = findings[number].known_by == "executed" and not candidate.issue.code.startswith("CFG")
+        is_certain = _proof(findings[number]) == (0, model.EVIDENCE.index("executed"))
+        is_exact = is_certain and not candidate.issue.code.startswith("CFG")
         if not is_exact and any(hit.location in decided for hit in candidate.hits):
             findings[number] = replace(findings[number], severity=Severity.INFO, remedy=None)
     leads = [lead for lead in verdict.leads if not verdict.computed or verdict.state != "known"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -20,9 +21,10 @@ from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import parse_line
+from diagnostics.logs.tracebacks import Traceback
 from diagnostics.triage.line_patterns import pattern_of
 from diagnostics.triage.log_facts import LogFacts
-from diagnostics.triage.missing_names import LoggedReleases, package_of
+from diagnostics.triage.missing_names import LoggedReleases, frames_of, package_of
 from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import in_range
 
@@ -35,6 +37,8 @@ _UV_START, _UV_REST = re.compile(r"\s*(?:╰─▶ Because|And because) "), re.c
 _UV_MARKER = re.compile(r"\{[^{}]{1,200}\}")
 # Time and step of a docker build.
 _BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
+# Other packages call this file of transformers, too.
+_VERSION_CHECK = "transformers/utils/versions.py"
 # An exception's message.
 _RAISED = re.compile(r"\b\w*(?:Error|Exception)\b")
 _WARNED = re.compile(r"(?i)\bplease (?:upgrade|downgrade|install)\b.{1,200}\bfound \d")
@@ -163,6 +167,14 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     )
 
 
+def stated_ranges(verdict: Diagnosis) -> Iterator[Requirement]:
+    """Yield the requirements that exceptions and warnings in the logs state."""
+    for log in verdict.logs:
+        for item in _read_requirements(log, {}):
+            if item.is_raised or item.is_warning:
+                yield Requirement(f"{item.name}{item.specifier}")
+
+
 def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
     """Yield a hypothesis for each package in the logs that requires another release of another one in the logs."""
     for user, (version, place) in verdict.versions.items():
@@ -220,7 +232,12 @@ def _without_solution(items: list[StatedRequirement]) -> str:
 def _is_of_stack(requirement: StatedRequirement) -> bool:
     """Return whether a package of the training stack, or the user, requires it."""
     user = canonicalize_name(requirement.user.partition(" ")[0])
-    return not user or user in PACKAGES or (user in INDEXED and bool(INDEXED[user].uses))
+    return (
+        not user
+        or requirement.is_raised
+        or user in PACKAGES
+        or (user in INDEXED and bool(INDEXED[user].uses))
+    )
 
 
 def _requires(user: str, name: str) -> bool:
@@ -271,17 +288,16 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
         is_raised = number in failures or bool(_RAISED.search(text))
         is_warning = not is_raised and bool(_WARNED.search(text))
         if (is_raised or is_warning) and not matches:
-            frames = failures[number].frames if number in failures else []
-            user = package_of(frames[-1][0]) if frames else ""
+            user = _raising_package(failures.get(number), log)
             for item in _raised_requirements(text, user, evidence, installed):
                 yield replace(item, is_warning=is_warning)
         missing = [(match["name"], match["range"]) for match in _UV_MISSING.finditer(text)]
         for match in matches or _UV.finditer(text):
             groups = match.groupdict()
             user = " ".join(filter(None, (groups.get("user"), groups.get("version"))))
-            # Other programs call that function of transformers, too, for packages that it does not require.
+            # Other packages call that function of transformers, too, for packages that it does not require.
             if text != pip_text and user == "transformers" and not _requires(user, groups["name"]):
-                user = ""
+                user = _raising_package(failures.get(number), log)
             try:
                 specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
             except InvalidSpecifier:
@@ -289,7 +305,14 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             name, found = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
             offered = _offered(groups, (groups.get("name"), groups["range"]) in missing)
             if not (found and in_range(found, specifier)):
-                yield StatedRequirement(user, name, specifier, found, evidence, offered)
+                raised = number in failures
+                yield StatedRequirement(user, name, specifier, found, evidence, offered, is_raised=raised)
+
+
+def _raising_package(failure: Traceback | None, log: LogFacts) -> str:
+    """Return the package of the last frame, without transformers' function for such checks; '' if it is unknown."""
+    frames = reversed(frames_of(failure, log) if failure else [])
+    return next((package_of(path) for path, _ in frames if not path.endswith(_VERSION_CHECK)), "")
 
 
 def _joined_lines(log: LogFacts) -> Iterator[tuple[int, str]]:

@@ -363,3 +363,98 @@ def test_argument_of_an_older_signature_needs_an_older_release(triage_lines):
 def test_class_of_one_word_is_not_taken_for_an_indexed_one(triage_lines):
     error = "TypeError: Config.__init__() got an unexpected keyword argument 'enable_ssl_refresh'"
     assert findings(triage_lines, "CMP906", "    config = uvicorn.Config(app, **uvicorn_kwargs)", error) == []
+
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+NO_NAME = "ImportError: cannot import name 'logprobs_from_logits' from 'trl.core'"
+
+
+def test_frames_that_a_terminal_wrapped_show_the_caller(triage_lines):
+    """The path of the last frame is on two lines; the first frame, which is on one, is not the caller."""
+    (finding,) = findings(
+        triage_lines,
+        "CMP906",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 1, in <module>',
+        "    from llamafactory.train.tuner import run_exp",
+        f'  File "{SITE}/llamafactory/',
+        'train/ppo/trainer.py", line 36, in <module>',
+        "    from trl.core import PPODecorators, logprobs_from_logits",
+        NO_NAME,
+    )
+    assert "llamafactory uses it." in finding.title
+
+
+def test_script_is_the_caller_though_an_installed_package_uses_the_name(triage_lines):
+    """If the last frame is the user's, no package of the environment is called the caller."""
+    (finding,) = findings(
+        triage_lines,
+        "CMP906",
+        "ms-swift==3.1.1",
+        "transformers==4.47.1",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 1, in <module>',
+        "    from transformers import Qwen2_5_VLForConditionalGeneration",
+        "ImportError: cannot import name 'Qwen2_5_VLForConditionalGeneration' from 'transformers'",
+    )
+    assert finding.title.endswith("The installed transformers 4.47.1 is too old. The call is in train.py.")
+
+
+@pytest.mark.parametrize(
+    ("lines", "fix"),
+    [
+        # TRL 0.15.2 does not work with transformers 5.
+        (["trl==0.15.2"], "transformers>=4.50.0,<=4.57.6;"),
+        (["RuntimeError: please upgrade to transformers<=4.52.4"], "transformers>=4.50.0,<=4.52.4;"),
+        # ms-swift 3.1.1 requires transformers<4.50.
+        (["ms-swift==3.1.1", "transformers==4.48.3"], "transformers>=4.50.0 with another ms-swift"),
+    ],
+)
+def test_proposed_release_fits_what_the_log_states(triage_lines, lines, fix):
+    """A range ends at the last release that fits the installed packages and the stated requirements."""
+    message = "ImportError: cannot import name 'Gemma3Config' from 'transformers'"
+    (finding,) = findings(triage_lines, "CMP906", *lines, message)
+    assert fix in fix_text(finding.remedy)
+
+
+def test_package_that_calls_a_check_of_transformers_states_the_requirement(triage_lines):
+    """The frames in transformers' own check of versions are not the package that requires the release."""
+    (finding,) = findings(
+        triage_lines,
+        "CMP904",
+        "Traceback (most recent call last):",
+        f'  File "{SITE}/llamafactory/extras/misc.py", line 82, in check_dependencies',
+        '    require_version("transformers>=4.41.2,<=4.45.0")',
+        f'  File "{SITE}/transformers/utils/versions.py", line 44, in _compare_versions',
+        "    raise ImportError(",
+        "ImportError: transformers>=4.41.2,<=4.45.0 is required for a normal functioning of this module, but found"
+        " transformers==4.55.4.",
+    )
+    assert finding.title == "llamafactory requires transformers<=4.45.0,>=4.41.2, found 4.55.4."
+
+
+def test_oldest_supported_release_is_read_after_the_refused_one(triage_lines):
+    """verl lists the supported releases in the sentence that refuses the installed one."""
+    message = (
+        "ValueError: vllm version 0.6.6 not supported. Currently supported versions are 0.6.3 and 0.7.0+"
+    )
+    (finding,) = findings(triage_lines, "CMP904", message)
+    assert finding.title == "the program requires vllm>=0.7.0, found 0.6.6."
+
+
+def test_attribute_that_a_class_inherits_from_another_package(triage_lines):
+    """TRL's class lacks an attribute because transformers' base class of it does."""
+    message = "AttributeError: type object '_BaseConfig' has no attribute '_VALID_DICT_FIELDS'"
+    (finding,) = findings(triage_lines, "CMP906", message)
+    assert finding.title.startswith(
+        "transformers has transformers.training_args.TrainingArguments._VALID_DICT"
+    )
+
+
+def test_entry_that_only_may_fit_does_not_stand_before_the_index(triage_lines):
+    """CMP002 is about TRL; the index decides that a script imports a name of a later vLLM."""
+    message = "ImportError: cannot import name 'StructuredOutputsParams' from 'vllm.sampling_params'"
+    assert [item.code for item in report(triage_lines(message), ["a.log"]).findings][:2] == [
+        "CMP906",
+        "CMP002",
+    ]

@@ -1,0 +1,121 @@
+"""Narrow proposed changes of releases to those that fit the other installed packages."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from diagnostics.api_index import query
+from diagnostics.api_index.query import Release
+from diagnostics.versions import in_range
+
+_MAX_TRIED = 12
+_EXPERIMENTAL = "/experimental/"
+
+
+def fitting_changes(
+    changes: Iterable[str], installed: Mapping[str, str], caller: str, required: Iterable[Requirement] = ()
+) -> tuple[str, ...]:
+    """Return the changes, narrowed to releases that fit the installed ones.
+
+    If none fits, it is the first change with the packages that must change, too: `trl>=0.19.0 with another peft`.
+
+    Args:
+        changes: Requirements, each of which is sufficient, such as `trl>=0.16.0`.
+        installed: Known releases by package.
+        caller: The package that uses the missing name; '' if unknown.
+        required: Further requirements, which a log states.
+    """
+    required = list(required)
+    checks = [FitCheck(change, installed, caller, required) for change in changes]
+    narrowed = [found for check in checks if (found := check.narrowed())]
+    return tuple(narrowed or [found for check in checks[:1] if (found := check.with_other_packages())])
+
+
+class FitCheck:
+    """Checks the releases of one requirement against the installed releases of other packages."""
+
+    def __init__(
+        self, change: str, installed: Mapping[str, str], caller: str, required: list[Requirement]
+    ) -> None:
+        wanted = Requirement(change)
+        self._change, self._package = change, wanted.name
+        others = [Release(name, version) for name, version in installed.items() if name != self._package]
+        if self._package in installed:
+            # A contradiction that the installed release has, too, is not the one to solve.
+            present = Release(self._package, installed[self._package])
+            others = [item for item in others if item.package == caller or not _contradict(item, present)]
+        self._others = others
+        # Packages whose requirements the installed releases do not meet anyway.
+        self._unmet = {
+            item.package
+            for item in others
+            if any(not _meets(item, Release(name, version)) for name, version in installed.items())
+        }
+        self._ranges = [item.specifier for item in required if item.name == self._package]
+        releases = query.find_releases(self._package, "")
+        self._newest_first = [item for item in releases if in_range(item, wanted.specifier)]
+
+    def narrowed(self) -> str:
+        """Return the requirement such that its newest release fits, which installers take; '' if none is found."""
+        ranges = [
+            *self._ranges,
+            *(one for item in self._others for one in _plain_ranges(item, self._package)),
+        ]
+        releases = [item for item in self._newest_first if all(in_range(item, one) for one in ranges)]
+        if not releases:
+            return ""
+        if releases[0] == self._newest_first[0] and not self._problems(releases[0]):
+            is_narrower = "<" not in self._change and releases[-1] != self._newest_first[-1]
+            return f"{self._package}>={releases[-1]}" if is_narrower else self._change
+        if "<" in self._change or "==" in self._change:
+            newest = next((item for item in releases[:_MAX_TRIED] if not self._problems(item)), "")
+            least = f">={releases[-1]}," if ">" in self._change else ""
+            return f"{self._package}{least}<={newest}" if newest else ""
+        oldest_first = releases[::-1]
+        tried = (at for at, item in enumerate(oldest_first[:_MAX_TRIED]) if not self._problems(item))
+        if (first := next(tried, None)) is None:
+            return ""
+        fitting = oldest_first[first:]
+        last = fitting[bisect_left(fitting, True, key=lambda item: bool(self._problems(item))) - 1]
+        return f"{self._package}>={fitting[0]},<={last}"
+
+    def with_other_packages(self) -> str:
+        """Return the requirement with the packages that contradict its nearest release; '' if it has no release."""
+        nearest = self._newest_first[-1 if ">" in self._change else 0 :][:1]
+        problems = [f"another {name}" for name in self._problems(nearest[0])] if nearest else []
+        return f"{self._change} with {' and '.join(problems)}" if problems else ""
+
+    def _problems(self, version: str) -> list[str]:
+        """Return the packages whose installed releases contradict a release."""
+        release = Release(self._package, version)
+        return [
+            item.package
+            for item in self._others
+            if _contradict(item, release)
+            or (item.package not in self._unmet and any(query.conflicts(item, release)))
+        ]
+
+
+def _plain_ranges(user: Release, provider: str) -> list[SpecifierSet]:
+    """Return the ranges of a package that a release requires without an extra."""
+    return [specifier for specifier, extra in query.declared_ranges(user, provider) if not extra]
+
+
+def _meets(user: Release, provider: Release) -> bool:
+    """Return whether a release is in the ranges that another one requires without an extra."""
+    return all(in_range(provider.version, one) for one in _plain_ranges(user, provider.package))
+
+
+def _contradict(first: Release, second: Release) -> bool:
+    """Return whether required ranges, a published run, or names missing at import contradict two releases."""
+    for user, provider in ((first, second), (second, first)):
+        if not _meets(user, provider):
+            return True
+        pair = query.compatibility(user, provider)
+        if pair.run == "fails" or any(_EXPERIMENTAL not in item.use.file for item in pair.at_import):
+            return True
+    return False
