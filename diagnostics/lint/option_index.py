@@ -15,7 +15,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -397,7 +397,11 @@ def suggest(name: str, names: Iterable[str]) -> str:
     >>> suggest("num_generation", {"num_generations", "seed"}), suggest("wandb_entity", {"num_generations"})
     ('num_generations', '')
     """
-    names = list(names)
+    return _suggest(name, frozenset(names))
+
+
+@lru_cache(4096)
+def _suggest(name: str, names: frozenset[str]) -> str:
     head, dot, last = name.rpartition(".")
     # A dotted name is nearly always wrong only in its last part.
     siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names

@@ -2,7 +2,7 @@
 
 Below a folder, files count by suffix; links, caches and installed packages are skipped, and at most 5,000 files are
 considered. A named file is found in the folder of the file that names it or up to five folders above, if it is at most
-as large as `MAX_BYTES`; a config also in the working folder, and a script also in `src`.
+as large as `MAX_BYTES` and in the same project; a config also in the working folder, and a script also in `src`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from diagnostics.lint.project_requirements import is_in_project
 from diagnostics.lint.readers.structured import MAX_BYTES
 
 # Number of folders above a file in which the files that it names are searched.
@@ -43,14 +44,17 @@ def _walk(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
 
 
 def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None:
-    """Find a file that another file (`file`) names, in the folder of `file` or up to `parents` folders above it."""
+    """Find a file that another file (`file`) names, in the folder of `file` or up to `parents` folders above it.
+
+    A file outside of the project of `file` is not found: its text would reach a report that is shared.
+    """
     if not name or "\0" in name or len(name) > _MAX_NAME:
         return None
     start = Path(file).absolute().parent
     for folder in (start, *list(start.parents)[:parents]):
         try:
             path = folder / name
-            if path.is_file() and path.stat().st_size <= MAX_BYTES:
+            if path.is_file() and path.stat().st_size <= MAX_BYTES and is_in_project(path, file):
                 return path
         except (OSError, ValueError):
             return None

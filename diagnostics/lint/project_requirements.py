@@ -95,11 +95,17 @@ def _project_folders(folder: Path) -> Iterator[Path]:
 
 
 def is_in_project(path: Path, file: str) -> bool:
-    """Return whether a file, after links are resolved, is in the project of another file."""
+    """Return whether a file, after links are resolved, is in the project of another file.
+
+    If the other file is in no project, but in a home folder for example, it must be in the same folder.
+    """
     folder = Path(file).absolute().parent
-    *_, root = (folder, *_project_folders(folder))
+    folders = list(_project_folders(folder))
     try:
-        return path.resolve().is_relative_to(root.resolve())
+        resolved = path.resolve()
+        return (
+            resolved.is_relative_to(folders[-1].resolve()) if folders else resolved.parent == folder.resolve()
+        )
     except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return False
 

@@ -162,8 +162,8 @@ def _follow_all_files(runs: list[Settings], file: str) -> list[Settings]:
         structured.check_run_count(runs, file, settings.env)
         _follow_files(settings)
         options += len(settings.options)
-        if options > structured.MAX_OPTIONS:
-            reason = f"its runs have more than {structured.MAX_OPTIONS} options together"
+        if len(settings.options) > structured.MAX_RUN_OPTIONS or options > structured.MAX_OPTIONS:
+            reason = f"a run has more than {structured.MAX_RUN_OPTIONS} options, or all have {structured.MAX_OPTIONS}"
             raise structured.UnreadableError(f"{file}: {reason}")
     return runs
 
@@ -235,7 +235,7 @@ def _report_missing(settings: Settings, reference: Value) -> None:
     """Add an entry "not checked" for a file that was not found or whose name is unknown."""
     name = str(reference.data) if reference.known else reference.key
     unset = "its path is set outside the script"
-    reason = "the file was not found or cannot be read" if reference.known else unset
+    reason = "the file was not found in the script's project, or cannot be read" if reference.known else unset
     settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(reference.place)))
 
 

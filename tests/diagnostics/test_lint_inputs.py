@@ -411,16 +411,29 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
         read_file(path)
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_script_reads_no_sourced_file_outside_of_its_project(tmp_path, run_command, linked):
-    """Variables of a sourced file, which can become names of options in the report, are not printed."""
-    (tmp_path / "secrets.sh").write_text("PHRASE=correct-horse\n")
+@pytest.mark.parametrize("named", ["link", "absolute", "../"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "source {}.sh\ntrl grpo --num_generations 8 --x_$PHRASE 3\n",
+        "trl grpo --config {}.yaml --output_dir x\n",
+        "python {}.py --num_generations 8\n",
+    ],
+)
+def test_script_reads_no_file_outside_of_its_project(tmp_path, run_command, named, script):
+    """Texts of a sourced file, a config and a Python script, which can become names of options, are not printed."""
     repository = tmp_path / "repo"
     (repository / ".git").mkdir(parents=True)
-    (repository / "env.sh").symlink_to(tmp_path / "secrets.sh")
-    name = "env.sh" if linked else tmp_path / "secrets.sh"
-    (repository / "run.sh").write_text(f"source {name}\ntrl grpo --num_generations 8 --x_$PHRASE 3\n")
-    result = run_command("lint", repository / "run.sh", "--format", "json")
+    for suffix, text in (
+        ("sh", "PHRASE=correct-horse"),
+        ("yaml", "note: correct-horse"),
+        ("py", "from trl import GRPOConfig\nGRPOConfig(note='correct-horse')"),
+    ):
+        (tmp_path / f"secrets.{suffix}").write_text(f"{text}\n")
+        (repository / f"env.{suffix}").symlink_to(tmp_path / f"secrets.{suffix}")
+    name = {"link": "env", "absolute": tmp_path / "secrets", "../": "../secrets"}[named]
+    (repository / "run.sh").write_text(script.format(name))
+    result = run_command("lint", repository / "run.sh", "--trl", "1.16.0", "--format", "json")
     assert result.code == INCOMPLETE
     assert "correct" not in result.out
 

@@ -141,12 +141,29 @@ GROWING = {
         "a@" * 20_000,
         "<" * 40_000,
         "a > b\n" * 10_000,
+        TRL_RUN[:-1] + "".join(f" --opt_{i} 1" for i in range(4_000)),
     ],
-    ids=["commands", "assignments", "arrays", "exports", "runs", "brackets", "at signs", "inputs", "outputs"],
-)
+    ids=[
+        "commands", "assignments", "arrays", "exports", "runs", "brackets", "at signs", "inputs", "outputs", "options"
+    ],
+)  # fmt: skip
 def test_script_that_needs_much_more_work_than_its_size_is_refused(text):
     with pytest.raises(UnreadableError, match="more than"):
         read_text(text, "run.sh")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use_vllm: true\nx: " + f"{{? {'k' * 600} : " * 40 + "{a: 1, b: 2}" + "}" * 40,
+        f"use_vllm: true\nx: &x {'word ' * 5_000}\n" + "".join(f"num{i}: *x\n" for i in range(2_000)),
+        "use_vllm: true\n" + "".join(f"num{i}: 1\n" for i in range(4_000)),
+    ],
+    ids=["names of nested tables", "aliases of a long text", "options"],
+)
+def test_config_that_expands_is_refused(text):
+    with pytest.raises(UnreadableError, match="more than"):
+        read_text(text, "config.yaml", "trl", "yaml")
 
 
 @pytest.mark.parametrize("name", GROWING)

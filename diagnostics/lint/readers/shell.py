@@ -22,7 +22,6 @@ from tree_sitter import Node
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.project_files import find_above
-from diagnostics.lint.project_requirements import is_in_project
 from diagnostics.lint.readers.shell_expansion import MARKS, SCRIPT_SUFFIXES, Expander, node_text
 from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Scope, Word, slurm_variables
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
@@ -390,16 +389,13 @@ class _ScriptReader:
             return
         fits = self.sourced < _MAX_NESTED
         path = find_above(word.clean, self.expander.file, _MAX_PARENTS) if fits else None
-        reason = "it is sourced before the run, and is not here or not known"
-        # Variables reach the report, in names of options for example, so a stranger's script may not read any file.
-        if path is not None and not is_in_project(path, self.expander.main):
-            path, reason = None, "it is sourced before the run, and is outside of the script's project"
         try:
             text = safe_io.read_text(path, MAX_BYTES).translate(MARKS) if path is not None else None
         except OSError:
             text = None
         if path is None or text is None:
             name, place = word.clean.replace(HOLE, "..."), str(Place(self.expander.file, word.line))
+            reason = "it is sourced before the run, and is unknown or not in the script's project"
             entry = NotChecked(name, reason, "lint it where that file is", place)
             self.unread_sources = (*self.unread_sources, entry)[:_MAX_UNREAD]
             return
