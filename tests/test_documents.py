@@ -50,19 +50,21 @@ TRANSCRIPTS = [item for path in documents.documents() for item in transcripts.tr
 
 
 def transcript_case(transcript):
-    """Return a transcript as a named test case; one that needs a cell or trains has a mark."""
+    """Return a transcript as a named test case on the xdist worker that has the process to fork."""
+    server = "trainer" if transcript.trains else "commands"
     marks = [pytest.mark.vllm] * bool(transcript.cell) + [pytest.mark.slow] * transcript.trains
-    return pytest.param(transcript, id=f"{transcript.document}: {transcript.command}", marks=marks)
+    marks.append(pytest.mark.xdist_group(server))
+    return pytest.param(transcript, server, id=f"{transcript.document}: {transcript.command}", marks=marks)
 
 
-@pytest.mark.parametrize("transcript", [*map(transcript_case, TRANSCRIPTS)])
-def test_console_block_is_what_the_command_prints(transcript, tmp_path, request):
+@pytest.mark.parametrize(("transcript", "server"), [*map(transcript_case, TRANSCRIPTS)])
+def test_console_block_is_what_the_command_prints(transcript, server, tmp_path, request):
     """The output of each documented command matches its block; `python -m tests.update_transcripts` rewrites it."""
     if transcript.trains:
         pytest.importorskip("torch", reason="the trainer needs torch")
     cells = cell_python(transcript.cell).parents[2] if transcript.cell else None
-    server = request.getfixturevalue("trainer" if transcript.trains else "commands")
-    assert transcripts.differences(transcript.expected, transcript.run(tmp_path, cells, server)) == []
+    printed = transcript.run(tmp_path, cells, request.getfixturevalue(server))
+    assert transcripts.differences(transcript.expected, printed) == []
 
 
 def test_every_console_block_is_run():

@@ -16,16 +16,22 @@ from tests.golden import golden_commands
 ENTRIES = golden_commands.load_recorded()
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
-def test_command_gives_its_recorded_result(entry, tmp_path, request):
+def golden_case(entry):
+    """Return a recorded command as a test case, on the xdist worker that has the process to fork."""
+    server = "trainer" if "torch" in entry.get("needs", ()) else "commands"
+    return pytest.param(entry, server, id=entry["name"], marks=pytest.mark.xdist_group(server))
+
+
+@pytest.mark.parametrize(("entry", "server"), [*map(golden_case, ENTRIES)])
+def test_command_gives_its_recorded_result(entry, server, tmp_path, request):
     """Each command gives its recorded result in a separate folder; additional JSON keys are no difference."""
     missing = [name for name in entry.get("needs", ()) if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
     workdir = tmp_path.resolve() / "work"
     golden_commands.create_inputs(workdir)
-    server = request.getfixturevalue("trainer" if "torch" in entry.get("needs", ()) else "commands")
-    assert golden_commands.differences(entry, golden_commands.observe(entry, workdir, server.run)) == []
+    run = request.getfixturevalue(server).run
+    assert golden_commands.differences(entry, golden_commands.observe(entry, workdir, run)) == []
 
 
 def test_every_exit_code_and_format_is_recorded():
