@@ -18,5 +18,4 @@ LAYERS: tuple[Layer, ...] = (
     *doctor.LAYERS,
 )
 BY_NAME = {layer.name: layer for layer in LAYERS}
-SOLVING = frozenset(layer.name for layer in resolve.LAYERS)
-"""Layers that resolve the declared requirements; a pair that the metadata forbids has no solution."""
+SOLVING = frozenset(layer.name for layer in LAYERS if layer.solves)

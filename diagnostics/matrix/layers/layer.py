@@ -29,6 +29,8 @@ class Layer:
     """Layers that must have passed."""
     trainers: tuple[str, ...] = ()
     """Trainers whose cells may have the layer; empty for all."""
+    solves: bool = False
+    """Whether the layer resolves the declared requirements; a pair that the metadata forbids has no solution."""
     inputs: Callable[[Context, Cell], Mapping[str, str]] = lambda _context, _cell: {}
     """Function that returns further inputs of the answer, in readable form."""
     program: Callable[[LayerSettings, Cell], Sequence[str]] = lambda _settings, _cell: ()

@@ -117,11 +117,11 @@ LAYERS = (
     Layer(
         name="resolve",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
-        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs, code=_CODE,
+        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs, code=_CODE, solves=True,
     ),
     Layer(
         name="resolve:today",
         question="Do the declared requirements of this pair have a solution with today's packages?",
-        evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs, code=_CODE,
+        evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs, code=_CODE, solves=True,
     ),
 )  # fmt: skip
