@@ -88,12 +88,11 @@ def doctor(commands, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_printed_plan_fixes_the_environment(healthy_environment, doctor, name):
+@pytest.mark.parametrize(("break_environment", "code"), BROKEN.values(), ids=BROKEN)
+def test_printed_plan_fixes_the_environment(healthy_environment, doctor, break_environment, code):
     """Before the plan the import fails and doctor reports the fault; after its commands both are fine."""
     prefix, working = healthy_environment.prefix, healthy_environment.working
     assert last_error_line(prefix, RUN, healthy_environment.environ, working) == ""
-    break_environment, code = BROKEN[name]
     break_environment(prefix=prefix)
     shutil.rmtree(prefix / "lib" / "__pycache__", ignore_errors=True)
     assert last_error_line(prefix, RUN, healthy_environment.environ, working)

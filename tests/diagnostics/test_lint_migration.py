@@ -28,10 +28,9 @@ def migrate(tmp_path, run_command, monkeypatch):
     return migrate
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_changes_for_a_run_are_reported(migrate, name):
+@pytest.mark.parametrize(("name", "case"), CASES.items(), ids=CASES)
+def test_changes_for_a_run_are_reported(migrate, name, case):
     """Removed options, values of another type, and changed defaults of unset options are reported."""
-    case = CASES[name]
     text, new = case["text"], case["to"]
     result = migrate(name, text, "--from", case["from"], "--to", new, "--format", "json")
     reported = result.document["findings"]

@@ -176,8 +176,9 @@ def test_frame_source_is_read_only_from_regular_files(tmp_path):
     assert frame.calls == "acquire"
 
 
-def test_source_with_many_paths_is_stored_once(tmp_path):
+def test_source_with_many_paths_is_stored_once(tmp_path, monkeypatch):
     """A frame names its file by any path: 100 paths of one 4 MB file needed 3.3 GB."""
+    monkeypatch.setattr(stacks, "MAX_SOURCES", 8 * stacks.MAX_SOURCE)
     (tmp_path / "a.py").write_text("lock.acquire()\n" + "\n" * (stacks.MAX_SOURCE - 20))
     reader = stacks.SourceReader()
     for number in range(100):
