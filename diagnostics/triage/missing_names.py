@@ -27,7 +27,9 @@ _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_USERS, _MAX_FRAME_LINES = 20, 3,
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
 # Functions that pass a call or an access of an attribute on: a frame of theirs is no caller.
-_WRAPPERS = {"__getattr__", "__getattribute__", "wrapped_func", "_handle_fromlist"}
+_WRAPPER = re.compile(
+    r"__getattr(?:ibute)?__|_handle_fromlist|_?(?:wrap|inner)(?:per|ped)?(?:_\w+)?|decorate_context"
+)
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
 _FRAME = re.compile(r'  File "([^"]{1,600})", line \d+, in (<?\w+>?)')
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
@@ -106,7 +108,9 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     caller = package_of(file) if file else ""
     if _is_beside_another_package(message, [path for path, _ in frames]):
         message = message.partition("' (")[0] + "'"
-    texts = (message, "\n".join([message, *wrapped]))
+    texts = [message, "\n".join([message, *wrapped])]
+    if message.count("'") % 2 and wrapped:
+        texts.reverse()  # a quoted name goes on in the next line
     explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
     explanation = next(filter(None, explanations), None)
     if explanation is None:
@@ -147,7 +151,7 @@ def _without_wrappers(frames: list[tuple[str, str]], message: str) -> list[tuple
     If that is a module's lazy import, the log does not show the importing frame, so none is returned.
     """
     callers = list(frames)
-    while callers and (callers[-1][1] in _WRAPPERS or callers[-1][0].startswith("<frozen")):
+    while callers and (_WRAPPER.fullmatch(callers[-1][1]) or callers[-1][0].startswith("<frozen")):
         callers.pop()
     is_import = re.search("cannot import name|No module named", message)
     return [] if is_import and len(callers) < len(frames) else callers

@@ -458,3 +458,30 @@ def test_entry_that_only_may_fit_does_not_stand_before_the_index(triage_lines):
         "CMP906",
         "CMP002",
     ]
+
+
+def test_decorator_of_another_package_is_not_the_caller(triage_lines):
+    """huggingface_hub's decorator passes the script's call on."""
+    (finding,) = findings(
+        triage_lines,
+        "CMP906",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 13, in <module>',
+        "    DPOTrainer(model, None, args=args, processing_class=tokenizer)",
+        f'  File "{SITE}/huggingface_hub/utils/_deprecation.py", line 101, in inner_f',
+        "    return f(*args, **kwargs)",
+        "TypeError: DPOTrainer.__init__() got an unexpected keyword argument 'processing_class'",
+    )
+    assert "huggingface-hub" not in finding.title
+
+
+def test_module_name_that_goes_on_in_the_next_line(triage_lines):
+    """The part of the name on the first line is not looked up."""
+    lines = [
+        "ImportError: cannot import name 'FPQuantConfig' from 'transformers.utils.quantiz",
+        "ation_config' (/x)",
+    ]
+    (finding,) = findings(triage_lines, "CMP906", *lines)
+    assert finding.title.startswith(
+        "transformers has transformers.utils.quantization_config.FPQuantConfig from"
+    )
