@@ -128,7 +128,7 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
 
 
 def read_command(
-    command: Command, file: str, read_nested: Callable[[Word], list[Settings]]
+    command: Command, file: str, read_nested: Callable[[Word], list[Settings]], framework: str = ""
 ) -> list[Settings]:
     """Return the settings of a command, or of the commands inside `bash -c`; empty if it starts no framework.
 
@@ -136,6 +136,7 @@ def read_command(
         command: Words and environment of the command.
         file: The file that contains the command.
         read_nested: Function that reads a word that is itself a shell script.
+        framework: Framework to assume for a run that no parser of a framework reads; empty for none.
     """
     words = [word.clean for word in command.words]
     recognised = find_framework_command(words)
@@ -148,6 +149,8 @@ def read_command(
         for settings in nested:
             settings.env = {**command.env, **_inline_env(command.words, file), **settings.env}
         return nested
+    if framework and not recognised.way.framework_parser:
+        recognised.framework = framework
     launch_words = command.words[: recognised.launch_end]
     way, place = recognised.way, Place(file, command.line)
     settings = Settings(recognised.framework, place, role=way.role, target=recognised.target)

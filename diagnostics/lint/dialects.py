@@ -159,6 +159,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         file_sections: The same as `file_keys` for nested keys, as `outer.inner`.
         file_syntax: The syntax of its files, if only one is possible.
         file_role: The role of a run in its files: `train` or `serve`.
+        parses_files: The syntax of files whose unknown keys its own parser refuses; empty for none.
         dashes_in_files: Whether its files may write `-` for `_` in option names.
         config_options: Options that name a config file -> the prefix of that file's keys.
         base_key: Key in a config that names the configs that it extends, relative to its folder.
@@ -189,6 +190,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     file_sections: tuple[str, ...] = ()
     file_syntax: str = ""
     file_role: str = "train"
+    parses_files: str = ""
     dashes_in_files: bool = False
     config_options: dict[str, str] = {}
     base_key: str = ""

@@ -16,7 +16,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
-from diagnostics.frameworks import parser_of, uses_overrides
+from diagnostics.frameworks import uses_overrides
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
 from diagnostics.lint.project_files import find_named
@@ -68,12 +68,12 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         UnreadableError: The text has another syntax, or is too large.
     """
     if syntax == "shell":
-        return _follow_all_files(_read_commands(shell.read_script(text, file), file, 0), file)
+        return _follow_all_files(_read_commands(shell.read_script(text, file), file, 0, framework), file)
     if syntax == "notebook":
         python_code, commands = notebooks.split_cells(text, file)
         shell_settings: list[Settings] = []
         for line, script in commands:
-            shell_settings += _read_commands(shell.read_script(script, file, line), file, 0)
+            shell_settings += _read_commands(shell.read_script(script, file, line), file, 0, framework)
             structured.check_run_count(shell_settings, file)
         return [*read_text(python_code, file, framework, "python"), *_follow_all_files(shell_settings, file)]
     if syntax == "python":
@@ -93,7 +93,7 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
         return None
     dialect = dialect_of(framework)
     settings = Settings(framework, Place(file, 1), role=dialect.file_role)
-    settings.framework_parser = parser_of(framework) == "omegaconf"
+    settings.framework_parser = bool(syntax) and syntax == dialect.parses_files
     for key, value in structured.flatten(tree).items():
         settings.options[key.replace("-", "_") if dialect.dashes_in_files else key] = value
     env = tree.get("env")
@@ -117,12 +117,14 @@ def detect_framework(tree: dict[str, Any], syntax: str = "") -> str:
     return min(matching, key=lambda dialect: dialect.specific).framework if matching else ""
 
 
-def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> list[Settings]:
+def _read_commands(
+    commands: Iterable[shell.Command], file: str, depth: int, framework: str = ""
+) -> list[Settings]:
     """Return the settings of commands; a flag in place of a command is noted as an orphaned option of the last one."""
 
     def read_nested(word: Word) -> list[Settings]:
         inner = shell.read_nested(word, file) if depth < _MAX_NESTING else []
-        return _read_commands(inner, file, depth + 1)
+        return _read_commands(inner, file, depth + 1, framework)
 
     all_settings: list[Settings] = []
     previous: list[Settings] = []
@@ -134,7 +136,7 @@ def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> 
             value_text = text.replace(HOLE, "...") or True
             previous[-1].orphaned.append(Value(value_text, Place(file, first.line), key.replace(HOLE, "...")))
             continue
-        previous = command_lines.read_command(command, file, read_nested)
+        previous = command_lines.read_command(command, file, read_nested, framework)
         all_settings += previous
         structured.check_run_count(all_settings, file)
     return all_settings

@@ -18,11 +18,15 @@ from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import framework_of_source
 from diagnostics.lint.project_files import find_above, find_script
-from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
+from diagnostics.lint.readers.python import MAX_SYNTAX_NODES, declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
 _PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
+# Calls that return unknown options in place of refusing them.
+_KEEPS_UNKNOWN = re.compile(r"\breturn_remaining_strings\b|\bparse_known_args\b")
+# Classes of TRL's own GRPO script, whose fields are the options of `trl grpo`.
+_TRL_CLASSES = {"GRPOConfig", "ModelConfig", "ScriptArguments", "GRPOScriptArguments", "DatasetMixtureConfig"}
 _MAX_IMPORTS = 8
 
 
@@ -34,12 +38,14 @@ class UserScript:
         options: Fields of its dataclasses and arguments of its parser, including those of imported files.
         framework: The framework with which it trains, by its source or an imported file of the project; empty if none.
         uses_parser: Whether a parser of transformers or TRL reads its options, so that they are GRPOConfig's.
+        refuses_unknown: Whether this parser refuses options that neither TRL's classes nor the script declare.
         configs: The GRPOConfig objects that it creates itself.
     """
 
     options: frozenset[str] = frozenset()
     framework: str = ""
     uses_parser: bool = False
+    refuses_unknown: bool = False
     configs: list[Settings] = field(default_factory=list)
 
 
@@ -58,7 +64,30 @@ def read_user_script(path: Path) -> UserScript:
     imported = [read_declarations(file) for file in islice(_imported_files(tree, path), _MAX_IMPORTS)]
     options = _declared_in(tree).union(*(declared for declared, _ in imported))
     framework = framework_of_source(text) or next((name for _, name in imported if name), "")
-    return UserScript(options, framework, bool(_PARSES.search(text)), configs)
+    refuses_unknown = not _KEEPS_UNKNOWN.search(text) and _parses_known_classes(tree)
+    return UserScript(options, framework, bool(_PARSES.search(text)), refuses_unknown, configs)
+
+
+def _parses_known_classes(tree: ast.Module) -> bool:
+    """Return whether a script has one parser of TRL or transformers, and its classes are TRL's or the script's own."""
+    nodes = list(islice(ast.walk(tree), MAX_SYNTAX_NODES))
+    known = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and re.match(r"trl\b(?!\.experimental)", node.module or "")
+        for alias in node.names
+        if alias.name in _TRL_CLASSES and not node.level
+    }
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} <= known:
+            known.add(node.name)
+    calls = [
+        node for node in nodes if isinstance(node, ast.Call) and _PARSES.fullmatch(ast.unparse(node.func))
+    ]
+    if len(calls) != 1 or not (arguments := [*calls[0].args, *(item.value for item in calls[0].keywords)]):
+        return False
+    classes = arguments[0].elts if isinstance(arguments[0], ast.Tuple | ast.List) else arguments[:1]
+    return bool(classes) and {ast.unparse(item) for item in classes} <= known
 
 
 def read_declarations(path: Path) -> tuple[frozenset[str], str]:
@@ -100,6 +129,7 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     script = read_user_script(path)
     # A script that trains under another name may declare other options.
     settings.script_options = script.options
+    settings.framework_parser = script.refuses_unknown and script.framework == "trl"
     if script.uses_parser or not script.framework:
         return
     if not script.configs:

@@ -1,10 +1,12 @@
 """`lint` reports values and options that it could not check, and exits with 3 if they could hide a fault."""
 
+import pytest
+
 from diagnostics.findings import Severity
 from diagnostics.lint import not_checked
 from diagnostics.lint.settings_reader import read_text
 from tests.case_files import each_case, read_cases
-from tests.diagnostics.lint_reports import codes, lint, report
+from tests.diagnostics.lint_reports import codes, lint, plans, report
 
 CASES = read_cases(__file__, "lint_runs.yaml")
 
@@ -84,6 +86,42 @@ def test_option_that_the_script_does_not_declare_is_reported(tmp_path):
     names = {entry.what for check in lint(tmp_path / "run.sh").checks for entry in check.not_judged}
     assert "eos_tokem" in names
     assert "mine" not in names
+
+
+@pytest.mark.parametrize(
+    ("parser", "is_refused"),
+    [
+        ("TrlParser((ScriptArguments, Mine, ModelConfig)).parse_args_and_config()", True),
+        ("TrlParser((Mine,)).parse_args_and_config(return_remaining_strings=True)", False),
+        ("TrlParser((Mine, Other)).parse_args_and_config()", False),
+    ],
+)
+def test_parser_of_known_classes_refuses_unknown_options(tmp_path, parser, is_refused):
+    (tmp_path / "train.py").write_text(
+        "from trl import GRPOConfig, GRPOTrainer, ModelConfig, ScriptArguments, TrlParser\nfrom lib import Other\n"
+        f"class Mine(GRPOConfig):\n    mine: int = 1\n{parser}\n"
+    )
+    (tmp_path / "run.sh").write_text("python train.py --mine 2 --sleep_level 1 --num_generations 8\n")
+    found = [finding.detail for finding in lint(tmp_path / "run.sh", trl="0.23.1").findings]
+    assert any("no option sleep_level" in detail for detail in found) is is_refused
+    assert not any("mine" in detail for detail in found)
+
+
+def test_swift_refuses_unknown_keys_of_its_yaml():
+    text = "rlhf_type: grpo\nuse_vllm: true\nnum_generations: 8\nmax_prompt_length: 64\n"
+    assert "error CFG113" in codes(text, "yaml", ms_swift="3.12.6")
+    assert "error CFG113" not in codes(
+        text.replace("max_prompt_length", "max_length"), "yaml", ms_swift="3.12.6"
+    )
+
+
+def test_named_framework_counts_for_scripts_without_its_parser():
+    """`--framework` decides for a run that only its options show; ms-swift's script may be in an unknown folder."""
+    run = "python train_grpo.py --use_vllm true --num_generations 8\n"
+    assert [plan.framework for plan in plans(run)] == ["trl"]
+    assert [plan.framework for plan in plans(run, framework="ms-swift")] == ["ms-swift"]
+    run = "torchrun $(python -c 'import swift')/cli/rlhf.py --rlhf_type grpo --num_generations 8 --train_type lora\n"
+    assert "error CFG113" in codes(run, ms_swift="4.4.0")
 
 
 def test_forwarded_arguments_are_no_value_of_a_flag():

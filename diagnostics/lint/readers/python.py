@@ -30,7 +30,7 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 }  # fmt: skip
 # Training scripts are far below these limits. Python needs 2 s to parse 1 MB of short calls.
 _MAX_SOURCE = 400_000
-_MAX_SYNTAX_NODES = 100_000
+MAX_SYNTAX_NODES = 100_000
 _LARGEST = 10**12
 # Maximum number of items in a list or dict of a setting.
 _MAX_ITEMS = 1000
@@ -69,7 +69,7 @@ def read_configs(text: str, file: str) -> list[Settings]:
 
 def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield the options that a script declares (fields of classes, arguments of a parser), with the default or None."""
-    for node in islice(nodes, _MAX_SYNTAX_NODES):
+    for node in islice(nodes, MAX_SYNTAX_NODES):
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -100,9 +100,9 @@ class _ConfigFinder:
 
     def find(self, tree: ast.Module) -> list[Settings]:
         """Return the settings of all config objects; constants of the module and of functions share one namespace."""
-        nodes = list(islice(ast.walk(tree), _MAX_SYNTAX_NODES + 1))
-        if len(nodes) > _MAX_SYNTAX_NODES:
-            raise UnreadableError(f"{self.file}: more than {_MAX_SYNTAX_NODES} nodes: no script has so many")
+        nodes = list(islice(ast.walk(tree), MAX_SYNTAX_NODES + 1))
+        if len(nodes) > MAX_SYNTAX_NODES:
+            raise UnreadableError(f"{self.file}: more than {MAX_SYNTAX_NODES} nodes: no script has so many")
         self._collect_aliases(nodes)
         self._collect_constants(tree.body)
         self._collect_parser_defaults(nodes)
