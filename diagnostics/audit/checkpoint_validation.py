@@ -1,6 +1,8 @@
 """Validate an untrusted checkpoint folder, and load its model, tokenizer and settings with transformers.
 
-No hub is contacted and no Python code of the folder runs. A model must be complete, and no larger than its files allow.
+No hub is contacted and no Python code of the folder runs. Settings by which transformers would import a kernel are
+refused, and so are links and settings that lead to files outside of the folder (and, in the hub's cache, its blobs).
+A model must be complete, and no larger than its files allow.
 `chat_ids` runs the folder's chat template, in transformers' sandbox. Building a model and running a template have time
 and memory limits in the main thread (SIGALRM, RLIMIT_AS; Linux). Problems become an AuditError in one line.
 """
@@ -8,6 +10,8 @@ and memory limits in the main thread (SIGALRM, RLIMIT_AS; Linux). Problems becom
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import resource
 import signal
 import threading
@@ -27,6 +31,15 @@ _MAX_TOKENIZER_FILE = 128 * safe_io.MIB
 # An honest chat template takes 10 ms and some hundred kilobytes; a model without its weights a second.
 _TEMPLATE_S, _TEMPLATE_BYTES = 10.0, safe_io.GIB
 _MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
+_TEMPLATES = "additional_chat_templates"  # the subfolder that transformers reads too
+# Names of settings by which transformers, or timm, imports a kernel of the hub or loads a file; allowed values.
+_LOADING = re.compile(
+    r"(?P<choice>(?:attn|experts)\w*_implementation)|(?P<name>implementation|kernel|backbone|architecture)"
+    r"|(?P<none>checkpoint_path|pretrained_cfg)"
+    r"|(?P<file>(?<!special_tokens_map_)files?$|(?:_dir|(?<!_or)_path|^init_inputs)$)"
+)
+_IMPLEMENTATIONS = {"eager", "sdpa", "grouped_mm", "batched_mm"}
+_PLAIN_NAME = re.compile(r"[\w.+-]*")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -41,7 +54,45 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json_object(path)
     if problem := _config_problem(config, _weight_bytes(folder)):
         raise AuditError(f"{path}: {problem}")
+    _check_settings(path)
     return config
+
+
+def _check_settings(path: Path) -> None:
+    """Refuse settings by which transformers imports code or reads files from outside of the folder.
+
+    Raises:
+        AuditError: The file is invalid or has such a setting.
+    """
+    queue: list[tuple[str, Any]] = [("", read_json_object(path))]
+    while queue:
+        name, value = queue.pop()
+        match = _LOADING.search(name)
+        if isinstance(value, dict):
+            for key, item in value.items():
+                is_own = not match or _LOADING.search(key[:100])
+                queue.append((key[:100] if is_own else name, item))
+        elif isinstance(value, list):
+            queue += [(name, item) for item in value]
+        elif match and isinstance(value, str) and not _is_allowed(str(match.lastgroup), value, path.parent):
+            setting = mask_and_cut(f"{name} = {value}", 120)
+            raise AuditError(f"{path}: {setting}: refused, because transformers may load it from elsewhere")
+
+
+def _is_allowed(kind: str, value: str, folder: Path) -> bool:
+    if kind == "choice":
+        return value in _IMPLEMENTATIONS
+    if kind == "name":
+        return bool(_PLAIN_NAME.fullmatch(value))
+    files = [path for path in (Path(value), folder / value) if value and os.path.exists(path)]  # noqa: PTH110 - no errors
+    return kind == "file" and all(path.resolve().is_relative_to(_root_of(path, folder)) for path in files)
+
+
+def _root_of(path: Path, folder: Path) -> Path:
+    """Return the folder that must contain a checkpoint's file: for a link in the hub's cache its repository's blobs."""
+    root = folder.resolve()
+    blobs = root.parent.parent / "blobs"
+    return blobs if root.parent.name == "snapshots" and path.resolve().is_relative_to(blobs) else root
 
 
 def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[str, Any]:
@@ -51,7 +102,8 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
         AuditError: The file is unreadable, too large, or no JSON object.
     """
     try:
-        document = safe_io.parse_json(safe_io.read_text(path, limit))
+        inside = _root_of(path, path.parent)
+        document = safe_io.parse_json(safe_io.read_text(path, limit, inside=inside))
     except (OSError, ValueError) as error:
         raise AuditError(f"{path}: {error}") from error
     if not isinstance(document, dict):
@@ -92,7 +144,7 @@ def load_model(folder: Path) -> Any:
     read_config(folder)
     if (folder / "adapter_config.json").exists():
         raise AuditError(f"{folder}: an adapter: expected a whole model")
-    _check_shards(folder)
+    check_files(folder)
     _check_size(folder)
     options = {"output_loading_info": True}
     model, info = _load("AutoModelForCausalLM", folder, "transformers does not load it", options)
@@ -101,24 +153,34 @@ def load_model(folder: Path) -> Any:
     return model
 
 
-def _check_shards(folder: Path) -> None:
-    """Check that weights, also those that an index of shards names, are regular files: a pipe would block for ever.
+def check_files(folder: Path, limit: int | None = None) -> None:
+    """Check that the files that transformers may read are regular files of the folder: a pipe would block for ever.
+
+    These are the files in the folder, the shards that an index names, and additional chat templates.
+
+    Args:
+        folder: The checkpoint.
+        limit: Maximum size in bytes of a tokenizer's file; None for any size.
 
     Raises:
-        AuditError: An index is unreadable, or a file of weights is a pipe or a device.
+        AuditError: An index is unreadable, or a file is too large, a pipe, a device, or in another folder.
     """
-    shards = {path.name for path in folder.glob("*.safetensors")}
-    for pattern in ("*.bin.index.json", "*.safetensors.index.json"):
-        for path in folder.glob(pattern):
-            names = read_json_object(path, safe_io.DOCUMENT_LIMIT).get("weight_map")
-            shards.update(map(str, names.values()) if isinstance(names, dict) else ())
-    for shard in sorted(shards):
+    paths = [path for path in folder.iterdir() if not path.is_dir()]
+    paths += (folder / _TEMPLATES).glob("*.jinja")
+    indexes = (".bin.index.json", ".safetensors.index.json")
+    for index in [path for path in paths if path.name.endswith(indexes)]:
+        names = read_json_object(index, safe_io.DOCUMENT_LIMIT).get("weight_map")
+        paths += [folder / name for name in {*map(str, names.values())}] if isinstance(names, dict) else []
+    for path in paths:
         try:
-            safe_io.open_regular(folder / shard).close()
+            with safe_io.open_regular(path, inside=_root_of(path, folder)) as file:
+                is_tokenizer = path.suffix in {".json", ".model", ".jinja", ".txt"}
+                if limit is not None and is_tokenizer and file.seek(0, 2) > limit:
+                    raise ValueError(f"larger than {limit // safe_io.MIB} MiB")  # noqa: TRY301
         except FileNotFoundError:
             continue  # transformers reports it
-        except OSError as error:
-            raise AuditError(f"{folder}: weights in {mask_and_cut(shard, 80)}: {error}") from error
+        except (OSError, ValueError) as error:
+            raise AuditError(f"{folder}: {mask_and_cut(path.name, 80)}: {error}") from error
 
 
 def _check_size(folder: Path) -> None:
@@ -155,21 +217,21 @@ def load_tokenizer(folder: Path) -> Any:
         AuditError: Its files are missing, not regular, too large or unreadable.
     """
     problem = "its tokenizer cannot be read"
-    try:
-        for path in folder.iterdir():
-            if path.suffix in {".json", ".model", ".jinja", ".txt"}:
-                with safe_io.open_regular(path) as file:
-                    if file.seek(0, 2) > _MAX_TOKENIZER_FILE:
-                        limit = _MAX_TOKENIZER_FILE // safe_io.MIB
-                        raise ValueError(f"{path.name} is larger than {limit} MiB")  # noqa: TRY301
-    except (OSError, ValueError) as error:
-        raise AuditError(f"{folder}: {problem}: {error}") from error
+    if not folder.is_dir():
+        raise AuditError(f"{folder}: {problem}: no such folder")
+    check_files(folder, _MAX_TOKENIZER_FILE)
+    for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            _check_settings(folder / name)
     return _load("AutoTokenizer", folder, problem, {})
 
 
 def _import_transformers() -> Any:
+    os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
+    from huggingface_hub import constants
 
+    constants.HF_HUB_OFFLINE = True  # if it was imported before
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers

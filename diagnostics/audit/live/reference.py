@@ -62,6 +62,7 @@ class Adapter:
         from safetensors.torch import load_file
 
         path = self.folder / _ADAPTER_WEIGHTS
+        checkpoint_validation.check_files(self.folder)
         try:
             tensors = load_file(path)
         except Exception as error:

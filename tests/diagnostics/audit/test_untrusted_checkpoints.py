@@ -11,6 +11,7 @@ import signal
 import types
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -161,9 +162,123 @@ def test_oversized_tokenizer_or_device_file_is_not_read(tmp_path, looked_up_host
         checkpoint_validation.load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer.json").symlink_to("/dev/zero")
-    with pytest.raises(AuditError, match="not a regular file"):
+    with pytest.raises(AuditError, match="a link that leads out of the folder"):
         checkpoint_validation.load_tokenizer(tmp_path)
     assert not looked_up_hosts
+
+
+LOADING = {
+    "attention kernel": {"_attn_implementation_internal": "someorg/kernel"},
+    "attention kernel of a part": {"text_config": {"_attn_implementation": {"": "someorg/kernel"}}},
+    "attention of another package": {"attn_implementation": "flash_attention_2"},
+    "experts kernel": {"vision_config": [{"experts_implementation": "someorg/kernel:forward"}]},
+    "kernel of a layer": {"kernel_config": {"RMSNorm": "someorg/kernel:Norm"}},
+    "model of the hub": {
+        "vision_config": {"model_type": "timm_wrapper", "architecture": "hf-hub:someorg/model"}
+    },
+    "pickle": {"vision_config": {"backbone_config": {"checkpoint_path": "weights.pth"}}},
+}
+
+
+@pytest.mark.parametrize("change", LOADING.values(), ids=LOADING)
+def test_config_that_names_a_kernel_or_a_model_is_refused(change, tiny, tmp_path, monkeypatch):
+    """transformers would import code of the hub, and timm would load a pickle."""
+    path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    monkeypatch.setattr(checkpoint_validation, "_import_transformers", lambda: pytest.fail("it was loaded"))
+    for load in LOADS[:3]:
+        with pytest.raises(AuditError, match=r"config\.json: .* refused"):
+            load(path.parent)
+
+
+def test_config_with_usual_names_is_loaded(tiny, tmp_path):
+    path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
+    change = {
+        "_attn_implementation": "eager",
+        "cache_implementation": "hybrid",
+        "_name_or_path": "someorg/model",
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert checkpoint_validation.load_model(path.parent).config._attn_implementation == "eager"
+
+
+def test_hub_is_not_contacted(looked_up_hosts, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    checkpoint_validation._import_transformers()
+    with pytest.raises(huggingface_hub.errors.OfflineModeIsEnabled):
+        huggingface_hub.HfApi().model_info("someorg/model")
+    assert not looked_up_hosts
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def link_template(folder, outside):
+    (folder / "chat_template.jinja").symlink_to(outside)
+
+
+def link_additional_template(folder, outside):
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates/default.jinja").symlink_to(outside)
+
+
+def link_folder_of_templates(folder, outside):
+    (folder / "additional_chat_templates").symlink_to(outside.parent)
+
+
+def link_settings(folder, outside):
+    outside.write_text("{}")
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "generation_config.json").symlink_to(outside)
+
+
+def name_vocabulary(folder, outside):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_file": str(outside)}))
+
+
+LINKS = [link_template, link_additional_template, link_folder_of_templates, link_settings, name_vocabulary]
+
+
+@pytest.mark.parametrize("lead_out", LINKS)
+def test_file_outside_of_the_checkpoint_is_not_read(lead_out, tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    outside = tmp_path / "private/diary.jinja"
+    outside.parent.mkdir()
+    outside.write_text("a secret")
+    lead_out(folder, outside)
+    with pytest.raises(AuditError, match=r"a link that leads out of the folder|vocab_file = .* refused"):
+        checkpoint_validation.load_tokenizer(folder)
+    if lead_out is not name_vocabulary:
+        with pytest.raises(AuditError, match="a link that leads out of the folder"):
+            checkpoint_validation.load_model(folder)
+
+
+def test_links_of_the_hub_cache_are_followed_to_its_own_blobs(tiny, tmp_path):
+    """A snapshot links to blobs of its repository; blobs that are a link themselves are refused."""
+    repository = tmp_path / "models--someorg--model"
+    snapshot = repository / "snapshots/0123"
+    snapshot.mkdir(parents=True)
+    shutil.copytree(tiny, repository / "blobs")
+    for path in tiny.iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    assert Reference(snapshot).state
+    assert checkpoint_validation.load_tokenizer(snapshot)
+    (repository / "blobs").rename(tmp_path / "elsewhere")
+    (repository / "blobs").symlink_to("../elsewhere")
+    with pytest.raises(AuditError, match="a link that leads out"):
+        checkpoint_validation.load_tokenizer(snapshot)
+
+
+def test_adapter_that_is_no_regular_file_is_not_opened(tiny, tmp_path):
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(tiny)}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    os.mkfifo(tmp_path / "adapter_model.safetensors")
+    writer = os.open(tmp_path / "adapter_model.safetensors", os.O_RDWR)  # so that no code waits here
+    try:
+        with pytest.raises(AuditError, match="not a regular file"):
+            _ = Reference(tmp_path).state
+    finally:
+        os.close(writer)
 
 
 TEMPLATES = {
