@@ -29,7 +29,8 @@ def find_partial_update(
 
     Args:
         scores: The engine's scores and the checkpoint's.
-        others: Checkpoints whose values may remain, the nearest first; for a large model only the first is tried.
+        others: Checkpoints whose values may remain, the nearest first, up to one that leaves a residual of rounding
+            only; for a large model only the first is tried.
         second: Residual of the best single checkpoint.
     """
     best: tuple[Result, Reference] | None = None
@@ -48,6 +49,8 @@ def find_partial_update(
                     break
             groups = {tensor: [tensor] for name in similar for tensor in groups[name]}
         other.release()
+        if limit <= scores.rounding_limit:
+            break
     return best
 
 

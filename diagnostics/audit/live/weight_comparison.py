@@ -61,9 +61,14 @@ class Scores:
         return ALARM[self.dtype] * self.floor
 
     @property
+    def rounding_limit(self) -> float:
+        """The largest residual that rounding in this dtype explains; up to `limit` it is undecided."""
+        return _OPEN[self.dtype] * self.floor
+
+    @property
     def at_floor(self) -> bool:
         """Whether rounding alone explains the residual."""
-        return self.has_type_pattern and self.residual <= _OPEN[self.dtype] * self.floor
+        return self.has_type_pattern and self.residual <= self.rounding_limit
 
     @property
     def result_fields(self) -> dict[str, Any]:
