@@ -1,7 +1,8 @@
 """The command line: `python -m grpo_core train | serve | replay`; `--help` describes each.
 
-Standard output has only the answer of the command, with `--json` one JSON document (`serve` prints its address as one).
-Messages, and output of libraries and child processes, go to standard error. Answers and messages are escaped.
+Standard output has only the command's answer: text, or with `--json` one JSON document. `serve` prints its address as a
+JSON document in both cases. Messages, and output of libraries and child processes, go to standard error. Answers and
+messages are escaped.
 
 Exit codes: 0 success; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function
 failed), or a replay differs; 2 wrong usage, a missing package, or a bug of this program; 3 an engine did not answer in
@@ -171,7 +172,7 @@ def _load(arguments: list[str], *, serving: bool = False) -> Config:
 
 
 def _help_text(words: list[str]) -> str:
-    """Return the settings that match the word after `--help-settings`, the help of a command, or of all."""
+    """Return the settings that match the word after `--help-settings`, else a command's help, else the command list."""
     from grpo_core.settings import describe_settings, fields
 
     if "--help-settings" in words:

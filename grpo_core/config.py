@@ -1,7 +1,8 @@
 """Define the options of a run as dataclasses, one per section: meaning, default, allowed values.
 
 `grpo_core.settings` reads them from TOML and `--section.key VALUE`; `python -m grpo_core train --help-settings` prints
-the text below each option. This module also defines the errors `ConfigError` and `RecordError`.
+the text below each option. Properties derive values from several options, such as the engine's dtype. This module also
+defines the errors `ConfigError` and `RecordError`.
 """
 
 from __future__ import annotations

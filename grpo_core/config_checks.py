@@ -18,7 +18,7 @@ def check_contradictions(config: Config, sources: Mapping[str, str]) -> None:
 
     Args:
         config: The configuration.
-        sources: `section.key` -> where it was set, for the message; others are called default.
+        sources: `section.key` -> where it was set, for the message; a missing key is called default.
 
     Raises:
         ConfigError: There is such an option; the message has the keys, the values, where they were set and the fix.
@@ -68,7 +68,7 @@ def sampling_notes(config: Config) -> Iterator[str]:
 
 
 def _prompt_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Check the task, the data and their lengths."""
+    """Check the task, the data, their lengths, and the name of the run."""
     task, data, model, sampling = config.task, config.data, config.model, config.sampling
     if task.min_length > task.max_length:
         yield "task.min_length task.max_length", "min_length must not be greater"
@@ -92,7 +92,7 @@ def _prompt_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _training_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Check the model, the reward and the loss."""
+    """Check the model, the reward, the loss and the number of mini-batches."""
     reward, model, loss, train = config.reward, config.model, config.loss, config.train
     if reward.weights and len(reward.weights) != len(reward.functions):
         yield "reward.weights reward.functions", "expected one weight for each function, or none"

@@ -32,7 +32,9 @@ def describe_missing_module(error: Exception) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Escape control characters and CI workflow commands as JSON does, so that a JSON document stays valid.
+    r"""Escape CI workflow commands and control characters as JSON does, so that a JSON document stays valid.
+
+    Newline and tab are not escaped.
 
     >>> escape('{"error": "##[group]"}')
     '{"error": "#\\u0023[group]"}'

@@ -26,8 +26,9 @@ from grpo_core.types import Completion, Rollout
 
 
 def train_colocate(trainer: Trainer) -> None:
-    """Train with the engine in this process: wake it, publish weights, sample, put it to sleep, update the policy.
+    """Train with the engine in this process: publish weights, sample, update the policy.
 
+    An engine that can sleep is put to sleep before the update, and woken before the next step.
     All tokens come from the newest policy version.
     """
     in_process = build_engine(trainer.config, trainer.model_dir)
@@ -108,7 +109,7 @@ class RolloutQueue:
             trainer.resumed = None
 
     def fill(self) -> None:
-        """Send the current policy and new requests to the engine, if it is idle."""
+        """If the engine is idle, send it the current policy, evaluate if that is due, and request rollouts."""
         trainer, flight = self._trainer, self._flight
         train, before = trainer.config.train, int(trainer.ready())
         # A rollout is trained on after those in flight, and after the update that is due (`before`).

@@ -1,7 +1,7 @@
 """Publish a policy version to an engine, and prove that it arrived; otherwise raise SyncError, which ends the run.
 
 Trainers have trained for months on completions of stale or half-loaded weights (trl#5312) because a sync that did
-nothing looked like one that worked. Here each sync is proven by:
+nothing looked like one that worked. Here the engine must report the version that was sent, and each sync is proven by:
 
 1. *Fingerprint*: the digest of the engine's weights equals that of the trainer's, for engines that can read their
    weights. The engine chooses the exact digest, or one that is cheap enough for every update

@@ -1,6 +1,7 @@
 """Write the JSON lines files of a run (metrics and completions), read metrics back, and print the run's progress.
 
-Each line is flushed, so an interrupted run keeps the lines written so far. docs/metrics.md explains the metrics.
+Each line is flushed, so an interrupted run keeps the lines written so far. `is_due` selects the steps whose completions
+or records are written, `mean` averages numbers. docs/metrics.md explains the metrics.
 """
 
 from __future__ import annotations

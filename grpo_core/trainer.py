@@ -1,7 +1,8 @@
 """Define the trainer: state, files and parts of a training step, which the loops in `grpo_core.modes` call in order.
 
 The parts: publish the policy, evaluate, build a rollout, score its completions, update the policy. A mode samples the
-completions. After an update the trainer writes metrics, completions and records, and saves a checkpoint if it is due.
+completions to train on. After an update the trainer writes metrics, completions and records, and saves a checkpoint if
+it is due.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Trainer:
         return self._updater.updates
 
     def steps(self) -> Iterator[int]:
-        """Yield the remaining steps."""
+        """Yield the number of finished steps, until all are done."""
         while self.step < self.config.train.steps:
             yield self.step
 
@@ -140,7 +141,7 @@ class Trainer:
             self.proofs.append(sync.publish(self.version))
 
     def next_rollout(self) -> Rollout:
-        """Return the next batch of prompts."""
+        """Return the next batch of prompts with their requests."""
         self._round += 1
         return dataset.rollout(self.prompts, self._round - 1, self.config)
 

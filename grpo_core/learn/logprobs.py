@@ -2,8 +2,9 @@
 
 A vocabulary is ten to a hundred times wider than a hidden state, so the logits of a whole batch are the largest tensor
 of a training step. Here positions go through the output layer in chunks, and the backward pass computes a chunk's
-logits again. If `can_share` accepts the model, a prompt goes through it once: the completions of its group share its
-keys and values (`read_prompts`). The last functions hide how releases of transformers name and store these caches.
+logits again. If `can_share` accepts the model, equal prompts of a batch are computed once: their completions share the
+KV cache (`read_prompts`). `keys_and_values`, `cache_kwargs` and `output_cache` hide how releases of transformers name
+and store it.
 """
 
 from __future__ import annotations

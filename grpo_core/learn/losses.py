@@ -1,6 +1,6 @@
-"""Compute the policy loss: a weighted sum of one loss per token, whose parts are settings, from log-prob streams.
+"""Compute the policy loss from log-prob streams: a weighted sum of one loss per token.
 
-The parts are ratio, surrogate, importance correction, KL to the reference, and the weights of tokens (`token_weights`).
+Settings choose ratio, surrogate, importance correction, KL to the reference, and the weights of tokens.
 
 | stream    | numbers                                            | used for                               |
 |-----------|----------------------------------------------------|----------------------------------------|
@@ -38,7 +38,7 @@ class PolicyLoss:
     Attributes:
         value: Scalar with a gradient; the parts of a step add up to its loss.
         kl_sum: Sum of the KL estimate against the reference; 0 without a reference.
-        clipped: Tokens whose gradient the clip cut off.
+        clipped: Number of tokens that the surrogate counts as clipped.
         ratio_sum: Sum of the ratio current / proximal.
     """
 
@@ -104,9 +104,10 @@ def importance_weights(proximal: Tensor, behaviour: Tensor, mask_BT: Tensor, opt
     return bounded
 
 
-# Surrogates. Each computes the objective per token, and a mask of tokens whose gradient the clipping removes; [B, T]
-# each. The mask does not count tokens limited by `dual_clip` or `ratio_cap`. Arguments: the ratio current / proximal,
-# [B, T] or [B, 1]; log-probs, zero where masked, [B, T]; the advantage of each sample, [B, 1].
+# Surrogates. Each computes the objective per token, and a mask of clipped tokens; [B, T] each. `clip` counts tokens
+# whose gradient the clipping removes, but not those limited by `dual_clip` or `ratio_cap`; `cispo` counts tokens of
+# positive advantage above the upper bound; `sapo` counts none. Arguments: the ratio current / proximal, [B, T] or
+# [B, 1]; log-probs, zero where masked, [B, T]; the advantage of each sample, [B, 1].
 
 
 def clip(ratio: Tensor, _: Tensor, advantages: Tensor, options: LossConfig) -> tuple[Tensor, Tensor]:
@@ -142,7 +143,7 @@ SURROGATES = {"clip": clip, "cispo": cispo, "sapo": sapo}
 
 
 def kl_estimate(current: Tensor, reference: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
-    """Estimate KL(current || reference) per token, on tokens sampled from current, by Schulman's names. [B, T].
+    """Estimate KL(current || reference) per token, on tokens sampled from current, by Schulman's k1, k2 or k3. [B, T].
 
     k1 is unbiased and may be negative; k2 is biased and never negative; k3 is unbiased and never negative. This is
     about the value: the gradient of k1 used as a loss is zero in expectation.

@@ -1,7 +1,8 @@
 """Define the trained policy: a causal language model with optional adapters, reference model and low-precision copy.
 
-The trained weights are in float32. `Policy` computes log-probs with gradients (by DistributedDataParallel if there are
-several processes), yields the weights for engines in the engine's dtype, and saves and loads the trained parameters.
+The trained weights are in float32. Gradient checkpointing is optional, too. `Policy` computes log-probs with gradients
+(by DistributedDataParallel if there are several processes), yields the weights for engines in the engine's dtype, and
+saves and loads the trained parameters.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ def _gradient_hook(trained: torch.Tensor) -> Any:
 
 
 def inject_adapters(causal: Any, options: ModelConfig, seed: int) -> None:
-    """Put low-rank adapters into the model and freeze the rest."""
+    """Put low-rank adapters into the model and freeze the rest; ConfigError without peft or for wrong targets."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:

@@ -1,7 +1,7 @@
 """Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps.
 
 Also: the learning rate's schedule, AdamW's state for checkpoints, and metrics of loss, ratios, entropy and of the
-mismatch between the log-probs of trainer and engine. Each process computes its slice of the batch.
+mismatch between the log-probs of trainer and engine. Each process computes its slice of each mini-batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MicroBatch:
 
 
 class Updater:
-    """The optimizer of a policy. Each rank processes its slice of the batch, with loss weights over the whole batch.
+    """The optimizer of a policy. Loss weights are computed before each rank gets its slice of a mini-batch.
 
     Attributes:
         updates: Updates so far; the policy version.
@@ -128,7 +128,7 @@ class Updater:
     def _windows(self, batch: Batch) -> list[list[MicroBatch]]:
         """Split a batch into one window per mini-batch: this process's micro-batches with their weights.
 
-        With several windows the log-probs before the first update are computed for all of them at once.
+        With several windows, the log-probs before the first update are computed here for all of them.
         """
         options, size = self._config.train, len(batch)
         count = min(options.mini_batches, size)

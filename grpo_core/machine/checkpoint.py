@@ -146,7 +146,7 @@ def _flat(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def load(folder: Path) -> State | None:
-    """Load the newest undamaged checkpoint; None if there is none. Each damaged one is reported on stderr."""
+    """Load the newest undamaged checkpoint; None if there is none. Newer, damaged ones are reported on stderr."""
     for path in _newest_first(folder):
         try:
             return _load_folder(path)

@@ -1,6 +1,7 @@
-"""Choose the devices of trainer and engine where a setting is `auto`, and refuse those that cannot work.
+"""Choose the devices of trainer and engine where a setting is `auto`, and refuse settings that cannot work.
 
-The engine's dtype and the tolerance of weight syncs are filled in with them.
+`with_devices` also fills in the engine's dtype and the tolerance of weight syncs. `check_devices` refuses missing or
+unsuitable GPUs, and batch sizes and engines that do not fit the number of processes.
 
 In colocate mode trainer and engine take turns on the same devices. In async and server mode they work at the same time:
 each has its own GPUs, or both share one GPU whose memory is divided by `rollout.memory_share`.
@@ -23,7 +24,7 @@ def with_devices(config: Config, processes: int, visible: int) -> Config:
     Args:
         config: Checked settings.
         processes: Number of training processes (torchrun's).
-        visible: GPUs that this machine shows.
+        visible: Number of visible GPUs.
     """
     train, rollout = config.train, config.rollout
     trainer = train.device
@@ -55,16 +56,16 @@ def shared_gpu(config: Config, processes: int) -> bool:
 
 
 def check_devices(config: Config, processes: int, visible: int) -> None:
-    """Refuse devices or batch sizes that cannot work.
+    """Refuse devices, batch sizes or engines that cannot work.
 
     Args:
         config: The settings, with devices.
         processes: Number of training processes (torchrun's).
-        visible: GPUs that this machine shows.
+        visible: Number of visible GPUs.
 
     Raises:
-        ConfigError: A GPU is missing, both sides would need one that they can't share, a step's prompts don't divide by
-            the processes, or each process would start vLLM.
+        ConfigError: A GPU is missing, trainer and engine can't use the given GPUs together, the number of prompts is
+            not a multiple of the number of processes, or each process would start vLLM.
     """
     trainer, engine = (_gpus(device, processes) for device in (config.train.device, config.rollout.device))
     if config.rollout.mode == "server" and config.rollout.port:

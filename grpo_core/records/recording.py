@@ -2,7 +2,7 @@
 
 `rollouts.jsonl` has one line per step, which names a safetensors file with the numbers and that file's checksum. The
 line also has digests of the policy and of the first update's gradient; the parameters themselves are not recorded.
-docs/rollout-format.md describes both files.
+docs/rollout-format.md describes both files. `as_arguments` turns recorded settings into command-line arguments.
 """
 
 from __future__ import annotations

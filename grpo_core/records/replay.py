@@ -1,6 +1,7 @@
 """Replay a recorded step: recompute the loss and gradient of its first update, and compare them bit for bit.
 
-Settings may be overridden. The parameters come from a checkpoint of the run, or from a path. Nothing is written.
+Settings may be overridden. The parameters come from a given path, from a checkpoint of the run, or, before the first
+update, from the run's initial model. Nothing is written.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def replay(
         folder: The folder of the run.
         step: Number of the step, counted from 1.
         policy: The parameters at the start of the step: a transformers checkpoint, or `policy.safetensors` of a
-            checkpoint of the run; None: searched in the run's folder.
+            checkpoint of the run; None: searched in the run's folder, or its initial model for version 0.
         overrides: Other settings, as `--section.key=VALUE`. With a `--loss.advantage_...` setting, the advantages are
             computed again from the recorded rewards; otherwise the recorded ones are used.
 

@@ -2,8 +2,8 @@
 
 The checks are of requests before sampling, of completions after it, and of the tensors of a weight update.
 
-One engine has one owner: no two of its calls run at the same time. What an engine can't do is in its `capabilities`
-before use, and is refused before anything has happened. Failures raise EngineError.
+One engine has one owner: no two of its calls run at the same time. An engine lists in `capabilities` what it can't do,
+and refuses such a call before any effect. Failures raise EngineError.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Capabilities:
     """What an engine supports.
 
     Attributes:
-        seeds: Each request's seed alone decides what is sampled.
+        seeds: A request's seed decides what is sampled for it, whatever else is in the batch.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
         sleep: The engine can free the memory of its weights by `sleep`, and allocate it again by `wake`, after which
             `update_weights` must follow. Both calls may be repeated.

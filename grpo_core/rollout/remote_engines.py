@@ -75,14 +75,14 @@ class RemoteEngine:
     def _load_shared(self, name: str, version: int) -> int:
         """Make the server load shared memory as a policy version."""
         answer = self._http.json("POST", "/sync/load", {"name": name, "version": version})
-        return self._loaded("/sync/load", answer)
+        return self._accept("/sync/load", answer)
 
     def _upload(self, file: TensorFile, version: int) -> int:
         """Send a file of weights as a policy version."""
         headers = {"X-Policy-Version": str(version)}
-        return self._loaded("/weights", self._http.json("POST", "/weights", file.to_bytes(), headers=headers))
+        return self._accept("/weights", self._http.json("POST", "/weights", file.to_bytes(), headers=headers))
 
-    def _loaded(self, path: str, answer: Mapping[str, Any]) -> int:
+    def _accept(self, path: str, answer: Mapping[str, Any]) -> int:
         """Store the server's id of the new weights; return the version in its answer."""
         self._weights = str(answer.get("weights", ""))
         return int(self._field(path, answer, "policy_version", int))

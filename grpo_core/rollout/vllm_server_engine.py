@@ -176,7 +176,7 @@ class VllmServerEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
-        """Sample one completion; if the connection is lost, try once more, because a repeated call changes nothing."""
+        """Sample one completion before the deadline; an error names the request."""
         call_id = f"{self._nonce}-{next(self._calls)}"
         body = completion_body(request, params, self._server, call_id)
         try:

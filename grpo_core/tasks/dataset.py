@@ -27,7 +27,7 @@ PROBE_TOKENS = 160  # see `long_prompt`
 
 
 class DataSet:
-    """Tokenized rows of a file or folder; overlong prompts are dropped or truncated.
+    """Tokenized rows of a file or folder; overlong prompts are dropped, truncated or refused.
 
     Attributes:
         rows: For each row: token ids, other columns, and the prompt as in the data set.
@@ -59,7 +59,7 @@ class DataSet:
             raise ConfigError(f"{key} = {path!r}: no prompts: {counts}")
 
     def batch(self, number: int, count: int) -> list[Prompt]:
-        """Return `count` rows from row `number * count` on, of an endless sequence of epochs."""
+        """Return `count` prompts from row `number * count` on, of an endless sequence of epochs."""
         prompts = []
         for place in range(count):
             epoch, row = divmod(number * count + place, len(self.rows))

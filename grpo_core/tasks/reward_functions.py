@@ -1,6 +1,6 @@
 """Define the built-in reward functions and the soft overlong penalty, and load the user's functions.
 
-Loading a function runs its Python file, once per process.
+Loading a user's function runs its Python file, once per process.
 """
 
 from __future__ import annotations

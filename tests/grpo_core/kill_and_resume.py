@@ -66,7 +66,7 @@ class KillAtCall:
 
 
 def attempt(config, at: int, *, writing: bool = False) -> dict:
-    """Run one process that starts or resumes training, until it ends or is killed."""
+    """Run one process that starts or resumes training, until it ends or is killed; return its report."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -88,7 +88,7 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
 
 
 def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
-    """Kill and resume a run `kills` times; print the comparison with an uninterrupted run."""
+    """Kill and resume a run up to `kills` times; print the comparison with an uninterrupted run."""
     make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
     draw = random.Random(seed)

@@ -18,7 +18,7 @@ from grpo_core.learn.advantages import group_advantages
 @pytest.mark.parametrize("scale", ["group", "leave_one_out", "none"])
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_group_of_one_is_not_scaled(baseline, expected, scale, ddof):
-    """A group of one has no deviation, so the advantage is the reward minus its baseline, never 0/0."""
+    """Except with the `batch` scale, the advantage is the reward minus its baseline."""
     actual = group_advantages([[0.7], [0.1, 0.2, 0.4]], baseline=baseline, scale=scale, ddof=ddof)
     np.testing.assert_allclose(actual[0], [expected], rtol=1e-15)
 

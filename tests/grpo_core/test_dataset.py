@@ -111,7 +111,7 @@ def test_every_format_gives_the_same_prompts(tmp_path, tokenizer, kind, rows):
 
 
 def test_each_epoch_has_its_own_permutation(tmp_path, tokenizer):
-    """Each epoch has all rows once in its own order, also if a batch spans the end of an epoch."""
+    """Each epoch has all rows once in its own order, also if a batch spans its end; the order depends on the seed."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
     prompts = build_prompts(data_settings(path), tokenizer)
     sampled = [text for number in range(7) for text in texts(prompts.batch(number, 5))]
@@ -137,7 +137,7 @@ def test_batch_depends_only_on_its_number(tmp_path, tokenizer):
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (3.0, 11), (0.1, 1), (0.0, 300)])
 def test_epochs_set_the_number_of_steps(tmp_path, tokenizer, epochs, steps):
-    """The number of steps follows from the epochs, rounded up; the last batch is filled from the next epoch."""
+    """The number of steps follows from the epochs, rounded up; 0 epochs leave `train.steps` as it is."""
     config = data_settings(write_dataset(tmp_path, "jsonl", TEXTS))
     config = replace(config, train=replace(config.train, epochs=epochs, prompts_per_step=2))
     assert with_steps(config, build_prompts(config, tokenizer)).train.steps == steps
@@ -149,7 +149,7 @@ def test_epoch_order_is_stable_across_releases():
 
 
 def test_unshuffled_rows_keep_file_order(tmp_path, tokenizer):
-    """Every epoch is in file order; the prompt column is not passed to reward functions."""
+    """A batch across the end of an epoch is in file order; the prompt column is not among a prompt's columns."""
     prompts = prompts_of(tmp_path, tokenizer, TEXTS, shuffle=False)
     batch = prompts.batch(1, 5)
     assert [prompt.columns["answer"] for prompt in batch] == ["10", "12", "0", "2", "4"]
@@ -166,7 +166,7 @@ def test_shipped_task_words_are_stable(model_dir):
 
 
 def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
-    """The evaluation prompts do not depend on the seed; if there are fewer rows than prompts, each is used once."""
+    """The evaluation prompts do not depend on the seed; few rows are used once each; no `eval.path` is an error."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
     seeded = [data_settings(eval_path=path, seed=seed, eval_prompts=3) for seed in (0, 1)]
     few = [build_eval_prompts(config, tokenizer) for config in seeded]
@@ -206,7 +206,7 @@ def test_text_has_at_most_one_begin_token_and_no_end_token(tmp_path, begin, end)
     ("template", "text"), [("auto", "<s>Hi"), ("none", "<s>Hi"), ("chat", "<s><user>Hi<assistant>")]
 )
 def test_chat_template_setting_applies_to_text(tmp_path, tokenizer, template, text):
-    """The text becomes one user message."""
+    """With `chat` the text becomes one user message; otherwise only the begin token is added."""
     prompts = prompts_of(tmp_path, tokenizer, [{"prompt": "Hi"}], template=template)
     assert texts(prompts.batch(0, 1)) == [text]
 
@@ -282,7 +282,7 @@ def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl.gz", "rows.jsonl"])
 def test_corrupt_files_are_refused(tmp_path, tokenizer, name):
-    """A corrupt file is refused with the message of its reader."""
+    """A corrupt file is refused in one line that begins with its path."""
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     path = tmp_path / name

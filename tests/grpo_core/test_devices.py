@@ -26,7 +26,7 @@ def make_split(mode, train, rollout, port=0) -> Config:
     ],
 )
 def test_valid_device_splits(split, processes, visible, shared):
-    """Trainer and engine share all GPUs in turn, or divide them; an external server's GPUs don't count."""
+    """Trainer and engine take turns, share one GPU or have their own; an external server's GPUs don't count."""
     check_devices(make_split(*split), processes, visible)
     assert shared_gpu(make_split(*split), processes) is shared
 
@@ -54,8 +54,8 @@ def test_invalid_device_splits_are_refused(split, processes, visible, message):
         ({"rollout.engine": "vllm"}, "vLLM would join their process group; set rollout.mode"),
     ],
 )
-def test_settings_that_need_a_single_process(settings, message):
-    """Settings that need a single process are accepted in one process and refused by key and value in two."""
+def test_settings_are_refused_in_two_processes(settings, message):
+    """The settings are accepted in one process and refused in two."""
     config = with_devices(make_config(settings), 1, 0)
     check_devices(config, 1, 0)
     with pytest.raises(ConfigError, match=message):
@@ -76,7 +76,10 @@ def test_settings_that_need_a_single_process(settings, message):
     ],
 )
 def test_default_devices(mode, devices, processes, visible, chosen):
-    """GPUs are used if there are any; modes that sample during training give the engine its own, if possible."""
+    """`auto` gives the trainer a GPU if there is one.
+
+    The engine gets the trainer's device, or a free GPU if both run at the same time on GPUs.
+    """
     resolved = with_devices(make_split(mode, *devices), processes, visible)
     assert (resolved.train.device, resolved.rollout.device) == chosen
 
@@ -92,6 +95,9 @@ def test_default_devices(mode, devices, processes, visible, chosen):
     ],
 )
 def test_default_engine_dtype_and_tolerance(settings, dtype, tolerance):
-    """The engine's dtype and the sync tolerance follow the trainer's dtype; explicit settings are not changed."""
+    """The engine's dtype is the trainer's, or float32 for a running server; explicit settings are kept.
+
+    The tolerance is that of the less exact dtype.
+    """
     resolved = with_devices(make_config(settings), 1, 0)
     assert (resolved.rollout.dtype, resolved.rollout.sync_tolerance) == (dtype, tolerance)

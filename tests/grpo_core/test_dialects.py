@@ -159,7 +159,7 @@ LOSS_TYPES = {
 
 
 def open_instruct(loss):
-    """Weigh by the truncated correction, and add the KL."""
+    """Return a loss function that applies the truncated correction and adds the KL."""
     return with_kl(lambda token: truncated(token) * loss(token), 0.05)
 
 

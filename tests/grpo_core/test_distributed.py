@@ -1,4 +1,4 @@
-"""Training on two ranks gives the same policy as training on one, in every mode and after a resume."""
+"""Training on two ranks gives the policy of one rank up to rounding, in the three modes and after a resume."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def single_rank(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_match_one(single_rank, tmp_path, case):
-    """Metrics agree to 1e-6 relative, and the parameters to 1e-6 in relative norm.
+    """Metrics agree to 1e-6 relative, except those of syncs and log-prob differences; parameters in relative norm.
 
-    A single parameter may differ by more: if its gradient is zero up to rounding, the size of Adam's step depends on
-    rounding alone. Here this is one parameter in forty thousand, which differs by 2e-6.
+    A single parameter may differ by up to 1e-5: if its gradient is zero up to rounding, the size of Adam's step depends
+    on rounding alone.
     """
     settings = {**SHORT, **SETTINGS, **CASES[case], "output.dir": tmp_path, "output.name": "run"}
     torchrun(settings)

@@ -1,4 +1,7 @@
-"""Dynamic sampling replaces groups without a reward signal, up to a bound; the overlong filter drops truncated ones."""
+"""Dynamic sampling replaces groups without a reward signal, up to a bound.
+
+The overlong filter removes the gradient of truncated samples.
+"""
 
 import pytest
 

@@ -74,7 +74,7 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
 
 
 def test_failing_reward_function_ends_the_run(short_run, tmp_path):
-    """The error names the reward function."""
+    """The error has the numbers of returned rewards and of completions."""
     (tmp_path / "broken.py").write_text("def judge(completions):\n    return []\n")
     settings = {"reward.functions": f"{tmp_path}/broken.py:judge"}
     document = run.train(short_run(**settings), lambda entry: None)

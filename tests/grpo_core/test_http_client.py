@@ -78,7 +78,7 @@ def test_slow_trickle_response_times_out(head):
 
 
 def test_status_503_is_retried_until_the_timeout(monkeypatch):
-    """Status 503 means that the server did nothing. The test controls the clock."""
+    """The call is repeated after status 503, unless the pause would exceed the timeout of a simulated clock."""
 
     def handle(call):
         busy = len(server.calls) <= 2
@@ -159,7 +159,7 @@ def serve_documents(documents):
     ],
 )
 def test_other_servers_are_refused(tmp_path, wanted, documents, message):
-    """The error has the expected kind and the setting to change; older servers of TRL take weights by NCCL alone."""
+    """The error says which kind of server was expected, or which call failed."""
     options = RolloutConfig(server=wanted, timeout_s=500)
     with simulated(serve_documents(documents)) as server, pytest.raises(EngineError, match=message):
         engine_for(options, "127.0.0.1", server.port, tmp_path)

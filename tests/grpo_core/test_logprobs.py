@@ -20,7 +20,7 @@ def naive_logprobs(hidden, weight, ids, temperature):
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_chunked_logprobs_match_naive(chunk, temperature):
-    """Chunked and naive log-probs agree in float64 to 1e-12, whether or not chunks divide the positions."""
+    """Values and gradients agree in float64 to 1e-12, whether or not the chunk size divides the positions."""
     generator = torch.Generator().manual_seed(0)
     hidden, weight, upstream = (
         torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((14, 5), (11, 5), (14,))

@@ -227,7 +227,7 @@ def test_ratio_of_equal_policies_is_exactly_one(dtype, lengths, options):
     ],
 )
 def test_surrogates(options, ratio, advantage, expected):
-    """Each switch is tested at a point where it decides the value."""
+    """The loss of one token has the closed form of each surrogate and limit."""
     options = LossConfig(correction="none", **options)
     actual = one_token_loss(math.log(ratio), 0.0, advantage, options)
     torch.testing.assert_close(actual, torch.tensor(expected), rtol=1e-12, atol=0)

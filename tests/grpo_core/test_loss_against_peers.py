@@ -36,7 +36,7 @@ SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std"}
 
 
 def run_peer_program(program, stage):
-    """Run a program with the peers' Python and a copy of grpo_core, or skip."""
+    """Run a program with the peers' Python and this grpo_core, or skip the test if there is no such Python."""
     python = os.environ.get("GRPO_DOCTOR_PEERS")
     if not python or not Path(python).exists():
         unset = f"no Python with the peers at GRPO_DOCTOR_PEERS={python or '(unset)'}"

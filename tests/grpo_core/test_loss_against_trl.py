@@ -1,4 +1,4 @@
-"""grpo_core's loss, its gradient, advantages and defaults equal TRL's: of the newest release, and of 0.17.0."""
+"""grpo_core's loss, its gradient, advantages and defaults equal those of TRL 1.16.0 and 0.17.0."""
 
 import json
 import os

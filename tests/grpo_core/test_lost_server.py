@@ -34,7 +34,7 @@ def kill_server(server) -> None:
 
 @pytest.mark.slow
 def test_lost_server_ends_the_run_and_resuming_keeps_the_numbers(short_run, model_dir, start, monkeypatch):
-    """The error has the address and the failed call; the server is started again."""
+    """The error has the address and the failed call; after a restart of the server the run is resumed."""
     undisturbed = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
     process, port = start()
     original = RemoteEngine.generate

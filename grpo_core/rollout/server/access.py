@@ -60,7 +60,7 @@ class AccessControl:
         self._app, self._token, self._limits, self._loopback = app, token, limits, host in LOOPBACK
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with a refusal, or pass the request on."""
+        """Answer with a refusal, or pass the request on, with a deadline for its body."""
         if scope["type"] != "http":  # no route is a WebSocket
             await self._app(scope, receive, send)
         elif refusal := self.refusal(scope):
@@ -135,13 +135,13 @@ class HttpConnection(H11Protocol):
     head_s, max_idle, patience_s = 20.0, CONNECTIONS // 2, 1.0
 
     def connection_made(self, transport: Any) -> None:
-        """Close the connection if no request has come in `patience_s` (with many such) or `head_s` seconds."""
+        """Close the connection if no request comes in `head_s` seconds, or in `patience_s` if many are idle."""
         super().connection_made(transport)
         self.loop.call_later(self.patience_s, self.close_idle, self.max_idle)
         self.loop.call_later(self.head_s, self.close_idle, 0)
 
     def close_idle(self, most: int) -> None:
-        """Close the connection if it has no request and more than `most` are like it."""
+        """Close the connection if it has no request and more than `most` connections have none."""
         idle = [each for each in self.connections if each.cycle is None and not each.transport.is_closing()]
         if self in idle and len(idle) > most:
             self.transport.close()

@@ -77,7 +77,7 @@ class EngineThread:
         calls: Number of calls that run or wait, updates excluded.
         weights: Id of the loaded weights, sent with each answer: a new random text at each update, empty before the
             first. Two clients may both upload a version 3; by the id a client notices answers from the other's weights.
-        stopping: Set when the server ends; every call is then answered with status 503.
+        stopping: Set while the server ends; calls without an answer then get status 503.
     """
 
     def __init__(self, engine: Engine, thread: Executor, limits: Limits) -> None:
@@ -89,7 +89,8 @@ class EngineThread:
         """Run `function(engine)` in the engine's thread.
 
         Raises:
-            HTTPException: 422: the engine refused. 503: too many calls wait, or this one took too long.
+            HTTPException: 422: the engine refused. 503: too many calls wait, this one took too long, or the server
+                stops.
         """
         if self.calls >= self.limits.waiting:
             raise HTTPException(503, "too many calls are waiting for the engine; try again later")
@@ -186,7 +187,7 @@ async def health() -> dict[str, str]:
 
 @routes.get("/info")
 async def info(engine_thread: Thread) -> dict[str, Any]:
-    """Describe the engine, its policy version, and how many calls run or wait."""
+    """Describe the engine, its policy version, the limits, and how many calls run or wait."""
     return {
         "schema": PROTOCOL,
         "engine": engine_thread.engine.name,
@@ -231,7 +232,7 @@ async def weights(
     x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
     x_content_crc32: Crc32 = None,
 ) -> dict[str, int | str]:
-    """Load a policy version from a safetensors body, if all of it came and its checksum is right."""
+    """Load a policy version from a safetensors body with the announced checksum; one upload is received at a time."""
     if x_content_crc32 is None:
         raise HTTPException(400, "the body's checksum is needed, in the header X-Content-CRC32")
     uploading = request.app.state.uploading

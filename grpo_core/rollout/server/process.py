@@ -51,8 +51,8 @@ def serve(
     """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
 
     Args:
-        config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `dtype`,
-            `max_batch`, `timeout_s`, `memory_share`, `train.threads` and `train.seed` count.
+        config: The settings of the model's folder, its length, the address, the engine and its device are used,
+            `train.threads` and `train.seed`, and those from which the engine's share of a GPU follows.
         announce: Called with one line of JSON, with the address, when the server is ready.
         exit_with_stdin: Whether the server ends when its stdin is closed, as a trainer's own server must.
         allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.
@@ -153,7 +153,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _end_with_stdin(server: Any) -> None:
-    """Stop the server when stdin is closed: abort a running call; if it does not end, end the process."""
+    """Wait until stdin is closed, and stop the server; end the process if it still runs after 5 s."""
     sys.stdin.buffer.read()
     server.should_exit = True
     time.sleep(_GRACE_S)

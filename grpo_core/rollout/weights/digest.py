@@ -1,7 +1,8 @@
 """Compute digests of weights: a sampled one that is cheap enough for every sync, and SHA-256 of all bytes.
 
 `spot_digest` splits bytes into blocks of 4 KiB, each with 512 words of 8 bytes. Each word is multiplied by a fixed odd
-number, and the products of a block are added modulo 2**64. The result is BLAKE2b over all sums, in their order.
+number, and the products of a block are added modulo 2**64. The result is BLAKE2b over the tensors' names, types and
+shapes, and the sums of their blocks.
 Integers overflow in the same way everywhere, so the result is the same on any device, in any layout and with any number
 of threads.
 

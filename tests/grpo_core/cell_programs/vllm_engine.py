@@ -34,7 +34,7 @@ def refusal(call) -> str:
 
 
 def stops_on_interrupt(engine, params: SamplingParams) -> bool:
-    """Return whether Ctrl-C in the middle of a rollout ended it."""
+    """Return whether a KeyboardInterrupt in the middle of a rollout ended it."""
 
     def interrupt(*_) -> None:
         if engine._broken is not None:  # vLLM has the requests; earlier, there is nothing to mix up

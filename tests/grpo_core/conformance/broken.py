@@ -75,7 +75,7 @@ class HalfUpdate(StaleWeights):
 
 
 class StalePrefixCache(Broken):
-    """An engine that keeps the cached keys and values of the first 128 tokens after a weight update."""
+    """An engine that keeps the keys and values of the first 128 tokens of longer prompts after a weight update."""
 
     kind = "transformers"
     caught_by = ("test_weight_updates_are_complete",)
@@ -152,7 +152,7 @@ class RawLogProbs(Broken):
 
 
 class SamplesAtModelTemperature(RawLogProbs):
-    """An engine that samples at the model's temperature, and reports log-probs of the requested one."""
+    """An engine that multiplies the temperature by 0.3, but reports log-probs of the requested one."""
 
     caught_by = ("test_token_frequencies_match_logprobs 1.0", "test_generation_config_is_ignored")
     reported = staticmethod(lambda params: params.temperature)

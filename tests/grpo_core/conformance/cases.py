@@ -1,7 +1,6 @@
 """Provide the inputs of the conformance suite: a model folder, an engine started on it, and log-probs of transformers.
 
-Besides grpo_core, it imports only torch, transformers and pytest. As a program it writes the model folder for
-a server: `python -m tests.grpo_core.conformance.cases FOLDER`.
+As a program it writes the model folder for a server: `python -m tests.grpo_core.conformance.cases FOLDER`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def make_model(folder: Path, layers: int = 2) -> Path:
 
 
 class Reference:
-    """Compute reference log-probs with the same model, run by transformers without a KV cache."""
+    """The trainer's model: weights that tests can change, and log-probs by transformers without a KV cache."""
 
     def __init__(self, model_dir: Path) -> None:
         self._model = load_model(model_dir)
@@ -137,7 +136,7 @@ class Case:
 
     @property
     def engine(self) -> Engine:
-        """Return the engine, whatever weights it has."""
+        """Return the engine, started if necessary, with whatever weights it has."""
         if self._engine is None:
             engine = start(self.kind, self.model_dir, self._stack)
             self._engine = engine if self.wrap is None else self.wrap(self, engine)

@@ -50,7 +50,7 @@ class FakeEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return all capabilities except sleep."""
+        """Return all capabilities except sleep and truncation."""
         able = Capabilities(seeds=True, fingerprint=True, sleep=True)
         few = "the fake engine holds a few kilobytes, which are not worth giving back"
         return able.without(sleep=few, truncation="it samples from a table, at any temperature")
@@ -70,7 +70,7 @@ class FakeEngine:
         return [self._sample(request, params) for request in requests]
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copy the three parameters after comparing names and shapes."""
+        """Copy the three parameters after checking names, shapes and types."""
         self._check_open("update_weights")
         received = dict(tensors)
         check_parameters(received, {name: value.shape for name, value in self._held.items()}, self.name)

@@ -31,13 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the writer of results, which writes after each test so that a crash keeps earlier results."""
+    """With `--outcomes`, register the writer of results; it writes after each test, so a crash keeps earlier ones."""
     if path := config.getoption("--outcomes"):
         config.pluginmanager.register(Outcomes(Path(path)))
 
 
 class Outcomes:
-    """Write results by test: `outcome` (`passed`, `failed` or `not applicable`) and, unless passed, `why`."""
+    """Write results by test: `outcome` (`passed`, `failed` or `not applicable`) and `why`, empty if passed."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._found = path, {}

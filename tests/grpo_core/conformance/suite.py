@@ -1,7 +1,8 @@
 """The conformance suite that every engine must pass.
 
 Each test takes one `engine_case` (see `cases.Case`) and depends on no other test. A test of a capability that an
-engine lacks is skipped with the engine's reason; a separate test checks that using the capability is refused.
+engine lacks is skipped with the engine's reason; a separate test checks that such updates, sleep and temperatures are
+refused.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def test_engine_implements_the_protocol(engine_case):
 
 
 def test_missing_capabilities_are_reported_and_refused(engine_case):
-    """Each missing capability has a reason; using it is refused before anything happens."""
+    """Each missing capability has a reason. A missing update, sleep or temperature is refused and changes nothing."""
     engine = engine_case.ready()
     able = vars(engine.capabilities)
     lacks = {name for name, can in able.items() if can is False}
@@ -140,7 +141,7 @@ def test_token_ids_are_not_retokenized(engine_case):
 
 
 def test_completions_match_their_requests_in_order(engine_case):
-    """With 300 requests at once, each completion's log-probs fit its own prompt and no other."""
+    """The log-probs of 300 completions fit their requests in order, and do not fit the order shifted by one."""
     engine_case.ready()
     order = random.Random(1)
     prompts = [tuple(order.randrange(26) for _ in range(order.randrange(1, 40))) for _ in range(60)]
@@ -199,7 +200,7 @@ def test_logprobs_match_the_trainer(engine_case, temperature):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_token_frequencies_match_logprobs(engine_case, temperature):
-    """A thousand samples show whether tokens come from the distribution whose log-probs are reported."""
+    """The first tokens of a thousand samples have the frequencies that the trainer computes."""
     engine_case.require(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
     check_frequencies(engine_case, temperature, count=1000)
@@ -240,7 +241,7 @@ def test_stop_id_only_truncates(engine_case):
 
 
 def test_sampling_after_sleep_requires_wake_and_update(engine_case):
-    """`sleep` and `wake` may be repeated; after wake and update the engine samples as before."""
+    """Asleep, sampling and updates are refused; awake, sampling needs an update. Both calls may be repeated."""
     engine_case.require("sleep", "update")
     engine = engine_case.ready()
     engine.sleep()
@@ -337,7 +338,7 @@ INVALID = {
 
 @pytest.mark.parametrize("fault", INVALID)
 def test_invalid_request_is_refused_and_engine_continues(engine_case, fault):
-    """The error names the engine, the request and the invalid value."""
+    """The error names the engine, and the request or the invalid field; the engine then samples valid requests."""
     engine = engine_case.ready()
     request, params, message = INVALID[fault]
     with pytest.raises(EngineError) as caught:

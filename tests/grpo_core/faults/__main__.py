@@ -11,7 +11,8 @@ injecting proxy of this package. Two outcomes are correct:
   a fault bit for bit.
 
 Everything else is a failure: a hang, a traceback, a different number, or a completion that was trained on although the
-server did not sample it for this prompt from the recorded weights. The exit code is 1 if there is a failure.
+server did not sample it for this prompt from the recorded weights. The exit code is 1 if there is a failure, or a case
+has no result.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _delay(link, bench, draw) -> None:
 
 
 def _drip(link, bench, draw) -> None:
-    """Send the answer one byte at a time."""
+    """Send the answer, or an endless head, one byte at a time."""
     answered = link.forward()
     endless = b"HTTP/1.1 100 Continue\r\n\r\n" * 1000
     # Byte by byte, the answer or a head without end takes many times the time-out.
@@ -176,7 +176,7 @@ def _replay_answer(link, bench, draw) -> None:
 
 
 def _swap_answers(link, bench, draw) -> None:
-    """Deliver the answer to the previous call as the answer to this one."""
+    """Deliver the last answer of another phase."""
     earlier = [answered for which, _, answered in bench.proxy.passed if which != link.phase]
     link.reply(earlier[-1])
 
@@ -201,7 +201,7 @@ def _garbage(link, bench, draw) -> None:
 
 
 def _invalid_values(link, bench, draw) -> None:
-    """Deliver a well-formed answer with unusable values: ids outside the vocabulary, invalid log-probs."""
+    """Deliver a well-formed answer with unusable ids, log-probs, versions or finish reason."""
     answered = link.forward()
     body = json.loads(answered.body)
     entry = draw.choice(body["completions"])
@@ -277,7 +277,7 @@ def _queue_full(link, bench, draw) -> None:
 
 
 def _ask_fingerprint(bench, refused: threading.Event) -> None:
-    """Send a call that waits for the engine."""
+    """Send a call that waits for the engine; set `refused` if the answer is status 503."""
     connection = http.client.HTTPConnection(*bench.proxy.upstream, timeout=500)
     connection.request("GET", "/fingerprint")
     if connection.getresponse().status == http.client.SERVICE_UNAVAILABLE:
@@ -286,13 +286,13 @@ def _ask_fingerprint(bench, refused: threading.Event) -> None:
 
 
 def _flip_request_bit(link, bench, draw) -> None:
-    """Flip one bit of the request."""
+    """Flip one bit of the request's body."""
     sent = link.request
     link.reply(link.forward(Message(sent.head, _flipped(sent.body, draw))))
 
 
 def _flip_answer_bit(link, bench, draw) -> None:
-    """Flip one bit of the answer."""
+    """Flip one bit of the answer's body."""
     answered = link.forward()
     link.reply(Message(answered.head, _flipped(answered.body, draw)))
 

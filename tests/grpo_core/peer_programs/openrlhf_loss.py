@@ -96,7 +96,7 @@ def openrlhf_loss(data, *, kind, token_level, dual_clip=None, kl=None, correctio
 
 
 def loss_differences():
-    """Return the largest difference per loss setting."""
+    """Return the largest difference for each kind of loss, with and without KL."""
     worst = LargestDifferences()
     kinds = (("ppo", True), ("ppo", False), ("gspo", False))
     for (kind, token_level), dual_clip, kl, correction in itertools.product(

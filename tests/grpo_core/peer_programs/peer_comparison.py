@@ -1,7 +1,7 @@
 """Provide random inputs, grpo_core's loss and advantages, and the comparison of results for the peer programs.
 
 Each peer program compares grpo_core with another trainer (a peer) in an environment that has it, and prints JSON: for
-each case the largest relative difference of the loss and of its gradient. It computes in float64, TRL's in float32 too.
+each case the largest difference of loss and gradient, or of advantages. It computes in float64, TRL's in float32 too.
 """
 
 from __future__ import annotations

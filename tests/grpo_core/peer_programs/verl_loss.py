@@ -111,7 +111,7 @@ def verl_loss(data, *, loss, aggregation="token-mean", kl=None, correction=None,
 
 
 def loss_differences():
-    """Return the largest difference per loss setting."""
+    """Return the largest difference for each policy loss and aggregation, and beyond the clipping limits."""
     worst = LargestDifferences()
     for loss, aggregation, kl, correction, level in itertools.product(
         LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence")
