@@ -89,7 +89,7 @@ def test_too_old_or_future_versions_are_refused(version, limit):
     "mode", ["colocate", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "server"))]
 )
 def test_evaluation_uses_the_trained_version_and_changes_nothing(short_run, mode):
-    """Evaluation runs between two rollouts with the trained version, and changes no parameter."""
+    """Evaluation uses the version to be trained (in async mode checked for step 1); other numbers do not change."""
     document, plain = trained(short_run(mode))
     settings = {"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"}
     evaluated, entries = trained(short_run(mode, **settings))

@@ -1,4 +1,4 @@
-"""The trained policy: LoRA adapters, the reference policy, and the weights that go to engines and checkpoints."""
+"""The trained policy: LoRA adapters, reference policy, gradient checkpointing, weights for engines and checkpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
 
 
 def test_adapter_reference_is_the_base_model(model_dir):
-    """No copy is kept, and computing it leaves the adapters on."""
+    """Its log-probs are the plain model's, and computing them leaves the adapters on."""
     adapted = make_policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
     perturb([value for _, value in adapted.trained()])
     before = adapted.logprobs(three_rows(), 1.0)[0]
@@ -65,7 +65,7 @@ def test_adapter_reference_is_the_base_model(model_dir):
 
 
 def test_only_adapters_are_trained_saved_and_resumed(short_run):
-    """The base does not change, every sync is proven, and a resumed run equals the whole one."""
+    """Only projections change, every sync is proven, and a resumed run equals the whole one."""
     settings = {"model.lora_rank": 4, "train.learning_rate": 0.02, "loss.kl_coefficient": 0.01}
     full_run, _ = trained(short_run(**settings, **{"output.name": "whole"}))
     assert full_run["syncs_proven_by_fingerprint"] == 4
@@ -84,13 +84,13 @@ def test_only_adapters_are_trained_saved_and_resumed(short_run):
 
 
 def test_unknown_adapter_layers_are_refused(model_dir):
-    """Unknown layers are refused in one line with the key and the names."""
+    """The error begins with the key and the names."""
     with pytest.raises(ConfigError, match=r"model.lora_targets = \['nothing'\]: "):
         make_policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
 
 
 def test_gradient_checkpointing_changes_no_gradient(model_dir):
-    """Layers run twice, and gradients are equal."""
+    """A layer runs twice, and the gradients are equal."""
     gradients, calls = [], []
     for recompute in ("false", "true"):
         model = make_policy(model_dir, **{"model.gradient_checkpointing": recompute})
@@ -105,8 +105,8 @@ def test_gradient_checkpointing_changes_no_gradient(model_dir):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-def test_older_version_is_kept_while_needed(model_dir):
-    """A resumed asynchronous run needs the weights that sampled its rollouts in flight."""
+def test_temporary_state_is_undone(model_dir):
+    """The policy has the older parameters within the block, and the newer ones after it."""
     trained = make_policy(model_dir)
     old, digest = {name: value.clone() for name, value in trained.state().items()}, trained.fingerprint()
     perturb(trained.causal.parameters())

@@ -1,6 +1,6 @@
-"""Prompts read once per group give the log-probs and gradients of a plain forward pass, for each kind of model.
+"""Prompts that are computed once per group give the log-probs and gradients of single rows, for four kinds of model.
 
-So do the logits of both decoders, which sample from the shared prompts.
+The logits of both decoders equal the model's.
 """
 
 import pytest
@@ -92,7 +92,7 @@ def test_decoding_matches_the_models_logits(kind, prompts, key_heads, device):
     ],
 )
 def test_unsupported_models_use_the_plain_forward_pass(kind, settings):
-    """`can_share` refuses them, and they decode themselves; for flex_attention only the refusal is tested."""
+    """`can_share` refuses them; `EqualLengthDecoder` has the model's logits (not tested for flex_attention)."""
     model = build_model(kind, **settings)
     assert not can_share(model)
     if "attn_implementation" in settings:

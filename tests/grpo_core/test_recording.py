@@ -150,8 +150,8 @@ def test_unknown_recorded_settings_are_refused(tmp_path, config):
         read_step(tmp_path, 1)
 
 
-def test_kill_at_any_byte_leaves_complete_steps(tmp_path, config):
-    """Earlier steps are readable, and recording continues after them."""
+def test_cut_off_line_leaves_complete_steps(tmp_path, config):
+    """Wherever the last line is cut off, earlier steps are readable, and recording continues after them."""
     recorder = Recorder(tmp_path, config)
     recorder.write(1, 0, *make_step(), RESULT)
     path = tmp_path / "rollouts.jsonl"

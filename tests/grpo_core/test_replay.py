@@ -1,4 +1,7 @@
-"""Replaying a recorded step gives equal bits, the first difference, or the numbers of a different dialect."""
+"""Replaying a recorded step gives equal bits, the first difference, or the numbers of a different dialect.
+
+Parameters and settings that can't be used are refused.
+"""
 
 import dataclasses
 import hashlib
@@ -224,7 +227,7 @@ def test_ids_of_another_vocabulary_are_refused(recorded_run, tmp_path):
         replay(folder, 1, recorded_run / "1.safetensors")
 
 
-def test_every_recorded_step_of_a_run_replays(short_run):
+def test_recorded_steps_of_a_run_replay(short_run):
     """The policy is found in the run's own folder, also with adapters."""
     keeps = {"output.record_every": 1, "checkpoint.keep": 9, "train.iterations": 2}
     for name, rank in {"plain": 0, "adapters": 4}.items():
@@ -235,8 +238,8 @@ def test_every_recorded_step_of_a_run_replays(short_run):
             assert replay(folder, step)["outcome"] == "equal", (name, step)
 
 
-def test_missing_policy_error_names_its_setting(short_run):
-    """The error has the version and the setting that keeps it."""
+def test_step_without_its_policy_is_refused(short_run):
+    """The error has the step and the version that no checkpoint has."""
     document = run_module.train(short_run(**{"output.record_every": 1}), lambda _: None)
     with pytest.raises(ConfigError, match=r"step 3 started from policy version 2, and no checkpoint kept"):
         replay(Path(document["metrics"]).parent, 3)

@@ -49,7 +49,7 @@ def reward_settings(tokens=8, data="", **reward):
 
 
 def test_function_gets_the_arguments_it_names():
-    """Arguments are passed by name in any order: functions for TRL needn't take prompts."""
+    """Arguments are passed by name; a parameter of another name keeps its default."""
     received = {}
 
     def spy(completions, answer, prompts=None, absent="default"):
@@ -143,14 +143,14 @@ SAMPLE_1 += "; a reward is a finite number"
     ],
 )
 def test_invalid_rewards_are_refused_by_name(returned, message):
-    """The message names the function, the sample, its request and the value."""
+    """The message names the function and the value or count, for an invalid value also the sample and its request."""
     with pytest.raises(RewardError, match=r"^reward function it ") as caught:
         scored(lambda completions: returned, ["abc", "xyz"])
     assert message in str(caught.value)
 
 
 def test_reward_error_names_function_file_and_line():
-    """Any exception has the function, file and line, also `sys.exit`, which would otherwise end the run silently."""
+    """An exception becomes an error with function, file and line; `sys.exit` becomes an error, too."""
 
     def careless(completions):
         return [1 / float(text) for text in completions]
@@ -306,7 +306,7 @@ def test_async_functions_run_concurrently():
 
 
 def test_trl_convention_strips_special_tokens(short_run, tmp_path):
-    """TRL's convention strips all special tokens; grpo_core's own removes only the stop id at the end."""
+    """With TRL's convention, completions have no special tokens; a run passes ids, state and TRL's log functions."""
     (tmp_path / "own.py").write_text(
         "def clean(completions, **kwargs):\n"
         "    assert kwargs['completion_ids'] and kwargs['trainer_state'].max_steps == 1\n"

@@ -43,7 +43,7 @@ def test_repetition_penalty_applies_to_prompt_and_completion():
 
 @pytest.mark.parametrize("changes", [*CHANGES, {"top_k": 99}, {"top_p": 1e-9}])
 def test_distribution_matches_transformers(changes):
-    """transformers applies its logits processors in the order of `generate`."""
+    """The logits equal those of transformers' processors, applied in the order of `generate`."""
     from transformers.generation import logits_process as peer
 
     params = replace(NONE, **changes)

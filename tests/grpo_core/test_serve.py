@@ -1,4 +1,4 @@
-"""The rollout server is tested over real HTTP: its endpoints, its uploads of weights, and the calls it refuses."""
+"""The rollout server is tested over real HTTP: its endpoints, uploads of weights, the calls it refuses, and its end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_info_lists_capabilities_and_limits(server):
 @pytest.mark.parametrize("token", [None, "wrong", ""])
 @pytest.mark.parametrize("path", ["/info", "/generate", "/weights", "/openapi.json", "/no/such"])
 def test_only_health_needs_no_token(server, token, path):
-    """/health needs no token; other calls are refused before their body is read."""
+    """/health needs no token; other calls without the right one get status 401."""
     assert call(server, "GET", "/health", token=token) == (200, {"status": "ok"})
     assert call(server, "POST" if path in ("/generate", "/weights") else "GET", path, token=token)[0] == 401
 
@@ -316,7 +316,7 @@ def test_second_ctrl_c_ends_a_call_without_a_traceback(forked_servers, model_dir
 
 @pytest.mark.slow
 def test_sigterm_ends_a_running_call(forked_servers, tmp_path, capfd):
-    """After SIGTERM a running call ends within seconds; the client gets status 503, and stderr is empty."""
+    """After SIGTERM a running call gets status 503, the server ends, and stderr is empty."""
     make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
     capfd.readouterr()
     options = ("--model.max_length=200100", "--rollout.timeout_s=600")

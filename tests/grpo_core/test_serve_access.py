@@ -62,7 +62,7 @@ def status(server, method, path, headers=(), body=b""):
     ],
 )
 def test_browser_requests_are_refused(server, path, headers):
-    """Every kind of browser request to every path is refused; without these headers it is accepted."""
+    """A request with the headers of another web page gets status 403; without them it does not."""
     assert status(server, "POST", path, headers) == 403
     assert status(server, "POST", path) != 403
 
@@ -135,8 +135,8 @@ def refusal_status(control, path="/info", **headers):
 
 
 @pytest.mark.parametrize("path", ["/health", "/info"])
-def test_health_is_refused_to_web_pages(path):
-    """A loopback server refuses /health to web pages, with and without the token."""
+def test_web_pages_are_refused_on_loopback(path):
+    """A loopback server refuses /health and /info to web pages, with and without the token."""
     for headers in ({}, BEARER):
         assert refusal_status(access_control(), path, **{**headers, "host": "evil.example"}) == 403
         assert refusal_status(access_control(), path, **{**headers, "origin": "http://evil"}) == 403
@@ -333,6 +333,6 @@ def test_validation_error_stays_short(model, body):
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
 def test_random_authorization_headers_are_refused(text):
-    """Any header text gives a refusal, not an exception."""
+    """A header text other than the token gives a refusal, not an exception."""
     expected = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
     assert refusal_status(access_control(), authorization=text) == expected

@@ -64,7 +64,7 @@ def perturb(model, size: float) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_update_is_proven_twice(model_dir, device):
-    """Equal fingerprints and the log-probs of a probe prove the update; its size is measured."""
+    """Equal fingerprints and the log-probs of a probe prove three updates; where it is known, the move is large."""
     model, sync = publisher(TransformersEngine, model_dir, device)
     for version in range(1, 4):
         perturb(model, 1e-2)

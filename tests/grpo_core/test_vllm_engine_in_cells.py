@@ -27,7 +27,7 @@ def cell(request) -> str:
 
 @pytest.fixture(scope="module")
 def in_cell(cell, tmp_path_factory):
-    """Return a function that runs the cell's Python on copies of grpo_core and the conformance suite."""
+    """Return a function that runs the cell's Python on copies of grpo_core, repro and the conformance suite."""
     python = cell_python(cell)
     stage = tmp_path_factory.mktemp("stage")
     for package in ("grpo_core", "repro"):

@@ -83,7 +83,7 @@ def test_shapes_are_read_from_the_headers_of_all_shards(tmp_path):
 
 
 def test_missing_model_is_refused_before_importing_vllm(tmp_path):
-    """The error names the folder and the missing files."""
+    """The error names the missing files."""
     with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
         VllmEngine(tmp_path, max_model_len=8)
 

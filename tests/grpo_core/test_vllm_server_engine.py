@@ -228,7 +228,7 @@ def test_parameters_that_vllm_changes_silently_are_refused(engine, vllm, request
 
 
 def test_update_pauses_the_server(engine, vllm, tmp_path):
-    """Order: mark as unfinished, load, clear the cache, mark as this version, resume; no file remains."""
+    """Order: pause, mark as unfinished, load, clear the cache, mark as this version, resume; no file remains."""
     engine.update_weights(WEIGHTS.items(), 7)
     assert vllm.done == [
         "/pause?mode=wait",
@@ -336,7 +336,7 @@ def test_weights_are_sent_by_files_only(server, tmp_path, sync, updates):
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_logprobs_mode_is_detected_if_not_reported(vllm, tmp_path, mode):
-    """vLLM 0.31.0 cannot report its configuration in some environments; its responses show the mode."""
+    """Log-probs before the temperature are noticed by sampling at two temperatures, and refused."""
     vllm.mode = mode
     with simulated(vllm) as server:
         engine = connect_engine(server, tmp_path)

@@ -234,7 +234,7 @@ def test_every_transport_reaches_another_process(process, model_dir, kind):
 
 
 def test_killed_receiver_is_reported(model_dir):
-    """A receiver killed during an update gives an error that names it, within the time limit."""
+    """If the receiver is killed during an update, the error says how its process ended."""
     with closing(ProcessEngine(engine_config(sync="shm"), model_dir)) as engine:
         load = engine._load_shared
 
