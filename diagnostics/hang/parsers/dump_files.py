@@ -182,7 +182,8 @@ def _within_limits(snapshot: Snapshot) -> Snapshot:
 def _within_thread_limit(process: Process) -> Process:
     if len(process.threads) <= MAX_THREADS:
         return process
-    main_first = sorted(process.threads, key=lambda thread: thread is not process.main)
+    main = process.main
+    main_first = sorted(process.threads, key=lambda thread: thread is not main)
     return replace(process, threads=tuple(main_first[:MAX_THREADS]))
 
 

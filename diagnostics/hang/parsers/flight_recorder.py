@@ -23,6 +23,7 @@ BETWEEN = StackFrame("flight recorder", "between_collectives")
 """Placeholder frame of a rank that is between two collectives: it completed one and has not started the next."""
 MAX_ITEMS = 4_000_000
 """Limit of values in a dump; a dump of 20,000 collectives has half as many."""
+_MAX_ENTRY = 1_000_000  # characters of one collective; 200 frames of C++ have a fifth
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
 # The allowed opcodes, for numbers, texts and containers; none of them names a class or runs code.
 _OPCODES = b"\x80\x95.}])(N\x88\x89KMJG\x8aX\x8c\x8dUTCBqr\x94hjaesut\x85\x86\x87"
@@ -94,6 +95,23 @@ def _check_size(document: Any) -> None:
             raise ValueError("more items than a recorder has")
 
 
+def _check_text(entry: dict[str, Any], name: str) -> None:
+    """Refuse an entry whose text, in which shared values are repeated, would be longer than any real one."""
+    queue: list[Any] = [entry]
+    size = 0
+    while queue:
+        value = queue.pop()
+        size += len(value) if isinstance(value, (str, bytes)) else 1
+        if isinstance(value, dict):
+            queue += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            queue += value
+        elif isinstance(value, int):
+            size += value.bit_length()
+        if size + len(queue) > _MAX_ENTRY:
+            raise ParseError(f"{name}: broken: the last collective has more text than a recorder writes")
+
+
 def is_recorder(document: Any) -> bool:
     """Return whether a document looks like PyTorch's flight recorder."""
     return isinstance(document, dict) and isinstance(document.get("entries"), list)
@@ -125,6 +143,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
         empty = f"{name}: the recorder is empty (is TORCH_FR_BUFFER_SIZE 0?)"
         return Snapshot(source="flight recorder", blind=(empty,))
     last, status = entries[-1], document.get("pg_status") or {}
+    _check_text(last, name)
     group: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
     enqueued = int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
     completed = int(group.get("last_completed_collective", -1) or 0)

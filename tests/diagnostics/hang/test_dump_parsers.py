@@ -198,6 +198,22 @@ def test_pickle_bombs_are_refused(data):
         parse_dump("trace_rank_0", data)
 
 
+SHARED = [["x" * 10_000] * 100] * 100
+LONG_ENTRIES = [
+    *({name: SHARED} for name in ("input_sizes", "process_group", "profiling_name", "state")),
+    {"frames": [{"name": "f", "filename": SHARED}]},
+    {"input_sizes": [{"x" * 10_000: 1}] * 10_000},
+    {"input_sizes": [1 << 2000] * 10_000},
+]
+
+
+@pytest.mark.parametrize("entry", LONG_ENTRIES)
+def test_shared_values_of_a_pickle_are_not_repeated_in_a_long_text(entry):
+    """A pickle of 13 KB became a text of 3 GB, of which 1000 characters were kept."""
+    with pytest.raises(ParseError, match="more text than a recorder writes"):
+        parse_dump("trace_rank_0", pickle.dumps({"entries": [entry]}, protocol=4))
+
+
 SIZE = 1 << 18
 HOSTILE = {
     "blank lines": "\n" * SIZE,
@@ -309,6 +325,16 @@ def test_processes_and_threads_beyond_the_limits_are_not_checked(monkeypatch, tm
     assert snapshot.processes[0].threads[0].name == "MainThread"
     assert snapshot.blind == ("2 processes beyond the limit", "2 threads beyond the limit")
     assert diagnose(snapshot).verdict.outcome != "idle"
+
+
+def test_main_thread_of_a_process_beyond_the_limit_is_looked_up_once(monkeypatch, tmp_path):
+    """A look-up for each thread took 8 s for the 11,000 threads in 1 MB."""
+    lookups, main = [], Process.main.fget
+    monkeypatch.setattr(Process, "main", property(lambda self: lookups.append(self) or main(self)))
+    parse_text(
+        tmp_path, "Process 9: a.py\n" + "Thread 1 (idle)\n    f (a.py:1)\n" * (dump_files.MAX_THREADS + 9)
+    )
+    assert len(lookups) == 1
 
 
 def test_edges_between_many_ranks_are_limited(monkeypatch):
