@@ -253,7 +253,7 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
-    """Run the searches, save the failing sequences, and return the report and the exit code."""
+    """Run the searches and save failing sequences, or replay one; return the report and the exit code."""
     if options.replay:
         return _replay(options)
     if options.engine is None:

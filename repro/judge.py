@@ -1,8 +1,9 @@
 """Run an attempt in this process, and judge its outcome by its tally or by the exception that ended it.
 
 `InapplicableError` makes the attempt inapplicable. Another exception is evidence if it is an assertion or of the class
-that the repro names, and upstream's code raised it; else it is an error of the harness. `failed_statement` and
-`below_site_packages` give the statement and its path in the wheel.
+that the repro names, and upstream's code raised it; else it is an error of the harness. `compare_with_record` sets
+whether the outcome is the recorded one. `failed_statement` and `below_site_packages` return the statement and its path
+in the wheel.
 """
 
 from __future__ import annotations

@@ -153,7 +153,8 @@ def read_plan() -> tuple[Connection, Any]:
 def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Result:
     """Run a function in a forked process with its own process group and temporary folder; return its result.
 
-    At the end, or on SIGTERM, the processes that it started are killed, and the folder is removed.
+    At the end, the processes that it started are killed, and the folder is removed. SIGTERM has the same effect, and
+    then ends this process with exit code 143.
 
     Args:
         work: Function that returns data other than None that can be pickled.

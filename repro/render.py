@@ -30,7 +30,9 @@ _VERDICTS = {
 
 
 def escape_controls(text: str) -> str:
-    r"""Escape control characters and CI commands as JSON does, so that a JSON document stays valid.
+    r"""Escape CI commands and control characters as JSON does, so that a JSON document stays valid.
+
+    Newline and tab are not escaped.
 
     >>> escape_controls("unknown code '##[error]'")
     "unknown code '#\\u0023[error]'"

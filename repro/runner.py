@@ -39,7 +39,8 @@ def run(
         repros: Repros by code.
         plans: (trigger, mitigation) pairs to try, by code.
         limit_s: Time limit of an attempt in seconds.
-        report_line: Function that is called with a line for each outcome and each import.
+        report_line: Function that is called with a line for each import, for each outcome from a worker, and for each
+            code without an applicable trigger.
         registry: Module in which the worker finds the same repros.
         import_limit_s: Seconds in which a worker must import the modules that its attempts need.
     """

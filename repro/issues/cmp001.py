@@ -1,9 +1,9 @@
 """CMP001: configure unmodified vLLM for a device on a machine where vLLM detects no platform.
 
-If vLLM detects no platform, it falls back to `UnspecifiedPlatform`, whose inherited `is_async_output_supported` raises
-`NotImplementedError` with an empty message. A named device leads there from vLLM 0.6.5 to 0.8.5.post1. Without one,
-vLLM fails earlier ("Failed to infer device type"). TRL 0.14 and 0.15 name a device in their trainer, and so get this
-error.
+From vLLM 0.6.5 to 0.8.5.post1, if no platform is detected and a device is named, vLLM calls the method
+`is_async_output_supported` that `UnspecifiedPlatform` inherits. It raises `NotImplementedError` with an empty message.
+Without a named device, vLLM fails earlier ("Failed to infer device type"). TRL 0.14 and 0.15 name a device in their
+trainer, and so get this error.
 
 vLLM detects no platform on a machine without a GPU, so the failure needs no simulated part except the model. For the
 mitigation `detect_platform`, metadata name vLLM's CPU build.

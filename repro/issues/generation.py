@@ -1,7 +1,7 @@
 """Reproduce failures of tokenizers, generation and dtypes with tiny models in unmodified transformers and PyTorch.
 
 CFG119, NUM020, NUM025, NUM026 and TOK013 raise errors. NUM044, TOK018, TOK019 and TOK021 are silent: their functions
-return a description of the wrong result.
+return a description of the wrong result, or None if the result is right.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reproduce waits for a process that is stopped, dead or waiting itself, and for a message that never comes.
 
 HNG004: stopped processes. HNG005: killed processes. HNG012: a full pipe. HNG013: processes that wait for each other.
-HNG016: replies that never come. PyTorch, Ray and vLLM are unmodified. Decorated functions are triggers, and have their
-names.
+HNG016: replies that never come. PyTorch, Ray and vLLM are unmodified. Each decorated function is a trigger; its name is
+the trigger's name.
 """
 
 from __future__ import annotations

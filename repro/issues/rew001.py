@@ -82,7 +82,7 @@ def count_rewarded(rewards: list[float]) -> Tally:
     )
 
 
-def explain_other_failure(trigger: str) -> str | None:
+def explain_inapplicable_trigger(trigger: str) -> str | None:
     """Return the reason why a trigger does not apply to the installed math-verify or verl; None if it does."""
     release = upstream.release(_NAMES)
     # Releases that raise an error in a thread have this message in math_verify/parser.py and grader.py.
@@ -125,7 +125,7 @@ repro(
             name,
             partial(_reward_answers, name),
             silent=name != "raises_in_thread",
-            missing_requirement=partial(explain_other_failure, name),
+            missing_requirement=partial(explain_inapplicable_trigger, name),
         )
         for name in REWARDS
     ],

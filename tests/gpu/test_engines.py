@@ -157,8 +157,8 @@ def test_doctor_live_starts_an_engine(device):
 
 
 @pytest.mark.parametrize("device", [GPU_ONLY])
-def test_gpu_cell_matches_its_lock(device):
-    """vLLM, TRL and PyTorch have the versions of the cell's lock, and PyTorch is built for CUDA."""
+def test_gpu_cell_has_its_releases(device):
+    """vLLM and TRL have the versions in the cell's name, and PyTorch is built for CUDA."""
     del device
     program = (
         "import json, torch; from importlib.metadata import version; "

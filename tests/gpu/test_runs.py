@@ -61,7 +61,7 @@ def test_run_is_deterministic(short_run, device, dtype):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_resumed_run_is_identical(short_run, device):
-    """Weights, optimizer and generators return from the checkpoint to their device."""
+    """A run of two steps that is resumed has the parameters and the four steps of an uninterrupted run."""
     expected, expected_metrics = trained(short_run(device, **{"output.name": "whole"}))
     trained(short_run(device, **{"output.name": "parts", "train.steps": 2}))
     longer = run.train(short_run(device, **{"output.name": "parts"}), lambda _: None, resume=True)

@@ -65,7 +65,7 @@ def test_trl_exception_is_recorded(monkeypatch, capsys):
 
 
 def test_agreement_needs_logprobs_within_the_tolerance(monkeypatch):
-    """Log-probs beyond the tolerance, NaN, and missing samples fail."""
+    """Log-probs beyond the tolerance, NaN, and missing samples fail; the docstrings' examples are right."""
     for engine, outcome in (([-1.0, -2.0], "ok"), ([-1.0, -2.1], "failed"), ([-1.0, math.nan], "failed")):
         scores = (engine, [-1.0, -2.0])
         monkeypatch.setattr(logprob_agreement, "_sample_and_score", lambda scores=scores: scores)

@@ -159,7 +159,7 @@ def test_list_names_every_code_and_its_json_every_trigger_and_mitigation(run_com
     ],
 )
 def test_exit_codes(attempts, comparison, code):
-    """The exit code is 1 for modified files or outcomes that vary or differ from the record, 3 for none, else 0."""
+    """1: modified files, or outcomes that vary or differ from the record; else 3: an error or timeout; else 0."""
     assert command.exit_code({"X": attempts}, comparison) == code
 
 

@@ -37,7 +37,7 @@ def test_driver_outcomes_match_the_engine(cell_results):
 
 
 def test_workloads_cover_assertions_failures_and_success(cell_results):
-    """Among the workloads are failed assertions, failed forward passes, and at least a third without any problem."""
+    """Among the workloads are failed assertions and forward passes; over a third have no failed assertion or leak."""
     expected = [result["whole"] for result in cell_results]
     assert any(result["asserted"] for result in expected)
     assert any("failed" in result["completions"] for result in expected)

@@ -191,7 +191,7 @@ def test_release_that_accepts_every_id_makes_the_trigger_inapplicable(monkeypatc
 
 
 def test_mitigations_of_ray_change_only_their_setting():
-    """Each recorded pair has a plan, in which only the mitigation's variable, namespace or Ray head is changed."""
+    """Each recorded pair has a plan; `explicit_address` and `unset_spawn` change only their variable."""
     for item in REPROS["RAY001"].mitigations:
         for trigger in item.helps | item.fails:
             ray001.make_plan(trigger, item.name)

@@ -188,6 +188,6 @@ def test_incomplete_tally_has_a_reason(tally, description):
     ],
 )
 def test_outcome_of_a_code_comes_from_unmitigated_attempts(outcomes, expected):
-    """An attempt without a result never counts as not reproduced, and mitigated attempts do not count."""
+    """The most important outcome without a mitigation counts; errors and timeouts come before `not_reproduced`."""
     attempts = [Attempt("t", None, outcome) for outcome in outcomes]
     assert overall([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected

@@ -45,7 +45,7 @@ def existing_path(variable, path=""):
 
 @pytest.mark.parametrize(("environment", "command", "lines", "trl"), CASES)
 def test_repro_has_its_recorded_outcomes(environment, command, lines, trl):
-    """Each attempt matches its line; an attempt is mitigated only if all its work was finished."""
+    """Each listed attempt matches its line: outcome, counts, location, function and detail."""
     path = [str(existing_path(f"GRPO_DOCTOR_TRL_{trl.replace('.', '_')}"))] if trl else []
     arguments = ["-m", "repro", "run", *command.split(), "--json"]
     done = run_with(environment_python(environment), *arguments, timeout_s=1500, path=path)

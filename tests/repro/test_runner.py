@@ -115,7 +115,7 @@ def test_interrupted_run_leaves_no_process(toys, fifo, number):
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_process_in_another_session_is_ended(toys, fifo, monkeypatch, interrupted):
-    """After Ctrl-C and after a normal end, a process in another session is ended and the temporary folder removed."""
+    """After Ctrl-C, or if the attempt exits, its process in another session is ended and its folder removed."""
     monkeypatch.setenv("TOY_RETURNS", "" if interrupted else "1")
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "escape", "--mitigation", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

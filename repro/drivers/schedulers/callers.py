@@ -15,7 +15,7 @@ Caller = Generator[None, None, list[FinishedRequest]]
 
 
 def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Caller:
-    """Generate like `LLM.generate`: submit requests, step until the engine is empty, and return all completions."""
+    """Generate like `LLM.generate`: submit requests, step until the engine is empty, return its steps' completions."""
     for request in requests:
         engine.add(request)
     finished: list[FinishedRequest] = []

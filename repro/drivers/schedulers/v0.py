@@ -100,6 +100,8 @@ def prompt_inputs(length: int) -> Any:
 def check_prompt(length: int, max_model_len: int) -> None:
     """Check a prompt of `length` tokens with `LLMEngine`'s own method, on an object with the attributes that it reads.
 
+    If the method cannot be imported, its check of the length is imitated.
+
     Raises:
         RefusedRequestError: The prompt is refused.
     """

@@ -2,7 +2,8 @@
 
 The whole engine runs through three interfaces of vLLM: a platform plugin, an executor class, and the model registry.
 Only the forward pass is simulated. The program prints one JSON document with the results of both sides for each
-workload. The assertions are in tests/repro/test_driver_against_engine.py, which runs outside of the cell.
+workload, or with the error if `LLM` cannot be imported. The assertions are in
+tests/repro/test_driver_against_engine.py, which runs outside of the cell.
 """
 
 # ruff: noqa: E402 - standard output is kept before vLLM is imported
@@ -95,7 +96,7 @@ Executor.__abstractmethods__ = frozenset()  # other methods of the interface are
 def run_whole_engine(
     folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool
 ) -> dict:
-    """Run `LLM` on a workload; return completions by call, forward passes, leaked blocks, and a failed assertion."""
+    """Run `LLM` on a workload; return token numbers by call, forward passes, leaked blocks, and a failed assertion."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
     llm = LLM(
         model=folder,
