@@ -113,22 +113,25 @@ class Removed(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ineffective(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options that have no effect under a condition.
+    """Options that have no effect under a condition, `when`, or without another option, `needs`.
 
     Attributes:
         options: Names of the options; `a*` are all with this beginning.
         when: Source -> the value that it must have, as in `PlanValue`.
-        reason: The condition as a clause, such as "use_vllm is off".
-        fix: The change that gives the options an effect; `{names}` stands for those that the run sets.
+        needs: The option that has to be on, or the first one set of `a|b`; `a=b` or `a=b/c` for a value.
+        reason: The condition as a clause, such as "use_vllm is off"; empty for one about `needs`.
+        fix: The change that gives the options an effect; `{names}` stands for those that the run sets. Empty for one
+            about `needs`.
         versions: The releases in which this holds. Of several entries for an option, the first counts.
         code: Code of the finding.
         values: Values that are not reported, such as the default in a copied config.
     """
 
     options: tuple[str, ...]
-    when: dict[str, Any]
-    reason: str
-    fix: str
+    when: dict[str, Any] = {}
+    needs: str = ""
+    reason: str = ""
+    fix: str = ""
     versions: str = ""
     code: str = "CFG111"
     values: tuple[Any, ...] = ()

@@ -5,6 +5,7 @@ The expressions in an entry are Python; `evaluate` runs them with the run's valu
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         name: Name of the rule.
         message: Message of the problem, with expressions in braces.
-        fix: Fix of the problem, with expressions in braces.
+        fix: Fix of the problem, with expressions in braces; `nearest` is the most similar choice of the last option in
+            `differs`.
         frameworks: Frameworks that the rule checks; empty for all.
         check: Group of rules to which the rule belongs.
         code: Code of the finding.
@@ -117,10 +119,17 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         if unknown or weak or (applies is None and self.unknown_release == "skip"):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(options)}
+        data |= {"nearest": _nearest_choice(str(options[-1].data), self.differs)} if self.differs else {}
         data |= {f"{name}_key": value.key for name, value in values.items()}
         yield Problem(
             _fill_placeholders(self.message, data),
-            [*values.values(), *options, *plan.evidence(*self.plan)],
+            # The wrong value comes before the options that make it count.
+            [
+                *values.values(),
+                *options[len(self.enabled) :],
+                *options[: len(self.enabled)],
+                *plan.evidence(*self.plan),
+            ],
             fix=spell_options(plan, _fill_placeholders(self.fix, data)),
             severity=Severity[self.severity.upper()],
             applies=applies is not False if self.unknown_release == "assume" else applies,
@@ -147,6 +156,12 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             and all(is_one_of(plan.get(name), [data]) for name, data in self.plan.items())
         )
         return complete if holds else None
+
+
+def _nearest_choice(text: str, choices: dict[str, list[Any]]) -> str:
+    """Return the choice of the last option that is the most similar to a text; the first one if none is similar."""
+    allowed = list(map(str, list(choices.values())[-1] or [""]))
+    return difflib.get_close_matches(text, allowed, 1, 0.0)[0]
 
 
 def _is_absent(plan: RunPlan, names: str) -> bool:

@@ -138,7 +138,7 @@ def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
-@rule("CFG111", check=CHECK, role="train", warnings_only=True)
+@rule("CFG111", check=CHECK, warnings_only=True)
 def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
     """The run sets no option that has an effect only together with another option, and that one is off."""
     return ineffective_options(plan, "CFG111")
@@ -150,9 +150,12 @@ def ineffective_options(plan: RunPlan, code: str) -> Iterator[Problem]:
     reported: set[str] = set()
     for entry in DIALECTS[plan.framework].ineffective:
         in_range = plan.versions.within(plan.option_package, entry.versions) is not False
-        if entry.code != code or not in_range or not conditions_hold(plan, entry.when):
+        lacks_needed = not entry.needs or _lacks_needed(plan, entry.needs)
+        if entry.code != code or not in_range or not lacks_needed or not conditions_hold(plan, entry.when):
             continue
+        needed, _, values = entry.needs.partition("=")
         causes = [value for source in entry.when if (value := read_source(plan, source))]
+        causes += filter(None, [plan.option(*needed.split("|"))])
         # A value of another file, such as a base config, may serve other runs.
         files = {value.place.file for value in causes if not value.soft}
         if incomplete and not files:
@@ -169,13 +172,32 @@ def ineffective_options(plan: RunPlan, code: str) -> Iterator[Problem]:
         reported |= ignored.keys()
         if ignored:
             names = join_some(list(ignored), _MAX_SHOWN)
+            needed = next((name for name in needed.split("|") if name in plan.options), needed.split("|")[-1])
+            state = f"is not {values.replace('/', ' or ')}" if values else "is off"
+            reason = entry.reason or f"{needed} {state if needed in plan.options else 'is not set'}"
+            change = f"Set {needed} to {values.replace('/', ' or ')}" if values else f"Turn {needed} on"
             yield Problem(
-                f"{entry.reason}, so {names} {'has' if len(ignored) == 1 else 'have'} no effect.",
+                f"{reason}, so {names} {'has' if len(ignored) == 1 else 'have'} no effect.",
                 [*ignored.values(), *causes],
-                fix=entry.fix.replace("{names}", names),
+                fix=entry.fix.replace("{names}", names) or f"{change}, or leave {names} out.",
                 severity=Severity.WARNING,
                 fix_is_complete=True,
             )
+
+
+def _lacks_needed(plan: RunPlan, needs: str) -> bool:
+    """Return whether a run certainly lacks an option that others need, or another value of it."""
+    names, _, values = needs.partition("=")
+    value = plan.option(*names.split("|"))
+    if value is None:
+        # In a config or a class of the user's own, an option may have another default.
+        settings, dialect = plan.settings, DIALECTS[plan.framework]
+        own = parser_of(plan.framework) == "hydra" or settings.target in dialect.classes
+        own_default = (own and not settings.framework_parser) or settings.script_options & {*names.split("|")}
+        return not own_default and plan.disabled(*names.split("|"))
+    if not value.known or not values:
+        return value.known and value.data in (None, False, "")
+    return str(value.data) not in values.split("/")
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
