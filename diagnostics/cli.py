@@ -1,6 +1,7 @@
 """Define the command line `grpo-doctor`: its commands, their help, sanitized output, exit codes and error messages.
 
-COMMANDS are imported when they are used. PROGRAMS (`repro`, `matrix`, `train`) run another package in this process.
+COMMANDS are imported when they are used. PROGRAMS (`repro`, `matrix`, `train`) run another package in this process and
+return its exit code; `matrix` without arguments runs `versions`.
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted. An
 error other than wrong options is one line on standard error; GRPO_DOCTOR_DEBUG=1 also prints its traceback.
 """

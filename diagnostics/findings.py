@@ -189,7 +189,7 @@ class CheckResult:
 
     @property
     def incomplete(self) -> bool:
-        """Whether an input that was not checked could contain a fault that this check looks for."""
+        """Whether the check crashed, or an unchecked input could contain a fault that it looks for."""
         return self.outcome == "crashed" or any(entry.decides for entry in self.not_judged)
 
     def to_json(self) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class Fix:
 
 
 def quote_command(words: tuple[str, ...]) -> str:
-    """Quote a command for a shell.
+    """Quote a command for a shell, with the home folder as `~`.
 
     >>> quote_command(("pip", "install", "numpy<2"))
     "pip install 'numpy<2'"

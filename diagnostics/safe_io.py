@@ -1,9 +1,10 @@
 """Read untrusted files safely, parse JSON, TOML and Python with limits, and write files atomically.
 
 The read functions return a whole file up to a size, or the head or tail of a file of any size. They refuse devices,
-kernel file systems and, unless `pipes` allows them, pipes, because these may block or have no end. Only
-`read_kernel_file` reads /proc and /sys. A refused file raises an OSError, so a caller treats it like a missing file.
-The parse functions raise a ValueError. Standard library only, because remote hosts run this code.
+kernel file systems and, unless `pipes` allows them, pipes, because these may block or have no end. A refused file
+raises an OSError, so a caller treats it like a missing file. Only `read_kernel_file` reads /proc and /sys; it and
+`list_folder` return an empty value instead of raising. The parse functions raise a ValueError. Standard library only,
+because remote hosts run this code.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _LONG_PYTHON_NAME = re.compile(r"(?:\.[ \t\f\n\\]*[A-Za-z0-9_\x80-\U0010ffff]+[ 
 
 
 class UnsafeFileError(OSError):
-    """Raised for a file that is not regular, too large or outside its folder; `strerror` says why."""
+    """Raised for a refused file: not regular, too large, or a link that is not allowed; `strerror` says why."""
 
     def __init__(self, why: str, path: object = None) -> None:
         super().__init__(errno.EINVAL, why, os.fspath(path) if isinstance(path, (str, os.PathLike)) else None)

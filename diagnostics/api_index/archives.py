@@ -1,6 +1,7 @@
 """List the releases of a package on the package index, and read the source files of their wheels and sdists.
 
-From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run.
+From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run. Listings,
+archives and members over fixed limits are refused, because their sizes may be hostile.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _COMPILED = re.compile(r"(?:\.(?:cpython-|abi3)[\w-]*)?\.so$")
 
 @dataclass(frozen=True)
 class ReleaseFiles:
-    """The distribution file to read for one release: a wheel if there is one, else the sdist.
+    """The distribution file to read for one release: a wheel for x86-64 Linux, else the sdist, else a Linux wheel.
 
     Attributes:
         url: Address of the file.
@@ -98,7 +99,9 @@ def list_releases(
     since: str = "0",
     environ: Mapping[str, str] = os.environ,
 ) -> list[ReleaseFiles]:
-    """Return the final and post releases of a package that were not yanked, oldest first.
+    """Return the final and post releases of a package since a release and a day, oldest first.
+
+    Yanked files are left out, and releases without a Linux wheel or an sdist.
 
     Raises:
         UserError: An index cannot be read.
@@ -199,8 +202,11 @@ def open_release(
 ) -> Archive:
     """Open the wheel or sdist of a release, for the files that `includes` chooses by their path.
 
+    The hash of a wheel that is read by range requests is not checked.
+
     Raises:
-        ValueError: A file that is fetched completely is too large, or its hash differs from the index's.
+        ValueError: The file or its chosen members are too large, or its hash differs from the index's.
+        httpx.HTTPError: The file cannot be fetched.
     """
     if not release.url.endswith(".whl"):
         return _open_sdist(_download(client, release, _LARGEST_SDIST), includes)

@@ -1,7 +1,7 @@
 """Build the API index: fetch new releases, extract what they define, and write one file per package.
 
-Sources and extracts are cached in the folder `.api-index/` by path and checksum, so a file that is equal in two
-releases is stored and parsed once. An interrupted build continues where it stopped.
+Sources and extracts are cached in the folder `.api-index/` by checksum, so a file that is equal in two releases is
+stored and parsed once. An interrupted build continues where it stopped.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def module_of(path: str) -> tuple[str, bool]:
 
 
 def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
-    """Return the names that a file defines; a file that cannot be parsed counts as defining any name."""
+    """Return the names that a file defines; compiled code, and Python that cannot be parsed, may define any name."""
     module, is_package = module_of(path)
     if path.endswith(".yaml"):
         return extract_yaml(text)
@@ -142,7 +142,7 @@ def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
 
 
 def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int]:
-    """Return a file's uses of other packages: {key of the use: first line}."""
+    """Return a file's uses of other packages: {key of the use: first line}; none if it cannot be parsed."""
     if not path.endswith(".py") or not any(name in text for name in package.uses):
         return {}
     if package.used_kinds == ("registered",) and "AutoConfig.register" not in text:
@@ -186,7 +186,7 @@ def _exported_below(names: Mapping[str, Facts], folders: str) -> Facts:
 
 
 def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
-    """Return the modules that import `*` or collect names lazily, and those they import from, with the names added."""
+    """Return the modules that import `*` or collect names lazily, with those names added."""
     expanded: dict[str, Facts] = {}
     added = 0
 
@@ -227,7 +227,7 @@ def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
 
 
 def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
-    """Write the index file of a package from its cache."""
+    """Extract the new files in a package's cache, write its index file, and return the path."""
     extracts, records = extract_new(package, cache, _NAMES, extract_file), cache.releases()
     versions = sorted((item for item in records if Version(item) >= Version(package.since)), key=Version)
     history: dict[str, list[tuple[int, Facts]]] = {}

@@ -1,4 +1,8 @@
-"""Compare the names that one package uses of another with the names that a release of the other defines."""
+"""Compare the uses of a package in another package's source with the API of one release.
+
+`compare` sorts the uses that miss a name: missing, optional, guarded or unsure. `Lookup` checks one use, and
+`condition_holds` one condition of a use. `fields_off_by_default` reads which options a config class leaves off.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from diagnostics.api_index.uses import Use
 
 @dataclass(frozen=True)
 class MissingUse:
-    """A use of a name that the release does not define."""
+    """A use that the release does not satisfy, and the reason."""
 
     use: Use
     why: str
@@ -34,7 +38,7 @@ class Comparison:
     """The result of comparing uses with a release: how many were checked, and those that miss a name."""
 
     checked: int = 0
-    """Number of different uses."""
+    """Number of different uses whose conditions may hold."""
     missing: list[MissingUse] = field(default_factory=list)
     optional: list[MissingUse] = field(default_factory=list)
     """Missing, and reached only by a run that sets an option."""
@@ -117,7 +121,10 @@ class Lookup:
     unfollowed: list[tuple[Use, str]] = field(default_factory=list)
 
     def problem(self, use: Use) -> str:  # noqa: PLR0911 - one line a kind of use
-        """Return why the release does not satisfy a use; empty if it does, or if that is unknown."""
+        """Return why the release does not satisfy a use; empty if it does, or if that is unknown.
+
+        For a member or argument of a missing name it is empty, too, because the import of the name is the problem.
+        """
         surface = self.surface
         if use.kind == "route":
             if self.own_routes:
@@ -188,7 +195,7 @@ class Lookup:
         return self.surface.constructor(definition)
 
     def _attribute(self, use: Use, definition: Definition) -> str:
-        """Follow a path of attributes as far as the types are known from source."""
+        """Return which attribute of a path is missing, as far as the types are known from source; else ''."""
         surface, current, path, exact = self.surface, definition, list(use.path), True
         while current.kind == "module" and path:
             inner = surface.find(current.module, path[0])
@@ -231,7 +238,7 @@ def _working_choices(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tu
 
 
 def fields_off_by_default(text: str) -> frozenset[str]:
-    """Return the settings of a config class whose default is None or False, also without the prefix `vllm_`."""
+    """Return the settings whose default is None or False, except `mode`, also without the prefix `vllm_`."""
     names: set[str] = set()
     for node in ast.walk(parse_source(text)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:

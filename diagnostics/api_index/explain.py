@@ -1,7 +1,8 @@
-"""Explain an error about a missing name: which releases define it, which packages use it, and the smallest change.
+"""Explain an error about a missing name: the releases that define it, the packages that use it, and possible changes.
 
-`explain_missing` reads messages about names, arguments, options, their values and model types of indexed packages,
-`explain_own_class` those about a user's class that extends one of them.
+`explain_missing` reads messages about names, attributes, arguments, options and their values, and model types.
+`explain_own_class` reads messages about a user's class that extends a class of an indexed package. If the message does
+not decide which code was called, the explanation recommends no release.
 """
 
 from __future__ import annotations
@@ -78,15 +79,15 @@ class Explanation:
     Attributes:
         subject: The name as source code would write it.
         provider: The package that should define the name.
-        versions: The provider's releases that define the name, oldest first.
+        versions: The provider's releases that define the name, fit the override, or lack the model type; oldest first.
         callers: Packages that use the name; only the package of the traceback's last frame, if it is one of them.
         caller: The package of the traceback's last frame; '' if unknown.
         installed: The installed release of the provider; '' if unknown.
         direction: `too old` or `too new` for the installed release; '' if unknown.
         changes: Requirements, each of which is sufficient.
         model_type: The model type that was registered though transformers has it; '' if a name is missing.
-        is_decided: Whether the index has the names of the module in question.
-        elsewhere: How to write the argument or option instead; '' if unknown.
+        is_decided: False if the index lacks the package's names, or if Python imported a folder without `__init__.py`.
+        elsewhere: Advice, such as where to pass the argument instead; '' if there is none.
         import_check: The module whose import shows why a name is missing that the release has; '' if it has not.
         is_conditional: Whether the name is defined under a condition, such as an optional package that is installed.
         local_folder: The folder outside of the installed packages from which the module was imported; '' if none.
@@ -97,7 +98,7 @@ class Explanation:
         subclass: The user's class that, by its name, extends the class of the subject; '' if none.
         is_import: Whether an import of the subject fails.
         is_open: Whether the message does not decide the side at fault; `elsewhere` then says what does.
-        is_replaced: Whether the release in use sets the subject, and the subclass replaces the method that does.
+        is_replaced: Whether the release in use sets the subject in a method that the subclass replaces.
     """
 
     subject: str
@@ -217,7 +218,7 @@ class Explanation:
 
     @property
     def sentences(self) -> str:
-        """The headline, and sentences on the packages that use the name or register the model type."""
+        """The headline, and sentences on up to 3 packages that use the name or register the model type."""
         verb = "registers" if self.model_type else "takes"
         callers = (
             f"{item.package} {item.versions[0]} to {item.versions[-1]} {verb} it ({item.place})."
@@ -256,7 +257,7 @@ def explain_missing(
 
 
 def _explain_undecided(message: str, installed: Callable[[str, str], str], caller: str) -> Explanation | None:
-    """Explain which package lacks a name, if the index does not have that package's names."""
+    """Explain which package lacks a name, if that package is not in the index."""
     kinds = {"name", "module", "attribute"}
     for match in filter(None, (pattern.search(message) for pattern, kind in _ERRORS if kind in kinds)):
         parts = match.groupdict()
@@ -278,10 +279,10 @@ def _explain_undecided(message: str, installed: Callable[[str, str], str], calle
 def explain_own_class(
     message: str, file: str, caller: str, installed: Mapping[str, str]
 ) -> Explanation | None:
-    """Explain an error about a class in no package of the index by the class that it extends; None if undecided.
+    """Explain an error about a class that is not in the index by the class that it extends; None if undecided.
 
-    That class is one in the module of the last frame, or one whose name the class contains: a `Qwen2VLGRPOTrainer`
-    extends `GRPOTrainer`. A method without its class replaces one of that name, as unsloth's functions do.
+    The extended class is in the module of the last frame, or its name is part of the class's name: a
+    `Qwen2VLGRPOTrainer` extends `GRPOTrainer`. A function without a class replaces a method of its name (unsloth).
 
     Args:
         message: Exception type and message.
@@ -421,7 +422,7 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
 
 
 def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
-    """Return the releases without a name that can raise the error: if it names a module, those that have the module."""
+    """Return the releases in `without` that can raise the error; for a name in a module, those with the module."""
     releases = (query.Release(provider, version) for version in _releases(provider) if version in without)
     return tuple(
         item.version
@@ -433,7 +434,7 @@ def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
 
 
 def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Explanation:
-    """Return an explanation that concludes no release if other code than the provider's installed one may be meant."""
+    """Remove the recommended changes if the message may be about code other than the provider's installed release."""
     provider = explanation.provider
     release = parse_version(explanation.installed)
     # Packages extend a trainer under its own name, and replace the method that sets an attribute.
@@ -471,10 +472,10 @@ def _local_folder(message: str, module: str) -> str:
 def _with_fewer_required(
     message: str, use: Use, provider: str, releases: Iterable[str]
 ) -> tuple[tuple[str, ...], str]:
-    """Return the releases whose number of required arguments a call meets that lacks some, and words for the name.
+    """Return the releases that require as many arguments as an incomplete call has, and a text for the subject.
 
-    The call has as many arguments as a release requires, less those that the message lists as missing. No release is
-    returned if that does not decide it.
+    The release in use requires that number plus the number of missing arguments in the message. No release is returned
+    unless exactly one number fits.
     """
     by_count: dict[int, list[str]] = {}
     for version in releases:
@@ -497,7 +498,7 @@ def _required_arguments(use: Use, provider: str, version: str) -> set[str] | Non
 
 
 def _with_first_signature(use: Use, provider: str, versions: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the releases that require no argument beyond those of the oldest one, for which a call may be written."""
+    """Return the releases whose required arguments the oldest one requires, too: the call may be written for it."""
     required = {item: _required_arguments(use, provider, item) or set() for item in versions}
     return tuple(item for item in versions if required[item] <= required[versions[0]])
 
@@ -530,7 +531,7 @@ def _definition_module(
 
 
 def _is_read(provider: str, module: str) -> bool:
-    """Return whether the index has the modules of a folder, so that a missing one does not exist."""
+    """Return whether the index includes a module's folder, so that a missing module does not exist."""
     return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/__init__.py")
 
 
@@ -582,7 +583,7 @@ def _explain_option(message: str, installed: Mapping[str, str]) -> Explanation |
 
 
 def _releases_with_option(package: str, name: str) -> tuple[str, ...]:
-    """Return the releases that have an option, without options of Megatron commands only; oldest first."""
+    """Return the releases that have an option outside Megatron commands; oldest first."""
     index = store.load(package)
     packed = index.document("options").get(name) if index else None
     if index is None or packed is None:

@@ -1,4 +1,7 @@
-"""Narrow proposed changes of releases to those that fit the other installed packages."""
+"""Narrow proposed changes of releases to those that fit the other installed packages.
+
+If none fits, `fitting_changes` names the packages that must change, too.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def fitting_changes(
 ) -> tuple[str, ...]:
     """Return the changes, narrowed to releases that fit the installed ones.
 
-    If none fits, it is the first change with the packages that must change, too: `trl>=0.19.0 with another peft`.
+    If none fits, return the first change with the packages that must change, too: `trl>=0.19.0 with another peft`.
 
     Args:
         changes: Requirements, each of which is sufficient, such as `trl>=0.16.0`.
@@ -60,7 +63,7 @@ class FitCheck:
         self._newest_first = [item for item in releases if in_range(item, wanted.specifier)]
 
     def narrowed(self) -> str:
-        """Return the requirement such that its newest release fits, which installers take; '' if none is found."""
+        """Return the requirement, narrowed so that the newest release in it fits; '' if no such range is found."""
         ranges = [
             *self._ranges,
             *(one for item in self._others for one in _plain_ranges(item, self._package)),

@@ -55,7 +55,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
-    """Return the names that a module defines, each with its entry.
+    """Return the names that a module defines, and its options, environment variables and routes, with their entries.
 
     Raises:
         SyntaxError: The text cannot be parsed.
@@ -69,7 +69,7 @@ def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
 
 
 def extract_outline(text: str) -> Facts:
-    r"""Return the top-level classes and functions of a file, found by a regular expression; members are not read.
+    r"""Return the top-level classes, functions and `__all__` of a file by regular expression; members are not read.
 
     >>> extract_outline("class A(B, c.D):\n    x = 1\ndef f(a): ...\n")
     {'A': 'class B, c.D @outline', 'f': 'def (*args, **kwargs)', '__getattr__': 'dynamic *'}
@@ -84,9 +84,10 @@ def extract_outline(text: str) -> Facts:
 
 
 def extract_yaml(text: str) -> Facts:
-    r"""Return the dotted keys of a YAML config file, with their values; none if the file is invalid or has aliases.
+    r"""Return the dotted keys of a YAML config file, with their values, and Hydra's config groups as `group:NAME`.
 
-    A file of a kilobyte whose aliases refer to aliases can have more values than fit in memory.
+    The result is empty if the file is invalid, too large or has aliases: a file of a kilobyte whose aliases refer to
+    aliases can have more values than fit in memory.
 
     >>> extract_yaml("a:\n  b: 1\n")
     {'a': 'field', 'a.b': 'field = 1'}

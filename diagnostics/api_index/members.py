@@ -1,4 +1,8 @@
-"""Find the indexed package and module of a class that an error names, or of the class that it extends by its name."""
+"""Find the indexed package and module of a class that an error names, or of the class that it extends by its name.
+
+`inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds another
+package that defines the same class and method.
+"""
 
 from __future__ import annotations
 

@@ -108,16 +108,16 @@ def wanted_type(release: Release, option: str, data: object) -> str:
         # Its config has values without types; a number may replace any other number.
         is_number = type(declared_default(release, option)) in {int, float}
         kind = "float" if is_number and isinstance(data, str) and re.fullmatch(r"[\w.%]+", data) else ""
-    if expected := unlike_type(kind, data):
+    if expected := expected_if_rejected(kind, data):
         return expected
     takes_none = kind == "bool" and release.package == "openrlhf"
     return "no value" if takes_none and not isinstance(data, bool | list) else ""
 
 
-def unlike_type(kind: str, data: object) -> str:
+def expected_if_rejected(kind: str, data: object) -> str:
     """Return a type in words, such as "a whole number", if a parser for this type rejects the value; else "".
 
-    >>> unlike_type("int", "2k"), unlike_type("float", 0.5)
+    >>> expected_if_rejected("int", "2k"), expected_if_rejected("float", 0.5)
     ('a whole number', '')
     """
     if kind not in _CONVERTERS or isinstance(data, list):

@@ -1,4 +1,9 @@
-"""Decide which releases of one package work with a release of another: by requirements, names and recorded runs."""
+"""Decide which releases of one package work with a release of another: by requirements, names and published runs.
+
+`compatibility` collects the evidence on a pair of releases, and `rank_releases` sorts the pairs. `check` compares a
+release's uses with the names of another release; `releases_with` lists the releases that satisfy a use. The other
+functions look up releases, their requirements, uses and APIs in the index.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +77,7 @@ class Compatibility:
 
     @cached_property
     def names(self) -> Comparison | None:
-        """The user's uses compared with the provider's names; None if that is not in the index."""
+        """The user's uses compared with the provider's names; None if `check` returns None."""
         return check(self.user, self.provider)
 
     @property
@@ -82,7 +87,7 @@ class Compatibility:
 
     @property
     def at_import(self) -> list[MissingUse]:
-        """Missing names that fail as soon as the file that uses them is imported."""
+        """Missing names that fail as soon as the file that uses them is imported, without files of one model."""
         return fail_at_import(self.names) if self.names else []
 
     @property
@@ -99,7 +104,7 @@ class Compatibility:
 
     @property
     def contradicted(self) -> bool:
-        """Whether ranges, requirements, names at import or a run contradict the pair; it is then never recommended."""
+        """Whether ranges, requirements, names at import or a run contradict the pair; `Answer.best` skips it."""
         return self.excluded or bool(self.at_import)
 
     @property
@@ -153,7 +158,7 @@ def parse_release(text: str, packages: Iterable[str]) -> Release:
     """Parse `trl==0.17` as the newest indexed 0.17.x, or as exactly that release.
 
     Raises:
-        UserError: The text names none of these packages or no indexed release; the message has the nearest releases.
+        UserError: The text names none of these packages, or no indexed release.
     """
     name, _, version = (part.strip() for part in text.partition("=="))
     parsed = parse_version(version)
@@ -208,7 +213,8 @@ def check(
 ) -> Comparison | None:
     """Compare a release's uses of another package (the provider) with the names of a release of the provider.
 
-    A name that no indexed release defines is left out: it comes from a fork, or from code that no run reaches.
+    Routes, launch options and files for other hardware are not compared. A name that no indexed release defines is left
+    out: it comes from a fork, or from code that no run reaches.
 
     Returns:
         None if a release is not indexed, or if most of the user's uses were not recorded and none is missing.
@@ -251,7 +257,8 @@ def has_name(release: Release, use: Use) -> bool:
 def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[str]]:
     """Return the releases that satisfy a use, those that do not, and those whose source does not decide it.
 
-    All are sorted, oldest first. For a member or argument, a release without the function or class is in no list.
+    All are sorted, oldest first. For a member or argument, a release without the function, class or method is in no
+    list.
     """
     results: tuple[list[str], list[str], list[str]] = [], [], []
     for version in reversed(find_releases(package, "")):
@@ -333,7 +340,7 @@ def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
 
 
 def declared_ranges(user: Release, provider: str) -> list[tuple[SpecifierSet, str]]:
-    """Return the ranges of a package that a release declares, those without an extra first."""
+    """Return the ranges of a package that a release declares, without an extra first; for a plugin, its own number."""
     if is_built_for(user.package, provider):
         return [(SpecifierSet(f"=={Version(user.version).base_version}"), "")]
     ranges = requirements_of(user).get(provider, [])
@@ -401,7 +408,7 @@ def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...
 
 
 def trainer_run(table: compat_table.Compat, user: Release, provider: Release) -> str:
-    """Return the published outcome of a trainer other than TRL: `ran` if its rollout code and its loss ran, too."""
+    """Return the published outcome of a trainer other than TRL: `ran` if import, config, rollout and loss passed."""
     pair = (user.package, user.version, provider.version if provider.package == "vllm" else "")
     cells = (item for item in table.trainer_cells if (item["trainer"], item["version"], item["vllm"]) == pair)
     if (cell := next(cells, None)) is None:
@@ -429,7 +436,7 @@ def _published_pairs() -> tuple[dict[tuple[str, str], release_pairs.PublishedPai
 
 @dataclass
 class Answer:
-    """The compatible releases of one package, best first."""
+    """Pairs of two packages' releases with their evidence, best first; contradicted pairs are last."""
 
     user: str
     provider: str

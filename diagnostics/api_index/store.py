@@ -1,6 +1,7 @@
 """Read and write the files of the API index; each file has one package with the API names of all its releases.
 
-`docs/api-index.md` describes the format. A file is read on first use.
+`docs/api-index.md` describes the format. The parts of a file are read on first use; a damaged file raises UserError.
+Release numbers count from the oldest release, and spans of them are texts such as `0-1 3-`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def spans_of(numbers: Iterable[int], count: int) -> str:
 
 @cache
 def _mask(spans: str) -> int:
-    """Return the release numbers in the spans as the bits of a number, which is negative if a span has no end."""
+    """Return the release numbers in the spans as the bits of an integer; it is negative if a span has no end."""
     bounds = (span.partition("-") for span in spans.split())
     return sum((1 << int(last) + 1 if last else 0) - (1 << int(first)) for first, _, last in bounds)
 

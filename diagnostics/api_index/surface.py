@@ -1,8 +1,8 @@
-"""Look up modules, names, class members and signatures in the API of one release, as an import would.
+"""Look up modules, names, class members, signatures, routes, model types and serve options in the API of one release.
 
 Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. The facts of a module map
-each name to its entry, a one-line text such as `def (self, a, b=)`. They come from the index or are extracted from a
-wheel when needed.
+each name to its entry, a one-line text such as `def (self, a, b=)`. The facts come from the index, or are extracted
+from a wheel when needed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Members:
 
     names: frozenset[str]
     complete: bool
-    """False if a base class lies outside the package or `__getattr__` is defined: more names may exist."""
+    """False if a base class cannot be resolved or `__getattr__` is defined: more names may exist."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Surface:
         return None
 
     def constructor(self, definition: Definition) -> Signature:
-        """Return the parameters of a class's constructor: those of `__init__`, or the fields of the class."""
+        """Return the parameters of a class's constructor: those of the first `__init__`, and its subclasses' fields."""
         if definition not in self._constructors:
             self._constructors[definition] = self._read_constructor(definition)
         return self._constructors[definition]

@@ -1,8 +1,9 @@
-"""Collect the uses of other packages in source code: imports, attributes, arguments, routes and command options.
+"""Collect the uses of other packages in a source file: imports, attributes, arguments, routes and command options.
 
-Each use carries the conditions around it. Unreachable code is left out, and the arms of a `try … except ImportError`
-are alternatives of which one must work. A function that the file refers to under a comparison of versions is reached
-for these versions only.
+Targets of `mock.patch` and model types registered with transformers are uses, too. Each use has the conditions around
+it. Branches that are never taken are left out, for a run with vLLM on NVIDIA GPUs. The arms of a `try … except
+ImportError` are alternatives of which one must work. If all references to a function are under a comparison of
+versions, its code is reached for these versions only.
 """
 
 from __future__ import annotations

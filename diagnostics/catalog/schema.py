@@ -1,7 +1,8 @@
-"""Convert the TOML document of an entry to a record, or refuse it with the file, line and key of the mistake.
+"""Convert the TOML document of a catalog entry to a record, or refuse it with file, line and key of the mistake.
 
-msgspec checks types, required and unknown keys. The functions `_*_problems` check names, and rules that connect several
-keys. Patterns and samples are checked elsewhere, by `signatures.check`.
+`parse_issue` converts a known issue, `parse_check` a check code. msgspec checks types, required and unknown keys. The
+functions `_*_problems` check names, and rules that connect several keys. `signatures.check` checks the patterns and
+samples of signatures, not this module.
 """
 
 from __future__ import annotations

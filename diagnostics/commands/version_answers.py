@@ -73,7 +73,8 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     """Return the ranked pairs of releases for the packages in a question.
 
     The first package is paired with each other package. A single package is paired with those of _PROVIDERS that it
-    depends on, or else with the packages that depend on it and whose uses are recorded.
+    depends on, or else with the packages that depend on it and whose uses are recorded. If the first package has
+    several releases, the best pair of the first answer decides its release.
     """
     if len(questions) == 1:
         package, releases = questions[0]
@@ -151,9 +152,9 @@ def _are_compatible(first: Release, second: Release) -> bool:
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
-    """Yield the evidence on a pair of releases without its missing names: recorded run, declared ranges, conflicts.
+    """Yield the evidence on a pair of releases except missing names: published run, declared ranges, age, conflicts.
 
-    Without `with_names`, the rest is left out after a part that excludes the pair.
+    Without `with_names`, conflicts are left out if the ranges exclude the pair.
     """
     if pair.run:
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""

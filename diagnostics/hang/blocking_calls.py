@@ -1,8 +1,8 @@
 """Classify the call that blocks a thread (`classify_thread`), and find the thread that blocks a process.
 
 A call is classified by the kernel's state of the thread, by the frames of its stack, or else by its system call. A
-thread that does not block gets a kind such as `compute`, `import` or `idle`. `blocked_state` finds the blocking thread
-by following the main thread through the process's own locks, queues and futures, and threads in a deadlock.
+thread that does not block gets a kind such as `compute`, `import` or `idle`. `blocked_state` follows the waits of the
+main thread within the process (locks, queues, futures) to the blocking thread, and finds threads in a deadlock.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class BlockedState:
 
     Attributes:
         steps: The threads of the path, from the main thread on, each with its blocking call. The last one blocks the
-            process. A process without threads has one of the kind `unseen`.
+            process. A process that ended, is stopped or has no threads has one step.
         locked: Threads that wait for each other's locks (a deadlock).
         collectives: Threads that are in a collective.
         loop_blocked: Whether the blocking thread runs an event loop, which its call blocks.
@@ -356,7 +356,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
 
 
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
-    """Return threads that wait for different locks, if the other threads wait, too: a deadlock."""
+    """Return the threads that wait for locks, if there are several locks and no active thread runs: a deadlock."""
     inactive = (*IDLE, "unseen", "join", "future", "pool", "native")
     active = [t for t in process.threads if calls[t.tid].kind not in inactive]
     at_lock = [t for t in active if calls[t.tid].kind == "lock"]

@@ -3,8 +3,8 @@
 `collective_edges` yields edges of the wait graph from each rank in a collective. They lead to ranks that are in none or
 have no process, else to ranks in another collective, else between ranks that all receive, else to connected engines.
 MAX_EDGES limits the edges. `rank_groups` finds the ranks of one job by the address of their rendezvous store or by
-their parent process. `ranks_apart` finds the ranks at a rendezvous that did not meet the others. `normalized_operation`
-normalises the name of an operation.
+their parent process, `missing_ranks` those without a process. `ranks_apart` finds the ranks at a rendezvous that did
+not meet the others. `normalized_operation` normalises the name of an operation.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
     """Group processes that may be ranks of one job.
 
     Ranks are grouped by the address of their rendezvous store (TCPStore), else by parent process like engine workers.
-    Other siblings are a group if one of them is in a collective.
+    Other Python siblings are a group if one of them, or their parent, is in a collective.
     """
     groups: dict[str, list[Process]] = defaultdict(list)
     siblings: dict[str, list[Process]] = defaultdict(list)

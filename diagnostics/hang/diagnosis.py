@@ -1,8 +1,9 @@
 """Decide from a snapshot whether a job hangs and which processes block it (`diagnose`).
 
-The verdict is chosen among the root blockers of all processes: by the strength of the evidence, and by the duration of
-the wait (`Patience`). It says what is excluded, what was not observed, and which commands to run next. All functions
-are pure: no clock, no /proc.
+Of the root blockers of all processes, the one with the strongest evidence is chosen. The duration of the wait
+(`Patience`) decides between hang, waiting and progress. Ranks at a rendezvous and partial dumps are judged separately.
+The verdict lists what is excluded, what was not observed, and which commands to run next. All functions are pure: no
+clock, no /proc.
 """
 
 from __future__ import annotations
@@ -125,7 +126,10 @@ def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incompl
 
 
 def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
-    """Return whether a process is stuck without an edge to another: not idle, and no launcher of living children."""
+    """Return whether a process is stuck without an edge to another.
+
+    An idle process is not, unless its event loop has an open request; neither is a launcher of living children.
+    """
     state = index.states[key]
     if blocker.level == "busy":
         # Normal work is not reported: another thread must wait for this one, or a user must have taken a dump.

@@ -45,7 +45,7 @@ class JobIndex:
         descriptors: Descriptors of sockets by (key of the process, number).
         connections: TCP sockets by (local address, remote address).
         listeners: Listening sockets by port.
-        hosts: Hosts that have a TCP socket with this address.
+        hosts: Hosts that have a TCP socket with this local address, by address.
         owners: Processes that have a pipe or socket open, by (host, inode).
         families: Processes that have the same parent, by (host, pid of the parent).
         sharing: Processes that map the same shared memory, by (host, name), and by (host, "#inode").
@@ -104,7 +104,8 @@ class JobIndex:
     def _mark_idle_consumers(self) -> None:
         """Mark workers as idle that wait for their next task while their parent does not wait for them.
 
-        One worker is in `recv` with the queue's read lock, and the others wait for this lock.
+        One worker is in `recv` with the queue's read lock, and the others wait for this lock. A parent that waits for
+        an event is marked, too, if all its workers are idle.
         """
         for process in self.snapshot.processes:
             parent, workers = self.states[process.key], self.children(process)
@@ -139,7 +140,7 @@ class JobIndex:
                 self._set_kind(state, "idle")
 
     def _refine_waits(self) -> None:
-        """Make the kinds of waits more precise that only sockets, pipes and the traffic on them show."""
+        """Refine the kinds of waits by sockets, pipes and the traffic on them."""
         for state in list(self.states.values()):
             if state.kind in _TRANSFERS and self._transfers_data(state):
                 self._set_kind(state, "transfer")

@@ -1,6 +1,6 @@
 """Match a verdict to a known issue of the catalog, and recommend the fix that fits the stacks.
 
-`with_issue` adds the issue's code: its cause and patterns of frames must match. `stack_fix` finds a fix in
+`with_issue` adds the code of the issue whose causes and frame patterns match the verdict. `stack_fix` finds a fix in
 `stack_fixes.toml`. `finding_of` and `issue_document` return issue and fix for the report.
 """
 

@@ -123,7 +123,7 @@ def nothing_waits(index: JobIndex, busy: list[str]) -> str:
 
 
 def waits_for_user(index: JobIndex, keys: tuple[str, ...]) -> str:
-    """Return the sentence for a process that waits for its user at a terminal, and blocks no other process."""
+    """Return the sentence for a process that waits for its user at a terminal, and blocks at most its launchers."""
     state = index.states[keys[0]]
     return f"Nothing hangs: {state.process.label} {_doing(state)} at its terminal. No process waits for it."
 

@@ -265,7 +265,10 @@ class _Waiter:
         return edges
 
     def actor_edges(self) -> list[Edge]:
-        """Return edges to Ray actors that run a method; actors with a connection to this process come first."""
+        """Return edges to Ray actors that run a method: to those connected to this process, else to all.
+
+        Actors with an idle event loop count only if there are no others and this process's own loop is not blocked.
+        """
         running = [p for p in self.index.running_actors if p.key != self.process.key]
         connections = self.index.open_connections(self.process)
         nearby = {p.key for _, socket in connections for p in self.index.peers(self.process, socket)}

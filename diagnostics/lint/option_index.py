@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.api_index import query, store
-from diagnostics.api_index.options import unlike_type
+from diagnostics.api_index.options import expected_if_rejected
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
@@ -337,7 +337,7 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
 def unlike_easyr1_type(option: str, data: object) -> str:
     """Return the type of an option of EasyR1 in words if the option rejects the value; else ""."""
     kinds = _load("easyr1")["options"].get(option, ())[2:]
-    return unlike_type(kinds[0], data) if kinds else ""
+    return expected_if_rejected(kinds[0], data) if kinds else ""
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:

@@ -1,4 +1,7 @@
-"""Parse the metrics in log lines, and map the names that frameworks print to canonical names."""
+"""Parse the metrics in log lines and tables, and map the names that frameworks print to canonical names.
+
+`metric_rows` reads the beginning and the end of a log, `parse_metrics` one line. A printed 0.00 is a `RoundedZero`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Parse tracebacks line by line, even if several ranks print at the same time."""
+"""Parse tracebacks line by line, even if several ranks print at the same time.
+
+`TracebackParser` reads the formats of Python, IPython and rich, with one open traceback for each stream of lines.
+`exception_of` returns the class of a message that was printed without it; `short_path` shortens a path.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +103,7 @@ class Traceback:
 
 @functools.lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
-    """Return a path from its package on; the last part or two of it if no package shows.
+    """Return a path from its package on, else its last two parts without user names; one of the standard library.
 
     Example:
         >>> short_path("/opt/env/lib/python3.12/site-packages/vllm/v1/engine/core.py")

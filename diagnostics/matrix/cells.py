@@ -180,7 +180,7 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
         layers: All layers, in the order in which they run.
 
     Raises:
-        TomlError: The file is invalid; the message names file, line, key, value and what was expected, in one line.
+        TomlError: The file cannot be read or is invalid; the message names the place and what was expected.
     """
     try:
         text = safe_io.read_bytes(path, safe_io.SOURCE_LIMIT).decode().replace("\r\n", "\n")

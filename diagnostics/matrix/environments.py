@@ -2,7 +2,7 @@
 
 A build ends by writing a marker file. Without a marker, or with one for another lock or Python, the folder is removed
 and built again, so an environment that a kill or a full disk left half-built is not used. A failed build raises
-`BuildError`, which states whether the machine, the network or a missing lock is to blame.
+`BuildError`, which states whether the cell or something else is to blame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BuildError(RuntimeError):
     """Raised when an environment cannot be built.
 
     Attributes:
-        infrastructure: Whether the machine, the network or a missing lock is to blame, not the cell.
+        infrastructure: Whether the machine, the network, a missing lock or a changed file is to blame, not the cell.
         excerpt: The end of uv's messages.
     """
 

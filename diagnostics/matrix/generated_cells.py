@@ -86,7 +86,10 @@ def _usable(breadth: Breadth, package: str, since: str) -> list[Release]:
 
 
 def releases_around(engines: Sequence[Release], declared: str, aside: int) -> list[Release]:
-    """Return the releases in the declared range, and `aside` more on each side; all lists are in version order."""
+    """Return the releases from the first to the last in the declared range, and `aside` more on each side.
+
+    All lists are in version order.
+    """
     allowed = [position for position, item in enumerate(engines) if in_range(item.version, declared)]
     if not allowed:
         return []

@@ -49,7 +49,7 @@ def pins_of(text: str) -> tuple[str, ...]:
 
 
 def unhashed_pins(text: str) -> list[str]:
-    r"""Return the pins of a lock that have no hash; these are packages from a folder of wheels.
+    r"""Return the pins of a lock that have no hash, such as packages from a folder of wheels.
 
     >>> unhashed_pins("# a lock\na==1 \\\n    --hash=sha256:00\nb==2\n")
     ['b==2']
@@ -76,7 +76,10 @@ def environment_digest(context: Context, cell: Cell) -> str:
 
 
 def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
-    """Resolve and write the locks of these cells; return one line for each lock that could not be made."""
+    """Resolve and write the locks of these cells; return one line for each lock that could not be made.
+
+    If a cell expects that its declared requirements have no solution, and they have none, its declared lock is removed.
+    """
     problems = []
     for cell, runs in _each_lock(cells):
         context.show_status(f"{cell.id}: resolving the {'runnable' if runs else 'declared'} environment")

@@ -1,7 +1,8 @@
 """Run cells on a Ray cluster, one Ray task per cell; Ray places, queues and retries the tasks.
 
 The driver sends its code as Ray's working directory. A task keeps its cell's environment and logs in a folder of its
-node, and returns its answers, which the driver adds to its own store.
+node, and returns its answers, which the driver adds to its own store. A task that fails leaves its cell open. An
+interrupt cancels the other tasks.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
     """Run the questions that are due in one Ray task per cell, and add the answers to the run.
 
     Raises:
-        RayError: Ray is not installed, or no cluster answers at the address.
+        RayError: Ray is not installed, the address is malformed, or no cluster answers there.
     """
     due = {question.cell.id: question.cell for question in questions if run.is_due(question)}
     with _cluster(address, run.context) as ray:

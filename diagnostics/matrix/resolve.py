@@ -1,8 +1,9 @@
 """Resolve the requirements of a cell with uv: find package versions that fit together, up to a date cut.
 
 `resolve_declared` resolves what users get, `resolve_runnable` what a recipe describes for a machine without a GPU. Both
-return a `Resolution`: packages with hashes, or uv's explanation. A fault of the network or the disk is told apart from
-requirements without a solution. `read_pylock` and `lock_text` convert the packages from and to lock files.
+return a `Resolution`: packages with hashes, or uv's explanation. Its `infrastructure` separates failures of uv, the
+network or the disk from requirements without a solution. `read_pylock` and `lock_text` convert the packages from and
+to lock files.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Resolution:
     explanation: str = ""
     """uv's message if there is no solution."""
     infrastructure: bool = False
-    """Whether the index, the network or the disk failed, so that nothing is known about the requirements."""
+    """Whether uv failed otherwise, as without a network or disk space: nothing is known about the requirements."""
     platform: str = ""
     """The target platform, such as 'x86_64-manylinux_2_28'; empty for this machine."""
     refused: str = ""

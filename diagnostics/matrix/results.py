@@ -260,7 +260,7 @@ class ResultsGrid:
 
 
 def blocking_result(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
-    """Return the result of the needed layer that did not pass and so blocks a question; None if all passed."""
+    """Return the result of the first needed layer that did not pass and so blocks a question; None if all passed."""
     for needed in question.layer.needs:
         result = row.get(needed)
         if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):

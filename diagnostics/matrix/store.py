@@ -136,7 +136,8 @@ class Store:
         adds nothing.
 
         Raises:
-            StoreError: The other store has a line that no run writes; nothing was added.
+            StoreError: The other store cannot be read or has a line that no run writes, and nothing was added; or this
+                store cannot be written.
         """
         with _reported_as_store_error(other.path, "read"):
             *lines, _torn = safe_io.read_text(other.path, safe_io.ARTIFACT_LIMIT, inside=other.folder).split(

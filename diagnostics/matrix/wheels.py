@@ -89,7 +89,7 @@ def find_wheel(
     """Find the wheel of a release for x86_64 Linux, in the machine's folders of wheels or the package index.
 
     Raises:
-        WheelError: There is no wheel (`absent`), or the index cannot be read.
+        WheelError: There is no wheel (`absent`), the index cannot be read, or the cached hash is invalid.
     """
     name = f"{distribution} {version}"
     for folder in find_links(environ):

@@ -80,7 +80,7 @@ def print_matches(console: Console, text: str, found_by: str, explained: Sequenc
 
 
 def claim_text(claim: Mapping[str, Any]) -> str:
-    """Return one claim about affected releases."""
+    """Return one claim about affected releases as a line, with its evidence and source."""
     examined = f", examined up to {claim['looked_to']}" if claim["looked_to"] else ""
     releases = claim["versions"] or ", ".join(claim["releases"]) or "every release"
     evidence = EVIDENCE_LEVELS[claim["evidence"]]

@@ -1,8 +1,9 @@
 """Replace secrets, and data that identifies a person or a machine, by placeholders.
 
-Rules recognise secrets by their shape and by their key's name; identities are users, hosts, addresses and mail
-addresses, and this user's home folder. `mask` is for the user's own screen, `redact` for shared output, `redact_path`
-for a path alone. Mask a text before truncating it (`mask_and_cut`), because half of a secret is not recognised.
+Rules recognise secrets by their shape and by their key's name. Identities are users, hosts, mail, IP and hardware
+addresses, UUIDs, and this user's home folder. `mask` is for the user's own screen, `redact` for shared output, and
+`redact_path` for a path alone. Mask a text before truncating it (`mask_and_cut`), because half of a secret is not
+recognised.
 
 No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
 The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library and
@@ -607,7 +608,7 @@ def redact(text: str) -> str:
 
 
 def redact_path(path: str) -> str:
-    """Replace user names in a path, before it is shortened.
+    """Replace the user names in a path.
 
     >>> redact_path("/home/ada/run/train.py")
     '/home/<user>/run/train.py'

@@ -1,6 +1,6 @@
 """Collect the facts of a log from its lines: tracebacks, signature matches, errors, releases, frameworks, failed ranks.
 
-`scan.py` selects the lines. `FactCollector` writes the facts into a `LogFacts`.
+`scan.py` selects the lines. `FactCollector` writes the facts into a `LogFacts`; their number is limited.
 """
 
 from __future__ import annotations
@@ -219,6 +219,6 @@ def _is_continuation(piece: str) -> bool:
 
 
 def _is_fatal(text: str) -> bool:
-    """Return whether a line reports an error."""
+    """Return whether a line names an exception with its message, or a crash of the process."""
     has_exception = ("Error: " in text or "Exception: " in text) and _RAISED.search(text)
     return bool(has_exception) or any(mark in text for mark in _CRASHED)

@@ -1,6 +1,7 @@
 """Patterns of log lines that triage reads besides signatures: releases, frameworks, errors, the first failed rank.
 
-`ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log.
+`ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log; `installed_versions` and
+`mentioned_frameworks` read one line.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class LogEnd:
     """The facts in the last lines of a log.
 
     Attributes:
-        last: The last line; None if the log is empty.
+        last: The last line that is not blank; None if there is none.
         ended: The line that reports the end of the run; None if there is none.
         stall: The messages that the last lines repeat; None if there are none.
         failing: The last lines that report a failure by their words or level.

@@ -1,6 +1,7 @@
 """Read a log in blocks of whole lines and in bounded memory: plain text, UTF-16 or gzip.
 
-A file that is no log, or that unpacks to far more than a log does, is refused with a reason.
+A very long line is split into pieces that overlap. A file that is no log, or that unpacks to far more than a log does,
+is refused with a reason. `looks_like_log` and `is_text` check the first bytes.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class LogSource:
     root: Path | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """Read the log once in bounded memory, and yield blocks that end at the end of a line.
+        """Read the log once in bounded memory, and yield blocks of lines; a line over MAX_LINE comes in pieces.
 
         Raises:
             SourceError: The log can't be read, is no text, is damaged, or unpacks to too many bytes.

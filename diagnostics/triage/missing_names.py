@@ -1,4 +1,8 @@
-"""Explain errors about missing names with the API index: the releases that have the name, and the smallest change."""
+"""Explain errors about missing names with the API index: the releases that have the name, and the smallest change.
+
+`LoggedReleases` finds the installed releases in the logs, `frames_of` returns the frames of a traceback, and
+`package_of` the package of a file.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ def explain_missing_names(
 
 
 class LoggedReleases(Mapping[str, str]):
-    """Installed releases by package; for a package that triage does not report, the log's lines are searched."""
+    """Installed releases by package; for one that triage does not report, the first 2,000 lines are searched."""
 
     def __init__(self, known: Mapping[str, str], logs: Iterable[LogFacts]) -> None:
         self._known, self._logs = known, list(logs)
@@ -176,7 +180,7 @@ def _is_written_in(hit: Hit, message: str) -> bool:
 
 
 def package_of(path: str) -> str:
-    """Return the package that a file belongs to; '' if its path does not show that.
+    """Return the package that a file belongs to, or its top-level module in site-packages; '' if neither is known.
 
     >>> package_of("/opt/env/site-packages/trl/import_utils.py"), package_of("/src/verl/verl/protocol.py")
     ('trl', 'verl')
@@ -236,7 +240,7 @@ def _title(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) ->
 
 
 def _fix(explanation: Explanation) -> Fix:
-    """Return the smallest change of releases; or what decides it, if the log does not show which side is at fault."""
+    """Return the change of releases; without one an import that shows the first error, or else advice."""
     if explanation.changes:
         return _fix_of_releases(explanation)
     if explanation.import_check:

@@ -1,6 +1,8 @@
 """Explain requirements that pip, uv or an exception's message reports as unmet, and find releases that satisfy them.
 
-If a log reports none and its failure is unknown, what its packages require of each other by their metadata is compared.
+`explain_conflicts` reads the first 2,000 lines of each log. If they state none and the failure is unknown, it compares
+the logged releases with the requirements in the packages' metadata. `stated_ranges` yields the requirements that
+exceptions and warnings state.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class StatedRequirement:
     Attributes:
         user: The package and release that requires it; '' if the user requested it.
         found: The installed release; '' if there is none or it is unknown.
-        offered: The releases that the installer offers instead, in words; '' if it offers a fitting one.
+        offered: A sentence on the releases that the installer offers instead; '' if the log does not report them.
     """
 
     user: str
@@ -88,7 +90,7 @@ class StatedRequirement:
     is_raised: bool = False
     """Whether an exception's message states it."""
     is_warning: bool = False
-    """Whether a line without an exception states it, so that it counts only beside another requirement."""
+    """Whether a line without an exception states it, so that it counts only with another requirement on the package."""
 
     @property
     def is_unmet(self) -> bool:
@@ -176,7 +178,7 @@ def stated_ranges(verdict: Diagnosis) -> Iterator[Requirement]:
 
 
 def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
-    """Yield a hypothesis for each package in the logs that requires another release of another one in the logs."""
+    """Yield a hypothesis for each logged release that the metadata of another logged release excludes."""
     for user, (version, place) in verdict.versions.items():
         for name, ranges in query.requirements_of(query.Release(user, version)).items():
             found, found_place = verdict.versions.get(name, ("", ""))
@@ -206,7 +208,7 @@ def _without_distribution(item: StatedRequirement) -> str:
 
 
 def _other_release(item: StatedRequirement, versions: list[str]) -> str:
-    """Return the newest release of the package that states a requirement whose own range has one of the versions."""
+    """Return the newest release of the requirement's user whose range allows one of the versions; '' if none does."""
     user = canonicalize_name(item.user.partition(" ")[0])
     for release in query.find_releases(user, "") if versions else ():
         ranges = query.declared_ranges(query.Release(user, release), item.name)
@@ -345,7 +347,7 @@ def _offered(groups: Mapping[str, str | None], is_missing: bool) -> str:
 def _raised_requirements(
     text: str, user: str, evidence: Evidence, installed: Mapping[str, str]
 ) -> Iterator[StatedRequirement]:
-    """Yield the requirement that an exception's message states: the first one with a package of the index."""
+    """Yield the first requirement on a known package that an exception's message states, unless it is met."""
     for place, pattern in enumerate(_STATED):
         demand = re.search(r"(?i)\b(?:needs|requires) ", text)  # a release before that is the one in use
         match = pattern.search(text, demand.end() if demand else 0) or pattern.search(text)

@@ -1,6 +1,7 @@
 """Decide the verdict on the logs of a run, from the candidates and the fallback analysis.
 
-`Diagnosis.state` lists the possible verdicts. A verdict has at most three candidates.
+`Diagnosis.state` lists the possible verdicts. A verdict has at most three candidates, the lines to read first, and a
+fingerprint that is equal for equal failures.
 """
 
 from __future__ import annotations
@@ -77,13 +78,13 @@ class Diagnosis:
 
     @property
     def leads(self) -> tuple[Lead, ...]:
-        """Known issues that may explain the logs; empty if a signature proves one or the verdict is another."""
+        """Known issues that may explain the logs; empty unless the state is `hypothesis`, or `known` by `computed`."""
         is_computed = self.state == "known" and not self.candidates
         return self.fallback.leads if self.state == HYPOTHESIS or is_computed else ()
 
     @property
     def similar(self) -> tuple[Issue, ...]:
-        """At most three known issues with similar words, leads first; empty if the root cause is known."""
+        """At most three known issues with similar words, leads first; empty if the state is known, clean or empty."""
         if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
         listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}

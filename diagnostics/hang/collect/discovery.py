@@ -168,7 +168,7 @@ def select_processes(processes: ProcessTable, pids: Sequence[int], pattern: str,
 
 
 def job_address(environment: dict[str, str]) -> str:
-    """Return the address of the ranks' rendezvous store, which identifies the job."""
+    """Return the address of the ranks' rendezvous store, which identifies the job; empty without RANK."""
     if "RANK" not in environment:
         return ""
     return f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"

@@ -1,7 +1,8 @@
 """Find the processes at the other ends of a job's sockets and pipes, and those that hold its file locks.
 
 `Host` reads the descriptors and sockets of the whole host. `connected_processes` follows TCP connections of the chosen
-processes, `blocking_processes` the pipes, unix sockets and locks that observed processes wait for.
+processes, `blocking_processes` the pipes, unix sockets and locks that observed processes wait for. `sockets_of` and
+`file_locks` return the sockets and locks of observed processes.
 """
 
 from __future__ import annotations

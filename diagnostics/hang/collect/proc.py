@@ -43,7 +43,7 @@ def _load_syscalls(machine: str) -> dict[int, str]:
 
 SYSCALLS = _load_syscalls(platform.machine())
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""The only environment variables that are read."""
+"""The environment variables that `environment` returns."""
 MAX_VALUE = 256
 MAX_POLLED = 256
 FILE_TIMEOUT_S = 2.0
@@ -78,7 +78,10 @@ def read_proc(pid: int, name: str) -> str:
 
 
 def with_timeout(function: Callable[[], T], default: T) -> T:
-    """Call a function that may block on a dead file system; after FILE_TIMEOUT_S return the default."""
+    """Call a function that may block on a dead file system.
+
+    Return the default after FILE_TIMEOUT_S, or if the function raises OSError or ValueError.
+    """
     results: list[T] = []
 
     def call() -> None:

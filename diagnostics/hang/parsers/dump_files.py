@@ -127,7 +127,7 @@ def _parse_text(text: str, name: str) -> Snapshot:
 
 
 def clean_lines(text: str) -> list[str]:
-    r"""Return a text's lines without colours, truncated; lines interleaved by rank are grouped by rank.
+    r"""Return a text's lines without colours and secrets, truncated, and grouped by the rank or process in their marks.
 
     >>> clean_lines("\x1b[1ma"), clean_lines("[rank1]: a\n[rank0]: b\n[rank1]: c")
     (['a'], ['rank 1', 'a', 'c', 'rank 0', 'b'])

@@ -89,7 +89,7 @@ class _ProcessDraft:
 
 
 class StackReader:
-    """Reads the threads of a dump line by line. A second main thread begins another process.
+    """Reads the threads of a dump line by line. A heading or a second main thread begins another process.
 
     Attributes:
         is_pyspy: Whether py-spy printed the dump.

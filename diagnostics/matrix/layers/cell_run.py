@@ -2,7 +2,7 @@
 
 `program_layer` makes a layer of such a program; its function `answer` turns the document into the layer's answer. The
 environment is built if necessary. A timeout, a crash or another output than the document raises `EarlyAnswer`. The
-other functions make parts of answers.
+other functions make inputs of layers and parts of answers.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 For TRL, both wheels are read, from local folders, a cache or the package index: names, arguments, routes and options
 are compared, and rules about vLLM's behaviour are applied. A name that only TRL's other trainers miss does not fail the
-layer. For other trainers, the API index is read, which has names and arguments. If no name is missing, uses that the
-source leaves open give NOT_CHECKED.
+layer. If no name is missing, uses that the source leaves open give NOT_CHECKED. For other trainers, the API index is
+read, which has names and arguments; missing names that only functions use give NOT_CHECKED. Without a wheel or an index
+entry, the answer is NOT_RUN.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 - `peer:ENGINE`: training steps of the cell's own TRL. `train:MODE`: the reference trainer.
 - `config`, `loss`: another trainer's own parser, and its loss against that of the reference trainer.
 - `serve:SERVER`: `vllm serve` and `trl vllm-serve`.
+
+`programs.toml` defines all but `config` and `loss`.
 """
 
 from __future__ import annotations

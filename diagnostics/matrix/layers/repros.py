@@ -1,8 +1,8 @@
 """Layers `scheduler` and `repro:CODE`: try to reproduce known issues in the cell, with and without mitigations.
 
 A reproduced issue gives the outcome FAIL with its code, which `matrix.toml` can expect. Modified upstream files or a
-repro that fails itself give an infrastructure fault. If no repro applies to the release, the outcome is NOT_RUN.
-REPRO_MODULES is read from the source of `repro/issues`.
+repro that fails itself give an infrastructure fault, an attempt without an end TIMEOUT. If no repro applies to the
+release, the outcome is NOT_RUN. REPRO_MODULES is read from the source of `repro/issues`.
 """
 
 from __future__ import annotations
