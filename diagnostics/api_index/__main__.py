@@ -2,7 +2,8 @@
 
 `build` fetches new releases and prints what they removed that other packages still use. `changes --since DAY
 --until DAY` prints the same for the releases that were uploaded after one day and until another, compared with the
-other packages' releases of that time. It reads only the index.
+other packages' releases of that time. `changes` reads only the index. If a package could not be built, the exit code
+is 3.
 """
 
 from __future__ import annotations

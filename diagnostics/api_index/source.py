@@ -1,7 +1,7 @@
 """Parse source files of other packages, which may be built so that reading them takes endless time or memory.
 
-The time of every pass over a tree of `parse_source` is proportional to the file's size, if the pass visits each node
-a fixed number of times and nests no deeper than the tree.
+`parse_source` refuses files that are larger or deeper than real source, so that a pass over its tree takes time
+proportional to the file's size. `expression_text`, `dotted_name` and `constant_texts` return texts of nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Run the layers that are due, light ones in threads and then the others in order; store each answer at once.
 
-A layer is due if it has no final answer and no needed layer blocks it. Environments of other cells are removed if the
-disk lacks room for the next one. A layer that crashes gives an infrastructure fault, and an interrupted one no answer.
+A layer is due if it has no final answer and no needed layer blocks it. Programs that a killed run left running are
+ended first. Environments of other cells are removed if the disk lacks room for the next one. A layer that crashes gives
+an infrastructure fault, and an interrupted one no answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mask secrets, escape control characters and redact identities in the texts of a report or document.
 
-`report_output` uses these functions before it renders a report. `audit`, `doctor`, `hang` and `triage` also use them
-for documents and messages that are no report. `change_texts` applies any function to the texts of nested data.
+`report_output` uses these functions before it renders a report; some commands use them for other documents and
+messages. `change_texts` applies any function to the texts of nested data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print the runs that failed alike together: `triage --group`."""
+"""Find the runs that `triage --group` judges separately, and print those that failed alike as one group."""
 
 from __future__ import annotations
 

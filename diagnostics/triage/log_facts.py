@@ -1,6 +1,7 @@
 """Define `LogFacts`, the facts that the scan of one log collects, and its parts `Hit` and `Hits`.
 
-A `Hit` is one line of a log as evidence. `Hits` are the matches of one pattern.
+A `Hit` is one line of a log as evidence. `Hits` are the matches of one pattern. `has_frame` searches tracebacks for a
+frame of a catalog entry.
 """
 
 from __future__ import annotations

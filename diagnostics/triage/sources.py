@@ -1,4 +1,7 @@
-"""Find the logs that a command line names (files, folders, standard input), and note files that are skipped."""
+"""Find the logs that a command line names (files, folders, standard input), and note files that are skipped.
+
+Links to folders, and links out of a named folder, are not followed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class SkippedFiles:
     Attributes:
         kinds: Number of files that are no logs, by suffix, or by `binary` (a log's name, other contents), `dangling`
             (a broken link) or `not a file`.
-        unread: Folders and files that may be logs and could not be read.
+        unread: Folders and files that may be logs: unreadable, a link out of the folder, or beyond the limit of files.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -61,7 +64,7 @@ def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> 
         skipped: Object that collects the files that were not read; None to drop them.
 
     Raises:
-        SourceError: An argument does not exist, or a folder has no log.
+        SourceError: An argument does not exist or cannot be read, or a folder has no log.
     """
     skipped = SkippedFiles() if skipped is None else skipped
     sources: list[LogSource] = []
