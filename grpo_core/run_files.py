@@ -81,7 +81,7 @@ class RunFiles:
         }
 
     def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
-        """Write one step; `step` counts from 1."""
+        """Write a step's metrics, and its completions if they are due; `step` counts from 1."""
         if is_due(step, self._config.output.completions_every, self._config):
             for sample in samples:
                 self._lines["completions"].write(_completion_entry(step, sample))

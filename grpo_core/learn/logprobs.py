@@ -1,10 +1,9 @@
 """Compute log-probs and entropies of given tokens without holding the logits of all positions in memory.
 
-A vocabulary is ten to a hundred times wider than a hidden state, so the logits of a whole batch are the largest tensor
-of a training step. Here positions go through the output layer in chunks, and the backward pass computes a chunk's
-logits again. If `can_share` accepts the model, equal prompts of a batch are computed once: their completions share the
-KV cache (`read_prompts`). `keys_and_values`, `cache_kwargs` and `output_cache` hide how releases of transformers name
-and store it.
+The logits of a whole batch would be the largest tensor of a training step. Here positions go through the output layer
+in chunks, and the backward pass computes a chunk's logits again. If `can_share` accepts the model, equal prompts of a
+batch are computed once: their completions share the KV cache (`read_prompts`). `keys_and_values`, `cache_kwargs` and
+`output_cache` hide how releases of transformers name and store it.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def kl_estimate(current: Tensor, reference: Tensor, mask_BT: Tensor, options: Lo
     about the value: the gradient of k1 used as a loss is zero in expectation.
 
     `kl_log_ratio_limit` clamps the log-ratio and `kl_limit` the estimate; clamped values have no gradient. verl, EasyR1
-    and ms-swift limit their k3 to 20 and 10, NeMo-RL every estimator. Masked values have no influence, even NaN.
+    and ms-swift limit only k3 (to 20 and 10), NeMo-RL each estimator. Masked values have no influence, even NaN.
     """
     log_ratio = masked(reference, mask_BT) - masked(current, mask_BT)
     if limit := options.kl_log_ratio_limit:

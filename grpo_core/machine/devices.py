@@ -4,7 +4,7 @@
 unsuitable GPUs, and batch sizes and engines that do not fit the number of processes.
 
 In colocate mode trainer and engine take turns on the same devices. In async and server mode they work at the same time:
-each has its own GPUs, or both share one GPU whose memory is divided by `rollout.memory_share`.
+each of them has its own GPUs, both share one GPU whose memory is divided by `rollout.memory_share`, or they use CPUs.
 """
 
 from __future__ import annotations

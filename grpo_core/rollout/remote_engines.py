@@ -55,7 +55,7 @@ class RemoteEngine:
         self._closed = False
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Sample one completion per request, in the order of the requests."""
+        """Sample one completion per request, in order; an error if the server lost the weights that were sent."""
         self._check_open("generate")
         if not requests:
             return []

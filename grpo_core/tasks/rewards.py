@@ -210,7 +210,7 @@ def _checked(name: str, returned: Any, samples: Sequence[str]) -> list[float | N
 
 
 def _is_reward(value: Any) -> bool:
-    """Return True for None and finite numbers of Python, numpy and torch whose squares are finite, too.
+    """Return True for None and for numbers of Python, numpy and torch below 1e100, so that their squares are finite.
 
     >>> [_is_reward(value) for value in (1, True, None, float("nan"), "1", 1e308)]
     [True, True, True, False, False, False]

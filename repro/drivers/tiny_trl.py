@@ -120,7 +120,7 @@ def reward_by_letters(completions: Sequence[str], **_: Any) -> list[float]:
 
 
 def describe_unmoved_weights(rewards: Any, **settings: Any) -> str | None:
-    """Train the tiny model for a few steps; return a message if no weight moved, else None.
+    """Train the tiny model for four steps; return a message if no weight moved, else None.
 
     Args:
         rewards: Reward function for TRL.

@@ -30,7 +30,7 @@ WRITERS = ("checkpoint.py", "run_files.py")
 
 
 class KillAtCall:
-    """Trace function that sends SIGKILL at the n-th Python call of the training loop; 0 only counts the calls.
+    """Profile function that sends SIGKILL at the n-th call of the training loop, also of C code; 0 only counts calls.
 
     With `writing`, only calls made while files are written are counted, because a random call seldom hits them.
     """

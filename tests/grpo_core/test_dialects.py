@@ -243,7 +243,7 @@ def loss_function(options: LossConfig):
     return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current
 
 
-def far_token(options, *, current=0.0, reference=0.0, advantage=0.0) -> tuple[float, float]:
+def far_token_loss(options, *, current=0.0, reference=0.0, advantage=0.0) -> tuple[float, float]:
     """Return loss and gradient of one token at these distances from the proximal log-prob."""
     proximal, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
     values = (proximal + current).requires_grad_()
@@ -300,7 +300,7 @@ def test_unknown_dialect_suggests_the_nearest():
 def test_clamped_kl_has_no_gradient(options, difference, expected):
     """Beyond its limits the KL has the clamped value and no gradient; a log-ratio of 900 does not overflow."""
     options = LossConfig(kl_coefficient=1.0, correction="none", **options)
-    loss, gradient = far_token(options, reference=difference)
+    loss, gradient = far_token_loss(options, reference=difference)
     assert math.isclose(loss, expected, rel_tol=1e-12)
     assert gradient == 0.0
 
@@ -320,7 +320,7 @@ def test_clamped_kl_has_no_gradient(options, difference, expected):
 def test_log_ratio_is_clamped(name, log_ratio, advantage, expected):
     """A token far from the proximal policy has the clamped log-ratio, if the dialect clamps it."""
     options = LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0})
-    loss, _ = far_token(options, current=log_ratio, advantage=advantage)
+    loss, _ = far_token_loss(options, current=log_ratio, advantage=advantage)
     assert math.isclose(loss, expected, rel_tol=1e-12)
 
 
@@ -337,5 +337,5 @@ def test_log_ratio_is_clamped(name, log_ratio, advantage, expected):
 )
 def test_kl_is_clamped(name, difference, expected):
     """A token far from the reference, without an advantage, has the clamped KL, if the dialect clamps it."""
-    loss, _ = far_token(DIALECTS[name].loss, reference=difference)
+    loss, _ = far_token_loss(DIALECTS[name].loss, reference=difference)
     assert math.isclose(loss, expected, rel_tol=1e-12)

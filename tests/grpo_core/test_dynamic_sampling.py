@@ -32,7 +32,7 @@ def pool(short_run):
 
 
 def fill(pool, *rollouts):
-    """Add rollouts given by their rewards."""
+    """Add rollouts given by their rewards; assert that the pool is not ready before each."""
     for number, rewards in enumerate(rollouts):
         assert not pool.ready()
         pool.add(*rollout(number, rewards), [0])

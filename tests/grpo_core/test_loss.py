@@ -179,7 +179,7 @@ def test_order_of_samples_and_groups_does_not_matter(dtype, step, options, rando
 @settings(max_examples=40, deadline=None)
 @given(step=steps(), options=configurations, padding=st.integers(1, 4), micro_batch=st.integers(1, 5))
 def test_padding_and_micro_batches_do_not_matter(dtype, step, options, padding, micro_batch):
-    """NaN padding of any width and any split of the step give the same loss and gradient."""
+    """With NaN padding and in micro-batches, loss and gradient of a step are the same up to rounding."""
     torch.set_default_dtype(getattr(torch, dtype))
     split = loss_and_gradients(step, options, padding, micro_batch)
     assert_close(split, loss_and_gradients(step, options), dtype)

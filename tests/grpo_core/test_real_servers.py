@@ -58,7 +58,7 @@ def engine(server, tmp_path):
 
 
 def test_logprobs_match_the_trainer_after_updates(engine, server):
-    """Prompts were cached under the version before; each update moves log-probs far beyond the tolerance."""
+    """Log-probs are those of the weights sent last, though prompts were cached; each update moves them far."""
     observed = measure_engine(engine, server[1])
     assert (observed["completions"], observed["different"], observed["repeatable"]) == (12, 12, True)
     assert observed["difference"] < TOLERANCE

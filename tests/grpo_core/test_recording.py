@@ -42,7 +42,7 @@ def make_step(logprob=-1.5):
 
 @pytest.fixture
 def config():
-    """Return settings with a non-default value of each type."""
+    """Return settings with non-default values of several types."""
     reward = ["--reward.weights=1,0.3", "--reward.functions=exact,letters_in_place"]
     return load(None, [*reward, "--loss.clip_high=0.28", "--loss.kl_importance=true", "--output.name=a=b c"])
 

@@ -46,7 +46,7 @@ class OldVersion(TransformersEngine):
 
 
 def publisher(kind, model_dir, device="cpu"):
-    """Return the trainer's side and an engine, with version 0 published."""
+    """Return the trainer's model, and its publisher to an engine of a kind; version 0 is published."""
     policy = make_policy(model_dir, **{"train.device": device})
     engine = kind(model_dir, max_model_len=64, device=device)
     sync = Publisher(policy, engine, (0, 1, 2, 10), tolerance=1e-3)

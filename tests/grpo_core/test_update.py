@@ -26,7 +26,7 @@ def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
     return make_batch(samples)
 
 
-def updated(model_dir, **settings):
+def gradient_and_metrics(model_dir, **settings):
     """Return the last gradient and the metrics of one batch under these settings."""
     policy = make_policy(model_dir, **settings)
     metrics = Updater(policy, make_config(settings), World()).update(batch())
@@ -41,20 +41,20 @@ def test_micro_batches_change_only_rounding(model_dir, aggregation):
     rounding error.
     """
     settings = {"loss.aggregation": aggregation, "train.warmup_updates": 0, "loss.kl_coefficient": 0.1}
-    full_batch, whole_metrics = updated(model_dir, **{"train.micro_batch": 5}, **settings)
+    full_batch, whole_metrics = gradient_and_metrics(model_dir, **{"train.micro_batch": 5}, **settings)
     assert full_batch.abs().max() > 1e-3
     for size in (1, 2):
-        split, split_metrics = updated(model_dir, **{"train.micro_batch": size}, **settings)
+        split, split_metrics = gradient_and_metrics(model_dir, **{"train.micro_batch": size}, **settings)
         torch.testing.assert_close(split, full_batch, rtol=0, atol=1e-6)
         assert split_metrics == pytest.approx(whole_metrics, rel=1e-5, abs=1e-6)
 
 
 def test_ratio_is_exactly_one_at_the_first_update(model_dir):
     """Proximal log-probs come from the parameters before the step, for all iterations."""
-    _, first = updated(model_dir, **{"train.micro_batch": 2})
+    _, first = gradient_and_metrics(model_dir, **{"train.micro_batch": 2})
     assert (first["ratio/mean"], first["clip_ratio"], first["kl"]) == (1.0, 0.0, 0.0)
     settings = {"train.iterations": 2, "train.warmup_updates": 0, "train.learning_rate": 0.01}
-    _, second = updated(model_dir, **settings)
+    _, second = gradient_and_metrics(model_dir, **settings)
     assert second["ratio/mean"] != 1.0
     assert second["clip_ratio"] > 0
 

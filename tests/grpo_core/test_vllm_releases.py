@@ -100,7 +100,7 @@ def test_packed_weights_of_older_release_are_refused():
     ],
 )
 def test_start_options_fit_the_release(monkeypatch, version, given, expected):
-    """0.8 and 0.9 use V0, 0.10 uses V1 whatever is set; the CPU's variables have the values of the release."""
+    """Whatever is set, 0.8 and 0.9 use V0, and 0.10 uses V1. The CPU's variables have the values of the release."""
     monkeypatch.setattr(os, "environ", dict(given))
     releases.prepare_start(version, 1.5)
     assert {name: os.environ.get(name) for name in expected} == expected

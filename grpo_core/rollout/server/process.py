@@ -48,7 +48,7 @@ def serve(
     exit_with_stdin: bool,
     allow_unauthenticated: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
+    """Serve until SIGTERM or SIGINT, then give running calls a few seconds; if one goes on, end the process.
 
     Args:
         config: The settings of the model's folder, its length, the address, the engine and its device are used,

@@ -150,7 +150,7 @@ def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bo
 
 
 def run_calls(calls, generate) -> dict:
-    """Generate for each call, up to the first failed assertion; return the numbers of tokens and its location."""
+    """Generate for each call, up to the first failed assertion; return numbers of tokens, and where it failed."""
     completions = []
     try:
         for requests in calls:
