@@ -196,7 +196,7 @@ def _check_size(folder: Path) -> None:
     transformers = _import_transformers()
     build, options = transformers.AutoModelForCausalLM.from_config, {"trust_remote_code": False}
     what = f"{path}: transformers building the model"
-    with _resource_limit(what, _MODEL_S, _MODEL_BYTES), torch.device("meta"):
+    with resource_limit(what, _MODEL_S, _MODEL_BYTES), torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, **options)
         if weights := getattr(config, "transformers_weights", None):  # vLLM does not know it
             raise ValueError(f"transformers_weights = {weights!r}: expected files of the usual names")
@@ -254,12 +254,12 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
         NotAvailableError: The template exceeded the time limit.
     """
     options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
-    with _resource_limit("the chat template", _TEMPLATE_S, _TEMPLATE_BYTES):
+    with resource_limit("the chat template", _TEMPLATE_S, _TEMPLATE_BYTES):
         return list(tokenizer.apply_chat_template(messages, **options)["input_ids"])
 
 
 @contextlib.contextmanager
-def _resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[None]:
+def resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[None]:
     """Limit time and additional memory in the main thread, and convert errors; in other threads only convert.
 
     Raises:

@@ -26,20 +26,17 @@ READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, Overflo
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A sample's tokens. Each stream has one value per id, or is empty if it was not recorded.
+    """The tokens of a completion. Each stream has one value per id, or is empty if it was not recorded.
 
     Attributes:
-        ids: Ids of prompt and completion.
-        prompt_length: Number of prompt tokens; -1 if unknown.
         trained: For each token, whether it is in the loss.
-        engine: Log-probs that the engine reported; None for tokens without one, such as those of the prompt.
+        engine: Log-probs that the engine reported; None for tokens without one.
         trainer: Log-probs that the trainer computed.
         versions: Policy version that sampled each token.
         ended: `stop`, `length`, or empty.
     """
 
     ids: tuple[int, ...]
-    prompt_length: int = -1
     trained: tuple[bool, ...] = ()
     engine: tuple[float | None, ...] = ()
     trainer: tuple[float | None, ...] = ()

@@ -155,12 +155,12 @@ def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) ->
 
 def _identity(row: Sample) -> object:
     """Return the completion's token ids, else its text."""
-    return row.tokens.ids[max(0, row.tokens.prompt_length) :] if row.tokens else row.completion
+    return row.tokens.ids if row.tokens else row.completion
 
 
 def _probability(row: Sample) -> float | None:
     """Return the engine's probability of the completion."""
-    logprobs = row.tokens.engine[max(0, row.tokens.prompt_length) :] if row.tokens else ()
+    logprobs = row.tokens.engine if row.tokens else ()
     known = [value for value in logprobs if value is not None]
     return exp(min(0.0, sum(known))) if known and len(known) == len(logprobs) else None
 

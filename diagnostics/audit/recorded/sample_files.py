@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
+from diagnostics.audit.checkpoint_validation import resource_limit
 from diagnostics.audit.recorded import run_data, safetensors
 from diagnostics.audit.recorded.run_data import ReadBudget, Recording, Sample, number, text_of, whole_number
 
@@ -30,6 +32,9 @@ _NO_REWARDS = {"solution", "image", "images"}
 _NO_DATA = _TABLE_COLUMNS | {"advantage", "advantages", "entropy", "rollout_infos"}
 _VERL_OTHERS = {"input", "output", "score", "step"}
 _STREAMS = ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
+# Limits of reading a Parquet file: rows that are unpacked at once, seconds, bytes of memory. Its footer may understate
+# the size of a page, and a text that is stored once may be repeated in each row.
+_BATCH, _PARQUET_S, _PARQUET_BYTES = 8, 60.0, safe_io.GIB
 _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
@@ -141,9 +146,15 @@ def _table_samples(
 
 def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
     """Read one of TRL's `completions_*.parquet` files, of which each has one log event."""
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve as many addresses as the limit has
     from pyarrow import parquet
 
     data = safe_io.read_bytes(path, run_data.MAX_FILE)
+    with resource_limit("unpacking", _PARQUET_S, _PARQUET_BYTES):
+        return _unpack(parquet, data, path.name, budget)
+
+
+def _unpack(parquet: Any, data: bytes, name: str, budget: ReadBudget) -> list[Sample]:
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
@@ -154,14 +165,12 @@ def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
     budget.spend(max(unpacked, len(data)))
     rows: list[Sample] = []
     size = 0
-    # A text that is stored once may be repeated in every row when it is unpacked, so batches are small.
-    batch_size = max(1, min(1024, 4 * run_data.MAX_FILE // max(unpacked, 1)))
-    for batch in file.iter_batches(batch_size=batch_size, use_threads=False):
+    for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):
         table = batch.to_pydict()
         size += _text_size(table)
         if size > run_data.MAX_RUN:
             raise ValueError(f"more than {run_data.MAX_RUN // safe_io.MIB} MiB of text")
-        rows += _table_samples(table, path.name, float, len(rows))
+        rows += _table_samples(table, name, float, len(rows))
     return rows
 
 
@@ -196,30 +205,29 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
     data = safe_io.read_bytes(folder / name, run_data.MAX_FILE, inside=folder)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
-    budget.spend(4 * len(data))
-    tensors = {key: safetensors.elements(tensor) for key, tensor in safetensors.parse(data).items()}
-    prompt_ids = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
+    stored = safetensors.parse(data)
+    # A number takes 16 bytes and more in memory, and only one in the file if it is small.
+    budget.spend(max(4 * len(data), 16 * sum(tensor.size for tensor in stored.values())))
+    tensors = {key: safetensors.elements(tensor) for key, tensor in stored.items() if key != "prompt_ids"}
+    prompts = [(text_of(prompt.get("text")), prompt.get("columns") or {}) for prompt in entry["prompts"]]
     lengths = tensors["completion_lengths"]
     streams = {key: _split(tensors[key], lengths) for key in _STREAMS if key in tensors}
     samples = []
     for index, owner in enumerate(tensors["prompt_index"]):
-        prompt, ids = entry["prompts"][owner], tuple(prompt_ids[owner])
+        prompt, columns = prompts[owner]
         stream = {key: tuple(values[index]) for key, values in streams.items()}
-        none, trainer = (None,) * len(ids), stream.get("proximal_logprobs")
-        is_trained = (bool(tensors["trained"][index]),) * len(stream["completion_ids"])
         tokens = run_data.Tokens(
-            (*ids, *stream["completion_ids"]),
-            len(ids),
-            (False,) * len(ids) + is_trained,
-            none + stream["behaviour_logprobs"],
-            none + trainer if trainer else (),
-            (0,) * len(ids) + stream["policy_versions"],
+            stream["completion_ids"],
+            (bool(tensors["trained"][index]),) * len(stream["completion_ids"]),
+            stream["behaviour_logprobs"],
+            stream.get("proximal_logprobs", ()),
+            stream["policy_versions"],
             str(entry["finish_reasons"][index]),
         )
-        texts = text_of(prompt.get("text")), text_of(entry["texts"][index])
+        texts = prompt, text_of(entry["texts"][index])
         reward, advantage = (number(tensors[name][index]) for name in ("rewards", "advantages"))
         scores = {key: number(value) for key, value in entry["scores"][index].items()}
-        columns, place = prompt.get("columns") or {}, f"step {entry['step']}, {entry['requests'][index]}"
+        place = f"step {entry['step']}, {entry['requests'][index]}"
         sample = Sample(int(entry["step"]), *texts, reward, advantage, scores, str(owner), columns)
         samples.append(replace(sample, tokens=tokens, place=place))
     return samples

@@ -63,8 +63,8 @@ def _differences(rows: list[Sample]) -> list[float]:
         tokens = row.tokens
         if tokens is None or len(differences) >= _MAX_TOKENS:
             break
-        newest = max(tokens.versions[max(0, tokens.prompt_length) :], default=0)
-        for index in range(max(0, tokens.prompt_length), min(len(tokens.engine), len(tokens.trainer))):
+        newest = max(tokens.versions, default=0)
+        for index in range(min(len(tokens.engine), len(tokens.trainer))):
             engine, trainer = tokens.engine[index], tokens.trainer[index]
             is_current = not tokens.versions or tokens.versions[index] == newest
             if is_current and engine is not None and trainer is not None and max(-engine, -trainer) < 1e3:

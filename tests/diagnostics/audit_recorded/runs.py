@@ -111,20 +111,19 @@ def _tensors(rows):
     groups = group_samples(rows)
     index = {id(row): place for place, group in enumerate(groups) for row in group}
     entries = [row.tokens for row in rows]
-    prompts = [group[0].tokens for group in groups]
     flat = {
-        "prompt_ids": [token for tokens in prompts for token in tokens.ids[: tokens.prompt_length]],
-        "prompt_lengths": [tokens.prompt_length for tokens in prompts],
+        "prompt_ids": [0 for _ in groups],
+        "prompt_lengths": [1 for _ in groups],
         "prompt_index": [index[id(row)] for row in rows],
-        "completion_lengths": [len(tokens.ids) - tokens.prompt_length for tokens in entries],
-        "completion_ids": [token for tokens in entries for token in tokens.ids[tokens.prompt_length :]],
-        "policy_versions": [0] * sum(len(tokens.ids) - tokens.prompt_length for tokens in entries),
+        "completion_lengths": [len(tokens.ids) for tokens in entries],
+        "completion_ids": [token for tokens in entries for token in tokens.ids],
+        "policy_versions": [0] * sum(len(tokens.ids) for tokens in entries),
         "trained": [any(tokens.trained) for tokens in entries],
         "rewards": [row.reward for row in rows],
         "advantages": [math.nan if row.advantage is None else row.advantage for row in rows],
     }
     for name, stream in (("behaviour_logprobs", "engine"), ("proximal_logprobs", "trainer")):
-        values = [value for tokens in entries for value in getattr(tokens, stream)[tokens.prompt_length :]]
+        values = [value for tokens in entries for value in getattr(tokens, stream)]
         flat[name] = [0.0 if value is None else value for value in values]
     floats = {"rewards", "advantages", "behaviour_logprobs", "proximal_logprobs"}
     return {

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import json
 import struct
+import subprocess
+import sys
+import tracemalloc
 
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
+from safetensors.torch import save
 
+from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files, run_audit, run_data, safetensors, sample_files, stats
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.run_data import Sample
@@ -118,6 +126,103 @@ def test_dictionary_encoded_text_counts_once_per_row(tmp_path, monkeypatch):
     reading = run_data.ReadBudget()
     assert sample_files.read_samples("parquet", [path], reading) is None
     assert "MiB of text" in reading.unread[0][1]
+
+
+def varint(number):
+    """Encode a number as in a Parquet footer."""
+    low = bytes([number & 127 | 128 * (number > 127)])
+    return low + (varint(number >> 7) if number > 127 else b"")
+
+
+def write_understated(path, size, rows):
+    """Write a Parquet file with one repeated text, whose footer says that the row group has 1 byte."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * size]))
+    table = pa.table({"step": pa.array([1] * rows), "prompt": texts, "completion": texts})
+    layout = {"dictionary_pagesize_limit": 1 << 30, "store_schema": False, "write_statistics": False}
+    parquet.write_table(table, path, compression="zstd", **layout)
+    true = varint(2 * parquet.ParquetFile(path).metadata.row_group(0).total_byte_size)
+    data = path.read_bytes()
+    position = data.rindex(true)
+    stated = b"\x82" + b"\x80" * (len(true) - 2) + b"\0"
+    path.write_bytes(data[:position] + stated + data[position + len(true) :])
+    assert parquet.ParquetFile(path).metadata.row_group(0).total_byte_size == 1
+
+
+def test_understated_parquet_file_is_unpacked_in_small_parts(tmp_path, monkeypatch):
+    """1024 rows were unpacked at once: a file of 809 bytes took 4.7 GB."""
+    path = tmp_path / "completions_00001.parquet"
+    write_understated(path, 1 << 20, 200)
+    monkeypatch.setattr(run_data, "MAX_RUN", 4 * safe_io.MIB)
+    reading = run_data.ReadBudget()
+    with traced_memory() as peak:
+        assert sample_files.read_samples("parquet", [path], reading) is None
+        assert peak() < 100 * safe_io.MIB
+    assert "MiB of text" in reading.unread[0][1]
+
+
+def test_understated_page_of_a_parquet_file_is_not_unpacked(tmp_path):
+    """A page of 100 MB, stored in 7 KB, is refused by the limit of memory, here of 64 MiB."""
+    path = tmp_path / "completions_00001.parquet"
+    write_understated(path, 100_000_000, 2)
+    code = (
+        "from diagnostics.audit.recorded import run_data, sample_files; import pathlib, sys\n"
+        "sample_files._PARQUET_BYTES, reading = 64 << 20, run_data.ReadBudget()\n"
+        "print(sample_files.read_samples('parquet', [pathlib.Path(sys.argv[1])], reading), *reading.unread)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "unpacking failed: malloc of size" in result.stdout
+
+
+def write_shared_prompt(folder, length, samples, prompt):
+    """Write a step of rollouts, whose samples have one token each and share a prompt."""
+    tensors = {
+        name: torch.ones(samples, dtype=torch.uint8)
+        for name in (
+            *("completion_ids", "completion_lengths", "behaviour_logprobs", "proximal_logprobs"),
+            *("policy_versions", "trained", "rewards", "advantages"),
+        )
+    }
+    tensors["prompt_index"] = torch.zeros(samples, dtype=torch.uint8)
+    tensors["prompt_ids"] = torch.ones(length, dtype=torch.uint8)
+    data = save({**tensors, "prompt_lengths": torch.tensor([length])})
+    (folder / "step.safetensors").write_bytes(data)
+    texts = {name: [""] * samples for name in ("texts", "finish_reasons", "requests")}
+    entry = {"schema": "grpo-doctor.rollout.v1", "step": 1, "file": "step.safetensors", **texts}
+    entry |= {"sha256": hashlib.sha256(data).hexdigest(), "prompts": [{"text": prompt}]}
+    path = folder / "rollouts.jsonl"
+    path.write_text(json.dumps(entry | {"scores": [{}] * samples}) + "\n")
+    return path
+
+
+def test_samples_of_a_prompt_do_not_repeat_it(tmp_path, monkeypatch):
+    """Each sample had its own copies of the prompt: 5000 samples in 156 KB took 9.5 GB."""
+    monkeypatch.setattr(run_data, "MAX_FILE", safe_io.MIB)
+    path = write_shared_prompt(tmp_path, 5000, 500, "x" * 2 * run_data.MAX_TEXT)
+    with traced_memory() as peak:
+        recording = sample_files.read_samples("rollouts", [path], run_data.ReadBudget())
+        assert peak() < 8 * safe_io.MIB
+    assert len(recording.rows) == 500
+    assert len({id(row.prompt) for row in recording.rows}) == 1
+
+
+def test_numbers_of_rollouts_count_as_large_as_in_memory(tmp_path):
+    """A number of one byte takes 16 times as much when it is read."""
+    path = write_shared_prompt(tmp_path, 1 << 20, 1, "x")
+    reading = run_data.ReadBudget()
+    reading.bytes = 8 * safe_io.MIB
+    assert sample_files.read_samples("rollouts", [path], reading) is None
+    assert "over the limit of bytes" in reading.unread[0][1]
+
+
+@contextlib.contextmanager
+def traced_memory():
+    """Trace Python's allocations; yield a function that returns their peak in bytes."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_statistics_of_huge_numbers_do_not_overflow():
