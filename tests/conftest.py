@@ -1,6 +1,7 @@
 """Configure the whole test suite: hypothesis profile, signals, test order, worker groups and environment variables.
 
-The fixtures `commands` and `trainer` run programs in forked processes.
+Garbage collection is off while tests are collected. The fixtures `commands` and `trainer` run programs in forked
+processes.
 """
 
 import gc
@@ -22,7 +23,7 @@ settings.load_profile("deterministic")
 
 
 def pytest_configure(config):
-    """Disable progress messages, keep bytecode, sort the arguments by folder, and restore SIGINT.
+    """Disable progress messages and garbage collection, keep bytecode, sort the arguments by folder, restore SIGINT.
 
     pytest 9.1 loses a folder's fixtures if its tests are named in two places. Background jobs ignore SIGINT.
     """
@@ -45,7 +46,7 @@ def _folder(argument):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Group tests that share a fork server or a module fixture on one xdist worker, and start slow tests first.
+    """Group tests that share a fork server or a module fixture on one xdist worker, which starts slow tests first.
 
     A fork server takes seconds to start. Without the order, a worker runs a slow test at the end and the others wait.
     """
@@ -72,7 +73,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(scope="session", autouse=True)
 def neutral_terminal():
-    """Remove the caller's terminal settings, which change the output of commands."""
+    """Remove the caller's terminal settings, which change the output of commands, and set TERM."""
     colors = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("COLUMNS", "LINES", *colors, "TTY_COMPATIBLE", "TTY_INTERACTIVE"):

@@ -1,4 +1,4 @@
-"""Build sdist and wheel twice, check that both builds are identical, write them to `dist/`, and print their digests.
+"""Build sdist and wheel twice, check that both builds are identical, replace `dist/` by one, and print its digests.
 
 usage: python tests/dist.py [--release TAG]
 For a release, the tag must be the version, and the changelog must have a dated section for it. If there is a problem,

@@ -1,8 +1,9 @@
-"""Regenerate the tables in the documentation that are made from code, catalog and published results.
+"""Regenerate the parts of the documentation that are made from code, catalog and published results.
 
 usage: python -m tests.documents
-A table stands between `<!-- NAME: made by python -m tests.documents -->` and `<!-- end of NAME -->`; NAME is a key of
-PARTS. The changed documents are rewritten and printed. test_documents.py checks that they are up to date.
+A part is a table or code block between `<!-- NAME: made by python -m tests.documents -->` and `<!-- end of NAME -->`;
+NAME is a key of PARTS. Documents that change are rewritten, and their names are printed. test_documents.py checks that
+the parts are up to date.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Select the tests that depend on a file, by imports and by the module and file names in their strings.
+"""Select the tests that depend on a file, by imports and by the names of modules and files in the sources' strings.
 
 usage: python -m tests.select_tests FILE...
 `needs_torch` returns whether tests need the trainer's environment. The noxfile calls both before anything is installed,

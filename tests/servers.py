@@ -1,6 +1,7 @@
-"""Start rollout servers of vLLM, TRL and grpo_core, and measure sampling and weight updates of an engine.
+"""Start rollout servers of vLLM, TRL or grpo_core, and measure sampling and weight updates of an engine.
 
-The commands run in the Python of a cell, on the CPU in float32, so that log-probs can be compared to the trainer's.
+`serving` runs a command until its server is ready. The commands for vLLM and TRL run in the Python of a cell, in
+float32, so that log-probs can be compared to the trainer's.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ def measure_engine(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
         completions, reasons, different: Number of completions, their finish reasons, number of distinct ones.
         repeatable: Whether the reversed requests give the same ids.
         difference: Largest log-prob difference between trainer and engine.
-        updates: For each update its versions, and the difference before (`moved`) and after it.
+        updates: For each change of the trainer's weights the versions after the engine's update, and the difference
+            before (`moved`) and after this update; empty if the engine takes no updates.
     """
     model = load_model(model_dir)
     first = engine.generate(REQUESTS, PARAMS)

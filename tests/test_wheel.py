@@ -1,6 +1,7 @@
 """Wheel and sdist contain what they should; commands of the installed wheel work, or print what is missing.
 
-The tested commands write no file. A tag that is not the version cannot be released.
+The tested commands write no file. A tag that is not the version cannot be released. uv installs the dependencies of the
+wheel from the package index.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def index_folder(tmp_path_factory):
 
 @pytest.fixture
 def index(index_folder, monkeypatch):
-    """Put the API index of PACKAGES in place of the shipped one, and let no command run uv."""
+    """Put the API index of PACKAGES in place of the shipped one, and let no command run uv; yield `store`."""
     monkeypatch.setattr(store, "FOLDER", index_folder)
     offline = version_answers.Resolution(None, "offline")
     monkeypatch.setattr(version_answers, "resolve", lambda _releases: offline)

@@ -34,7 +34,7 @@ def one_release(files, requires=(), *, sdists=False):
     return FakeIndex({"vllm": {"0.2": (files, requires)}}, sdists=sdists)
 
 
-def test_second_build_fetches_nothing(tmp_path):
+def test_second_build_fetches_only_the_index_page(tmp_path):
     """Each release fetches only its new files, and a second build only the index page."""
     index = FakeIndex(RELEASES)
     new = [line.rpartition(": ")[2] for line in fetch_vllm(index, tmp_path)[0]]
@@ -44,7 +44,8 @@ def test_second_build_fetches_nothing(tmp_path):
     assert index.requests == ["vllm"]
 
 
-def test_large_wheel_is_read_by_range_requests(tmp_path, monkeypatch):
+def test_wheel_that_is_too_large_to_download_whole_is_read(tmp_path, monkeypatch):
+    """The largest of three wheels is above the limit, so that it is read by range requests."""
     index = FakeIndex(RELEASES)
     monkeypatch.setattr(build.archives, "_SMALL", max(map(len, index.archives.values())) - 1)
     lines, cache = fetch_vllm(index, tmp_path)
@@ -64,7 +65,7 @@ def test_an_sdist_is_read_like_a_wheel(tmp_path):
 
 @pytest.mark.parametrize("sdists", [False, True])
 def test_release_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch, sdists):
-    """A hundred kilobytes can unpack to gigabytes."""
+    """The release's line says so, and the cache has no release; a hundred kilobytes can unpack to gigabytes."""
     monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 1000)
     files = {"vllm/a.py": "x = 1\n" * 100, "vllm/b.py": "y = 1\n" * 100}
     (line,), cache = fetch_vllm(one_release(files, sdists=sdists), tmp_path)
@@ -73,7 +74,8 @@ def test_release_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch, sdi
     assert cache.releases() == {}
 
 
-def test_sdist_that_unpacks_to_a_thousand_times_its_size_takes_bounded_memory(tmp_path, monkeypatch):
+def test_sdist_that_unpacks_to_hundreds_of_times_its_size_takes_bounded_memory(tmp_path, monkeypatch):
+    """An sdist of less than 100 kB with 80 MB of files is not read, and takes at most 15 MB of memory."""
     monkeypatch.setattr(build.archives, "_LARGEST_INDEXED", 4_000_000)
     index = one_release({f"vllm/m{number}.py": "#" * 2_000_000 for number in range(40)}, sdists=True)
     assert len(*index.archives.values()) < 100_000
@@ -132,7 +134,7 @@ def hostile_wheel(method):
     ],
 )
 def test_hostile_archive_is_not_read(tmp_path, name, make, reason):
-    """A small archive takes neither endless time nor gigabytes of memory, and ends in one line."""
+    """A hostile archive takes at most 10 MB of memory, and gives one line with the reason and no release."""
     index = FakeIndex({})
     index.archives[name] = make()
     with allocation_limit(10_000_000):

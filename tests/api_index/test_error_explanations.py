@@ -1,7 +1,8 @@
 """`explain_missing` explains an error about a missing name by the API index, and triage reports the explanation.
 
-An explanation names the releases that have the name, the calling package, and the release to take. Some tests use an
-index of small packages, the others the index in the wheel ("the shipped index").
+`explain_own_class` explains an error about a user's class that extends an indexed one. An explanation names the
+releases that have the name, the calling package, and the release to take. Some tests use an index of small packages,
+the others the index in the wheel ("the shipped index").
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ CALLED = "TypeError: Cache.__init__() got an unexpected keyword argument 'by'"
 
 
 def test_call_inside_the_package_itself_is_a_defect(make_index):
-    """If no release has an argument, it is explained for a caller in the same package, and not for any other."""
+    """An argument that no release has is explained for a call inside vLLM, and not for a call from TRL."""
     make_index({"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE_2})
     assert explain_missing(CALLED, {}, "trl") is None
     assert "The call is in vllm itself" in explain_missing(CALLED, {}, "vllm").headline
@@ -164,7 +165,7 @@ def test_name_of_a_module_that_decides_at_run_time_is_not_claimed(make_index):
 
 @pytest.mark.parametrize("case", ERRORS["shipped_index"], ids=lambda case: case["message"])
 def test_error_is_explained_by_the_shipped_index(case):
-    """The side and the changes that satisfy both packages, also for an unknown release and a wrapped message."""
+    """The explanation has the side at fault and the changes, also for an unknown release and a wrapped message."""
     explanation = explain_missing(case["message"], case["installed"], case["caller"])
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
 
@@ -193,7 +194,7 @@ def test_package_outside_the_index_is_named_with_its_caller():
 
 @pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
 def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_extends(case):
-    """By its name a class extends one of the index; the package of the last frame decides which side is at fault."""
+    """The name shows which indexed class the class extends; the last frame's package decides the side at fault."""
     assert explain_missing(case["message"], case["installed"], case["caller"]) is None
     explanation = explain_own_class(case["message"], case["file"], case["caller"], case["installed"])
     assert (explanation.headline, list(explanation.changes)) == (case["headline"], case["changes"])

@@ -1,4 +1,4 @@
-"""Source and YAML files that are built to take endless time or memory are read in seconds, or give no names.
+"""Source and YAML files that are built to take endless time or memory are read in seconds, or count as unreadable.
 
 The files nest, repeat or import without end, or are not valid.
 """
@@ -47,7 +47,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_source_is_read_in_seconds(shape):
-    """Names and uses take at most some seconds of CPU time, and their texts a small multiple of the source's size."""
+    """Extracting names and uses takes less than 10 s of CPU time, and their texts less than 60 million characters."""
     start = time.process_time()
     facts = build.extract_file(PACKAGE, "vllm/a.py", SHAPES[shape])
     uses = build.extract_uses(PACKAGE, "vllm/a.py", SHAPES[shape])
@@ -56,7 +56,7 @@ def test_source_is_read_in_seconds(shape):
 
 
 @pytest.mark.parametrize("text", ["__all__ = [\n" * 30_000, "class A(" + "b, " * 100_000])
-def test_outline_takes_time_in_proportion_to_the_size(text):
+def test_outline_is_extracted_in_5_s(text):
     start = time.process_time()
     extract_outline(text)
     assert time.process_time() - start < 5
@@ -79,7 +79,7 @@ def test_hostile_config_has_no_keys(text):
 
 
 def test_config_with_a_long_key_stays_small():
-    """The key of every value below it would repeat it."""
+    """Values below a long key get no entries, because the name of each entry would repeat the key."""
     text = f"? {'k' * 50_000}\n: {{{', '.join(f'a{i}: 1' for i in range(5000))}}}\n"
     assert len(extract_yaml(text)) == 1
 
@@ -99,7 +99,7 @@ def surface_of(texts):
 
 
 def test_bases_that_share_bases_are_followed_once():
-    """Twelve levels of ten equal bases have 10^12 paths."""
+    """A class with eleven levels of ten equal bases has 10^11 paths to its last base."""
     lines = ["class A0: x = 1\n", *(f"class A{i + 1}({', '.join([f'A{i}'] * 10)}): ...\n" for i in range(11))]
     surface = surface_of({"pkg/a.py": "".join(lines)})
     members = surface.members(surface.find("pkg.a", "A11"))
@@ -107,7 +107,7 @@ def test_bases_that_share_bases_are_followed_once():
 
 
 def test_star_imports_that_share_modules_are_followed_once():
-    """Twelve levels of eight star imports have 8^12 paths; a cycle ends."""
+    """Ten levels of nine star imports have 9^10 paths, and the last level imports the first."""
     texts = {
         f"pkg/m{i}.py": f"from pkg.m{i + 1} import *\n" + f"from pkg.n{i + 1} import *\n" * 8
         for i in range(10)

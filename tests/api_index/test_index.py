@@ -1,6 +1,6 @@
-"""The API index has the names of each release, and decides which releases fit; `versions` and doctor report it.
+"""The API index has the names and requirements of each release; `versions` and doctor report which releases fit.
 
-Most tests use an index of two small packages, the others the index in the wheel ("the shipped index").
+Most tests build a small index, the others use the index in the wheel ("the shipped index").
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_name_imported_from_a_module_that_is_not_read_is_unknown(make_index):
 
 
 def test_compiled_module_may_define_any_name(make_index):
-    """Its own names are neither known nor missing; a package has the names that it imports from there."""
+    """Any name of a compiled module is undecided; a package has the names that it imports from the module."""
     binary = "vllm/core.cpython-311-x86_64-linux-gnu.so"
     make_index({"vllm/__init__.py": "from vllm.core import fast\n", binary: ""})
     assert query.releases_with("vllm", Use("name", "vllm.core", "other"))[2] == ["0.1"]

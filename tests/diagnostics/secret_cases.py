@@ -30,7 +30,7 @@ JOINS = ("\n", "\\n", "\r\n", "\\\\n", " ", "\n    ", "\n> ", "\n2025-11-22 INFO
 
 
 def split_table(text: str) -> list[str]:
-    r"""Split a table at `|` and line ends; `#` stands for a line end, `\|` for `|` in an entry."""
+    r"""Split a table at `|` and line ends; in an entry without `#1`, `#` stands for a line end, and `\|` for `|`."""
     forms = [
         form for row in text.strip("\n").splitlines() for form in re.split(r"(?<!\\)\|(?! )", row) if form
     ]

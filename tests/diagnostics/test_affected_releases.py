@@ -83,7 +83,10 @@ def test_claims_about_the_issues_own_package_decide(issue):
 
 
 def test_needed_claim_of_another_package_must_match_too(issue):
-    """If a needed claim of another package does not match, the issue does not affect the environment."""
+    """If a needed claim does not match the release of its package, the issue does not affect the environment.
+
+    Without that package the claim is ignored.
+    """
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("transformers", ">=5", needed=True))
     assert affects(both, {"vllm": "0.8.5", "transformers": "5.1"}).answer == AFFECTED
     assert affects(both, {"vllm": "0.8.5", "transformers": "4.53"}).answer == NOT_AFFECTED

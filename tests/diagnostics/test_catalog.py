@@ -108,7 +108,7 @@ def test_install_and_advice_edits_become_actions(entry):
 
 
 def test_edits_of_one_framework_have_release_ranges_and_tested_triggers(entry):
-    """Several edits of one framework need release ranges, and `ran` may name only tested triggers."""
+    """Several edits of one framework are loaded with their release ranges and the triggers that they were run with."""
     two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
     record = catalog.load_file(entry(VLLM_EDIT, two)).mitigations[0]
     bounds = [bound for edit, bound in record.known_edits() if edit.framework == "vllm"]
@@ -140,6 +140,7 @@ def test_config_table_is_marked_by_rule_exactly_if_a_rule_replaces_it(entry):
 
 
 def test_check_codes_are_strict_entries_apart_from_issues(tmp_path):
+    """No check code is the code of an issue; an entry with a wrong key, code or schema is refused."""
     assert not set(catalog.load_checks()) & set(catalog.load())
     assert "CMP901" in catalog.load_checks()
     assert "SCH001" not in catalog.load_checks()

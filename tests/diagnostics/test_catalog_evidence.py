@@ -108,7 +108,7 @@ SHARES = {"vllm": 0.92, "trl": 0.3, "ms-swift": 0.9, "verl": 0.5, "openrlhf": 0.
 
 
 def sets_the_default(edit):
-    """Find settings that only repeat the default."""
+    """Find settings that repeat the default, or that move a share of GPU memory in the wrong direction."""
     if setting := re.search(DEFAULTS.get(edit.framework, r"(?!)"), edit.text):
         return setting[0]
     # verl's rollout.enforce_eager was True up to 0.5.0, and is False from 0.6.0 on.
@@ -207,7 +207,7 @@ def test_edits_fit_the_releases_they_are_for():
 
 
 def test_misspelt_option_and_too_wide_range_are_found():
-    """The option checks find a misspelt option, and a range with releases that lack the option."""
+    """The option checks find a misspelt option, and a range without releases or with one that lacks the option."""
     assert edits.unknown_options("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
     wide = edits.describe_misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
     assert wide.startswith("is for every release, and 0.14.0, ")
@@ -234,7 +234,7 @@ def test_edits_for_one_framework_have_disjoint_release_ranges():
 
 
 def test_options_that_lint_reports_as_removed_are_removed():
-    """No release of a range has the option, and the last range covers all releases after the last that has it."""
+    """No release of a range has the option; the last range begins with `<` or covers all releases without it."""
     for framework, dialect in DIALECTS.items():
         last_ranges = {removed.option: removed.releases for removed in dialect.removed}
         for option, releases in ((removed.option, removed.releases) for removed in dialect.removed):
@@ -294,7 +294,10 @@ def test_hang_entries_claim_the_releases_that_they_ran_with():
 
 
 def test_no_declared_source_serves_two_entries():
-    """Each reported source belongs to one entry, because a source that fits several proves none of them."""
+    """A declared source belongs to one entry, because a source that fits several proves none of them.
+
+    Sources of which "alone was read" are left out.
+    """
     sources = Counter(
         source
         for entry in ISSUES.values()

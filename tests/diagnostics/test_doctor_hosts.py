@@ -1,7 +1,8 @@
 """`doctor --hosts` and `--ray` collect facts on several nodes and report the nodes that differ.
 
 Nodes are made of changed facts of this machine, or simulated by a shell script in place of ssh, which sets limits and
-variables per host. Two heavy tests use a real sshd on loopback and a real Ray cluster with several raylets.
+variables per host. Two heavy tests use a real sshd on loopback and a real Ray cluster with several raylets. Further
+tests check host lists, the collector program, Ctrl-C, and that a shared report hides host names.
 """
 
 import json
@@ -99,7 +100,7 @@ VERSIONS = {"vllm": "0.9.2", "trl": "0.20.0"}
     ],
 )  # fmt: skip
 def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, code, detail):
-    """Variables that must differ, and a driver that did not answer, are no difference."""
+    """A difference has its code and its groups of nodes, also without a majority; RANK and no answer are none."""
     fleet = [node(facts, position, **fields) for position, fields in enumerate(nodes)]
     assert {item.code: item.detail for item in differences(fleet)} == ({code: detail} if code else {})
 
@@ -127,7 +128,7 @@ def test_node_without_facts_has_a_problem_in_one_line(answer, problem, advice):
 
 
 def test_unreachable_node_makes_the_report_incomplete(facts):
-    """The node is named, and does not count as agreeing with the others."""
+    """A node without an answer has a crashed check with its name, and nodes are compared only if two answered."""
     fleet = [node(facts, 0), node(facts, 1), node(facts, 2, problem="no answer within 5 s")]
     report = report_of(fleet)
     (check,) = [item for item in report.checks if "gpu-c" in item.check]
@@ -265,7 +266,7 @@ def script(tmp_path):
 
 
 def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, run_command):
-    """Each simulated host gets its verdict: two agree, one differs, others lack Python or the environment."""
+    """Of six simulated hosts two agree and one differs; the others have no Python, an old one, or no environment."""
     env = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.11.0")
     another = EnvironmentBuilder(tmp_path / "other").add("vllm", "0.10.2")
     path = tmp_path / "hosts"
@@ -454,7 +455,10 @@ def test_environment_without_ray_is_refused(environment, capsys):
 
 
 def test_names_of_thousands_of_nodes_are_hidden_in_a_long_text():
-    """Names are looked up: a pattern with all of them needed time quadratic in the number of nodes."""
+    """4,000 host names in a text are replaced by ranks, but not inside longer words.
+
+    Names are looked up, because a pattern with all of them needed time quadratic in the number of nodes.
+    """
     fleet = [Node(number, "rank", str(number), f"gpu{number}.example") for number in range(4000)]
     text = " ".join(
         f"gpu{number}.example, xgpu{number}.example gpu{number}.example.org" for number in range(4000)

@@ -1,4 +1,7 @@
-"""`doctor` reports an environment whose interpreter is missing, a dangling link or of another release (ENV924)."""
+"""`doctor` reports an environment whose interpreter or its home is missing, or is of another release (ENV924).
+
+A dangling link counts as a missing interpreter, and the fix repairs the link.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def test_working_interpreter_and_prefix_without_venv_have_no_finding(maker):
 
 @pytest.mark.parametrize("installers", [(), ("pip", "setuptools")])
 def test_packages_in_the_folder_of_another_release_are_an_error(maker, installers):
-    """An upgrade of Python leaves packages there; they are no error if the new folder has more than an installer."""
+    """An upgrade of Python leaves packages in the old folder; they are no error once the new one has a package.
+
+    An installer does not count as a package.
+    """
     maker.site.parent.rename(maker.prefix / "lib" / "python3.9")
     maker.site.mkdir(parents=True)
     for name in installers:

@@ -1,6 +1,7 @@
-"""`doctor` checks GPUs, limits, disks, Ray, variables, compiled modules and package files, on synthetic facts.
+"""`doctor` checks a machine and its environment variables, compiled modules and package files, on synthetic facts.
 
-The facts are those of a healthy machine with one change, and of a fake environment.
+The facts are those of a healthy machine (GPUs, limits, disks, memory, processors, Ray) with one change, and of a fake
+environment.
 """
 
 from dataclasses import replace
@@ -44,19 +45,19 @@ HEALTHY = Machine(
 
 
 def with_disk(purpose, **changes):
-    """Return the disks of the healthy machine with one changed."""
+    """Return the changed field `disks` of the healthy machine with one changed disk."""
     remaining = [item for item in HEALTHY.disks if item.purpose != purpose]
     return {"disks": (*remaining, disk(purpose, **changes))}
 
 
 def with_gpu(**changes):
-    """Return the GPUs of a machine with one changed GPU."""
+    """Return the changed field `gpus` of a machine whose only GPU is changed."""
     return {"gpus": replace(HEALTHY.gpus, devices=(replace(GPU, **changes),))}
 
 
 @pytest.fixture
 def cuda_environment(environment):
-    """Return an environment with vLLM and a CUDA build of PyTorch that fit each other and the machine."""
+    """Return an environment with Ray, vLLM and a CUDA build of PyTorch that fit each other and the machine."""
     return environment.add("vllm", "0.11.0").add("torch", "2.8.0+cu128").add("ray", "2.50.0")
 
 

@@ -1,6 +1,7 @@
 """`doctor --tier probe` and `live` import packages and start an engine in child processes, and report how they fail.
 
-Children are real processes, or scripted answers of them. Children and their files end with doctor.
+Most children are real processes; `ScriptedChildren` returns prepared answers. Children end with doctor, and their files
+are removed unless doctor is killed.
 """
 
 import json
@@ -297,7 +298,7 @@ def test_gloo_collective_works_between_two_processes(tmp_path):
 @pytest.mark.vllm
 @pytest.mark.heavy
 def test_cell_with_an_unloadable_extension_has_the_same_finding_statically():
-    """In a cell with vLLM's CUDA wheel and a CPU build of PyTorch, probe and metadata find the same library missing."""
+    """In a cell with vLLM's CUDA wheel and a CPU build of PyTorch, `vllm._C` fails, and libcudart.so.12 is missing."""
     python = cell_python("vllm-0.8.5.post1+trl-0.17.0")
     report, code = doctor_json(python, "probe")
     (static,) = [finding for finding in report["findings"] if finding["code"] == "ENV910"]

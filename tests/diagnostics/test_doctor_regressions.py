@@ -1,4 +1,4 @@
-"""Past bugs of `doctor` stay fixed: false warnings, unsafe fixes, and running code that is not its own.
+"""Past bugs of `doctor` stay fixed: false warnings, unsafe fixes, and running the user's code.
 
 Below the probe tier the examined interpreter does not run, and collectors import no module of the working directory.
 """
@@ -39,7 +39,10 @@ def findings(maker, code):
 
 
 def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
-    """CUTLASS's DSL for another CUDA release is no mixed build; of two NCCLs, that for another release is removed."""
+    """Of packages for another CUDA release, NCCL is removed if there are two, but not the cuDNN that vLLM requires.
+
+    CUTLASS's DSL for another CUDA release is no finding.
+    """
     environment.add("torch", "2.9.0+cu128").add("vllm", "0.12.0", requires=["nvidia-cudnn-cu13"])
     environment.add("nvidia-nccl-cu12", "1.0").add("nvidia-cutlass-dsl-libs-cu13", "1.0")
     assert findings(environment, "ENV913") == []

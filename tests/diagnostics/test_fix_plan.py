@@ -69,7 +69,7 @@ def plan_of(maker, *extra, environ=None, compat=TABLE, known_issues=ISSUES):
 
 
 def broken_pair(maker):
-    """Add a pair that TRL's lower bound allows, although TRL cannot be imported with this vLLM."""
+    """Add a pair that TRL's lower bound allows, although TRL cannot be imported with this vLLM; return the maker."""
     maker.add("vllm", "0.12.0", requires=["torch==2.9.0"])
     maker.add("trl", "0.23.1", requires=['vllm>=0.10.0; extra == "vllm"'])
     return maker.add("torch", "2.9.0").add("pip", "25.3").add("transformers", "4.57.3")
@@ -111,7 +111,7 @@ def requirements(actions):
 
 
 def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
-    """Every 30th pair of the published table is tried."""
+    """Every 30th pair of the published table is tried; more than two of these pairs have findings."""
     table = compat_table.load()
     differing, with_findings = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::30]):
@@ -183,7 +183,7 @@ def test_plan_without_findings_has_the_outcome_nothing(environment):
 
 
 def test_findings_without_a_fix_have_the_outcome_unknown(environment):
-    """The plan says that no step is known, and where to get help."""
+    """The plan's help says that no step is known."""
     known = python_environment.collect(environment.prefix, {})
     bare = replace(finding("ENV999", Severity.ERROR), remedy=None)
     subject = {"packages": {}, "python": "3.11", "prefix": "p"}

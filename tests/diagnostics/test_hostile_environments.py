@@ -78,8 +78,8 @@ def test_other_unreadable_files_of_an_environment_are_skipped(maker, replace_fil
     assert (result.python, result.version("trl"), result.vllm_variables) == ("3.11", "1.9.2", None)
 
 
-def test_metadata_with_long_blanks_is_read_in_linear_time(maker, tmp_path):
-    """Metadata and config lines with long runs of blanks are read in linear time."""
+def test_lines_with_long_runs_of_blanks_are_invalid(maker, tmp_path):
+    """Such lines break a package's metadata, and are left out of a config; quadratic patterns would take minutes."""
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
     (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(python_environment.collect(maker.prefix, {}).broken) == 1
@@ -106,7 +106,7 @@ def test_invalid_lines_in_record_are_ignored_or_count_as_missing(tmp_path, line,
 
 
 def oversized_elf(kind):
-    """Make an ELF file of 1.6 MB with tens of thousands of names of one megabyte each."""
+    """Return an ELF file of 1.6 MB with tens of thousands of names of one megabyte each."""
     table, names = 4096, 4096 + 640_000
     section = struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, table, 640_000, 0, 0xFFFF, 0, 0)
     head = bytearray(b"\x7fELF\x02\x01" + bytes(58))
@@ -256,8 +256,8 @@ def test_modules_that_no_parser_or_file_system_accepts_are_no_crash(maker, sourc
     assert bool(entry.problem) == bool(problem)
 
 
-def test_import_of_thousands_of_parts_takes_linear_memory(maker):
-    """An import of 20,000 parts is refused, and takes a tenth of the memory that the parser would take."""
+def test_import_of_thousands_of_parts_is_refused_with_little_memory(maker):
+    """An import of 20,000 parts is refused with at most 40 MB of memory."""
     size = 20_000
     write_trainer(maker, f"import trl{'.a' * size}\n")
     search = search_path.collect(maker.prefix, {})
@@ -267,7 +267,7 @@ def test_import_of_thousands_of_parts_takes_linear_memory(maker):
 
 
 def test_imports_are_looked_up_without_scanning_the_folder(tmp_path):
-    """A lookup compares the files whose name begins with the module's, not all files of the folder."""
+    """Looking up a module that a folder of 500 files lacks takes fewer than 50 calls."""
     maker = EnvironmentBuilder(tmp_path / "env")
     for number in range(500):
         (maker.site / f"f{number}.txt").touch()
@@ -365,8 +365,8 @@ def write_large_file_with_links(kind, site):
 
 
 @pytest.mark.parametrize("kind", ["METADATA", "RECORD", ".pth", "modules"])
-def test_large_file_to_which_hundreds_of_links_lead_is_read_a_few_times(maker, kind):
-    """Hundreds of packages, modules or path files that are one file take no longer than a few of them."""
+def test_large_file_with_hundreds_of_links_is_refused_in_bounded_time(maker, kind):
+    """Hundreds of packages, modules or path files that are one file take at most 8 s; links too many are refused."""
     write_large_file_with_links(kind, maker.site)
     with cpu_and_memory_limits(seconds=8, mebibytes=500):
         result = python_environment.collect(maker.prefix, {})

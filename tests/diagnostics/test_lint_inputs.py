@@ -1,7 +1,7 @@
 """`lint` turns scripts, configs, notebooks and folders into run plans, and follows the files that they name.
 
-Links and `source` that lead out of the project are not followed. Hostile files take bounded time and memory. A run plan
-has the settings of one training or server, under the same names for each framework.
+A run plan has the settings of one training or server. Copies of verl and TRL in a project replace the known releases.
+Files outside of the project are not read. Hostile files take bounded time and memory.
 """
 
 import contextlib
@@ -132,7 +132,10 @@ def test_missing_file_makes_the_report_incomplete(in_project, text, name):
 
 
 def test_release_is_read_from_the_projects_requirements(tmp_path):
-    """A pin in requirements.txt gives the release, and an option of lint takes precedence over it."""
+    """A pin in requirements.txt gives the release, and an option of lint takes precedence over the pin.
+
+    `installed_version` reads this environment, which `collect_versions` leaves out with `installed=False`.
+    """
     (tmp_path / "requirements.txt").write_text("trl[vllm]==0.17.0\n# vllm==0.1\nverl>=0.4\n")
     script = tmp_path / "run.sh"
     script.write_text("trl grpo --use_vllm true --vllm_mode colocate --num_generations 8\n")
@@ -266,6 +269,7 @@ def errors_with_overrides(folder, overrides):
 
 
 def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
+    """The options are those of the config and its groups; without one group's file there are no options."""
     config = verl_checkout / "verl" / "trainer" / "config"
     assert set(hydra.ComposedConfig(config, "ppo_trainer").options) == COMPOSED_OPTIONS
     (config / "engine" / "dp.yaml").unlink()
@@ -312,7 +316,7 @@ def test_trainer_of_another_project_is_not_taken_for_trl(tmp_path):
 @pytest.mark.parametrize(
     "source", [["if 1:\n", "    !pip install x\n"], ["!pip install \\\n", "  x\n"], ["%pip x\n"]]
 )
-def test_notebook_commands_do_not_shift_or_break_its_python_lines(source):
+def test_notebook_commands_do_not_shift_or_break_python_lines(source):
     cell = {"cell_type": "code", "source": [*source, "GRPOConfig(num_generations=8)\n"]}
     text = json.dumps({"cells": [cell]}, indent=1)
     [settings] = read_text(text, "a.ipynb", "", "notebook")
@@ -380,7 +384,7 @@ VERL_RUN = "python -m verl.trainer.main_ppo --config-path=. --config-name=job al
     ids=["choices that name each other", "many defaults", "itself", "long key", "many runs"],
 )
 def test_hostile_hydra_config_takes_bounded_time_and_memory(tmp_path, monkeypatch, config, count):
-    """Defaults lists may grow without end, and many runs may name one large config."""
+    """Endless defaults lists, a long key, and many runs with one large config take at most 8 s and 300 MiB."""
     (tmp_path / "job.yaml").write_text(config)
     (tmp_path / "run.sh").write_text(VERL_RUN * count)
     monkeypatch.chdir(tmp_path)
@@ -389,7 +393,8 @@ def test_hostile_hydra_config_takes_bounded_time_and_memory(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("config", ["num_generations: 8\n", "use_vllm: [\n"], ids=["readable", "invalid"])
-def test_config_that_many_runs_name_is_parsed_once(tmp_path, config):
+def test_config_that_many_runs_name_takes_bounded_time_and_memory(tmp_path, config):
+    """A config of 15,000 keys that 400 runs name takes at most 8 s and 300 MiB."""
     (tmp_path / "c.yaml").write_text("".join(f"k{i}: 1\n" for i in range(15_000)) + config)
     (tmp_path / "run.sh").write_text("trl grpo --config c.yaml\n" * 400)
     with cpu_and_memory_limits(seconds=8, mebibytes=300), contextlib.suppress(UnreadableError):
@@ -421,7 +426,7 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
     ],
 )
 def test_script_reads_no_file_outside_of_its_project(tmp_path, run_command, named, script):
-    """Texts of a sourced file, a config and a Python script, which can become names of options, are not printed."""
+    """Texts of a sourced file, a config and a Python script are not printed, and the report is incomplete."""
     repository = tmp_path / "repo"
     (repository / ".git").mkdir(parents=True)
     for suffix, text in (

@@ -131,7 +131,8 @@ def test_no_entry_recommends_a_mitigation_that_failed():
     assert violations(check_no_failed_mitigation, ISSUES) == []
 
 
-def test_failed_mitigation_names_a_repro_command_that_exists():
+def test_failed_mitigation_names_a_trigger_of_its_repro():
+    """The repro command of a failed mitigation has its name and a trigger of the repro."""
     for code, entry in ISSUES.items():
         for trigger in ("", *entry.trigger_names()):
             for offer in recommended_fix(entry, triggers=[trigger] if trigger else []).does_not_help:
@@ -179,7 +180,7 @@ def test_trigger_ranges_agree_with_the_release_sweeps():
 
 
 def check_triggers(code):
-    """Assert for one issue that its repro has its triggers, with the same descriptions."""
+    """Assert for one issue that its triggers are triggers of its repro, with the same descriptions."""
     about = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
     assert set(ISSUES[code].trigger_names()) <= set(about)
     assert {element.name: element.about for element in ISSUES[code].triggers}.items() <= about.items()
@@ -205,7 +206,7 @@ def test_only_edits_for_the_installed_release_are_offered(issue):
 
 
 def test_mitigation_verified_with_these_options_comes_before_others(issue):
-    """A mitigation verified with these options comes first; another's line names the other options."""
+    """A mitigation verified with these options comes first; the line of another says that its options differed."""
     entry = issue(
         replace(mitigation_of("other_options", ["a"]), bounds=(Bound(),)),
         replace(mitigation_of("these_options", ["a"]), bounds=(Bound(ran=("a",)),)),

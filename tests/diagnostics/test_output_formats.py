@@ -50,7 +50,10 @@ FINDINGS = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(FINDINGS, max_size=4))
 def test_formats_can_be_parsed_again(reported_findings):
-    """SARIF, JUnit and JSON lines can be parsed for any text in a finding, and an annotation is one line."""
+    """SARIF, JUnit and JSON lines can be parsed for any text in a finding.
+
+    GitHub's output has one line for each finding, and Markdown one heading.
+    """
     full, number = report(*reported_findings), len(reported_findings)
     assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == number
     assert ET.fromstring(junit.render(full, Severity.ERROR).partition("?>")[2]).get("tests") == "2"

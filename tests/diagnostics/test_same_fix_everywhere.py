@@ -112,7 +112,7 @@ def check_log(rules, log):
 
 
 def test_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
-    """No command recommends a mitigation that fails against the trigger."""
+    """For logs of SCH001 and SCH002 the commands agree; triage offers none that failed against the trigger."""
     assert violations(check_log, [(rules, log) for log in LOGS]) == []
     assert len(LOGS) > 20
     assert {log.parent.name for log in LOGS} == {"SCH001", "SCH002"}
@@ -157,7 +157,10 @@ REPORTED_BY_DOCTOR = [
 
 
 def check_environment(code, trainer):
-    """Assert that all commands offer the same first fix in an environment with this trainer."""
+    """Assert that the commands offer the same first fix in an environment with this trainer.
+
+    Triage and lint are compared if one framework configures the run.
+    """
     entry = ISSUES[code]
     releases = ({trainer: "1.0"} if trainer else {}) | affected_release(entry)
     installed_frameworks = configuring_trainers(releases) or ["vllm"]
@@ -173,7 +176,7 @@ def check_environment(code, trainer):
 
 
 def test_fix_is_the_same_for_an_environment():
-    """All commands recommend the same for each issue that doctor reports, with each trainer and without one."""
+    """The commands recommend the same for each issue that doctor reports, with each of four trainers and with none."""
     trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
     pairs = [(code, trainer) for code in REPORTED_BY_DOCTOR for trainer in trainers]
     assert violations(check_environment, pairs) == []

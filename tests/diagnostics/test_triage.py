@@ -244,7 +244,7 @@ def test_thousand_similar_lines_do_not_hide_the_root_cause(triage_lines):
 
 
 def test_rank_with_another_traceback_comes_first(triage_lines):
-    """The rank with another traceback comes first if seven ranks report only a lost peer."""
+    """The rank with another traceback comes first if seven ranks report a lost peer; its number changes nothing."""
     error = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )

@@ -1,7 +1,7 @@
-"""`triage` explains version skew: missing names (CMP906) in pasted tracebacks, and requirement conflicts (CMP904).
+"""`triage` explains version skew in logs: missing names and refused arguments (CMP906), unmet requirements (CMP904).
 
-It reads the calling package and the releases from the log, and looks names up in the API index; pip's and uv's reports
-of requirements are joined. Such an explanation comes before a generic catalog entry.
+Names and arguments are looked up in the API index. The tests check the caller and the releases that are read from the
+log, the proposed releases, and that a skew comes before a generic catalog entry. Two tests limit the time.
 """
 
 import time
@@ -23,7 +23,7 @@ def findings(triage_lines, code, *lines):
 
 @each_case(CASES["tracebacks"])
 def test_caller_and_name_are_read_from_pasted_tracebacks(triage_lines, lines):
-    """The name, the calling package and both possible changes are found however the traceback was pasted."""
+    """The title has the name and its caller, and the fix a newer caller, in each form of a pasted traceback."""
     (finding,) = findings(triage_lines, "CMP906", *lines)
     assert "transformers.HybridCache from 4.44.0 to 4.57.6" in finding.title
     assert "peft uses it from 0.16.0 to 0.17.1." in finding.title
@@ -43,7 +43,7 @@ LLM_FRAMES = [
     [("    engine_args = EngineArgs(", False), ("    arguments = EngineArgs(model_hf_config=config)", True)],
 )
 def test_last_frame_is_the_caller_only_if_its_line_has_the_argument(triage_lines, source, is_defect):
-    """Otherwise vLLM passes on an argument of its own caller, and is not at fault."""
+    """If the last line lacks the argument, vLLM passes on an argument of its own caller, and is not at fault."""
     error = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'model_hf_config'"
     (finding,) = findings(triage_lines, "CMP906", *LLM_FRAMES, source, "                  ^^^^^^^^^^^", error)
     assert ("The call is in vllm itself" in finding.title) is is_defect
@@ -99,7 +99,7 @@ def test_releases_are_read_from_reports_of_users(triage_lines, line, package, ve
 
 @each_case(CASES["resolvers"])
 def test_requirements_of_a_resolver_are_joined(triage_lines, lines, title, fix):
-    """The title names requirements that the packages state, and the fix has what satisfies all of them, if anything."""
+    """The title has the requirements that conflict, and the fix the releases that satisfy all, if there are any."""
     (finding,) = findings(triage_lines, "CMP904", *lines)
     assert title in finding.title
     assert fix in fix_text(finding.remedy)
@@ -134,7 +134,7 @@ HEADER = "Traceback (most recent call last):"
     ],
 )
 def test_explanation_by_the_index_is_the_verdict(triage_lines, line):
-    """A message without the exception's name has its explanation as the first finding, and is not called unknown."""
+    """A message without its exception's name is explained by the first finding; nothing is unresolved or unchecked."""
     verdict = triage_lines("loading", line)
     assert (verdict.state, exit_code(verdict)) == ("known", 1)
     result = report(verdict, ["a.log"])
@@ -143,8 +143,8 @@ def test_explanation_by_the_index_is_the_verdict(triage_lines, line):
     assert not any(check.not_judged for check in result.checks)
 
 
-def test_conflict_beside_another_failure_is_not_the_verdict(triage_lines):
-    """Requirements that pip reports before a failure of another kind do not explain it."""
+def test_conflict_before_another_failure_is_not_the_verdict(triage_lines):
+    """A conflict that pip reports is a known issue; a failure of another kind after it stays unknown."""
     conflict = (
         "vllm 0.17.1 requires transformers<5,>=4.56.0, but you have transformers 5.3.0 which is incompatible."
     )
@@ -162,7 +162,7 @@ def test_message_below_a_traceback_needs_no_exception_name(triage_lines):
 
 @each_case(CASES["calling_lines"])
 def test_class_is_read_from_the_calling_line(triage_lines, source, message, found):
-    """A constructor's message without the class is decided if the line above calls exactly one class."""
+    """A constructor's message without the class is explained if the line above calls exactly one class."""
     frames = [HEADER, SCRIPT, source, f"TypeError: {message}"]
     assert bool(findings(triage_lines, "CMP906", *frames)) is found
     assert bool(findings(triage_lines, "CMP906", *frames[2:])) is found
@@ -176,8 +176,8 @@ def test_other_wordings_of_a_conflict_are_read(triage_lines, line, title, comman
     assert command in fix_text(finding.remedy)
 
 
-def test_generic_entry_comes_after_the_index_without_its_fix(triage_lines):
-    """An entry for removed names does not advise an older release if the name exists only in newer ones."""
+def test_generic_entry_after_the_index_has_no_fix(triage_lines):
+    """The entry for removed names, which advises an older release, has no fix if only newer releases have the name."""
     error = "ImportError: cannot import name 'PreTrainedConfig' from 'transformers.configuration_utils'"
     first, second = report(triage_lines("transformers==4.50.0", error), ["a.log"]).findings
     assert (first.code, second.code, second.remedy) == ("CMP906", "CMP023", None)
@@ -185,7 +185,7 @@ def test_generic_entry_comes_after_the_index_without_its_fix(triage_lines):
 
 
 def test_exception_that_cannot_be_imported_was_not_raised(triage_lines):
-    """The name of an exception in an import error is not that exception."""
+    """An import error that contains an exception's name does not match the known issue with that exception."""
     raised = "LocalEntryNotFoundError: Cannot find the requested files in the disk cache"
     assert [it.issue.code for it in triage_lines(raised).candidates] == ["ENV004"]
     missing = (
@@ -214,16 +214,16 @@ def test_name_that_every_release_has_hides_another_failure(triage_lines, lines, 
     assert f"{module}'" in command
 
 
-def test_failure_inside_an_import_comes_after_its_cause(triage_lines):
-    """Of two names that cannot be imported the one that the release lacks is the answer."""
+def test_failed_import_is_explained_by_its_cause_alone(triage_lines):
+    """Of two names that cannot be imported, the one that all releases have is not reported."""
     effect = "ImportError: cannot import name 'PILImageResampling' from 'transformers.image_utils'"
     cause = "cannot import name 'HybridCache' from 'transformers'"
     (finding,) = findings(triage_lines, "CMP906", effect, cause)
     assert "HybridCache" in finding.title
 
 
-def test_requirements_with_thousands_of_ranges_are_judged_in_linear_time(triage_lines):
-    """200 lines of 40 ranges take less than 5 s; the report may say that it did not search for a release."""
+def test_requirements_with_thousands_of_ranges_take_less_than_5_s(triage_lines):
+    """200 lines of 40 ranges take less than 5 s of CPU time; the fix says that no release was searched for."""
     ranges = [",".join(f"!={line}.{part}" for part in range(40)) for line in range(200)]
     lines = [
         f"vllm 0.9.0 requires foo{text}, but you have foo {line}.1 which is incompatible."
@@ -235,8 +235,8 @@ def test_requirements_with_thousands_of_ranges_are_judged_in_linear_time(triage_
     assert "Not searched for a release, because of too many requirements: foo." in fix_text(finding.remedy)
 
 
-def test_range_in_other_words_is_read_in_linear_time(triage_lines):
-    """A range of 40 parts before words that do not follow takes no 2**40 steps."""
+def test_ranges_before_unexpected_words_take_less_than_5_s(triage_lines):
+    """400 lines with a range of 40 parts, followed by words that no pattern has, take less than 5 s of CPU time."""
     text = "vllm 0.9.0 requires foo" + ",".join(["!=1.2"] * 40)
     start = time.process_time()
     report(triage_lines(*[f"{text} and 9999 {number}" for number in range(400)]), ["a.log"])
@@ -265,7 +265,7 @@ def test_line_without_an_unmet_requirement_is_not_read(triage_lines, line):
 
 @pytest.mark.parametrize(("transformers", "titles"), [("4.48.0", 1), ("4.57.1", 0)])
 def test_only_an_unmet_requirement_of_a_listed_package_is_a_finding(triage_lines, transformers, titles):
-    """It is reported if nothing explains the failure, which stays unknown."""
+    """TRL's unmet requirement is reported although the failure stays unknown; a met one is not reported."""
     lines = ("trl==0.24.0", f"transformers=={transformers}", "RuntimeError: 78 main specs are required")
     found = findings(triage_lines, "CMP904", *lines)
     assert [finding.title for finding in found] == [
@@ -345,7 +345,7 @@ SITE = '  File "/opt/env/lib/python3.12/site-packages/'
     ],
 )  # fmt: skip
 def test_side_is_named_only_if_the_log_shows_it(triage_lines, lines, text):
-    """The headline names the package that calls, and no side if the deciding frame is not in the log."""
+    """The title tells the side at fault. If the log does not show it, the finding is a hypothesis with a command."""
     (finding,) = findings(triage_lines, "CMP906", *lines)
     assert text in finding.title
     is_lead = "which side" in text
@@ -411,14 +411,14 @@ def test_script_is_the_caller_though_an_installed_package_uses_the_name(triage_l
     ],
 )
 def test_proposed_release_fits_what_the_log_states(triage_lines, lines, fix):
-    """A range ends at the last release that fits the installed packages and the stated requirements."""
+    """A range ends at the last release that fits the log's packages and requirements; if none fits, the fix says so."""
     message = "ImportError: cannot import name 'Gemma3Config' from 'transformers'"
     (finding,) = findings(triage_lines, "CMP906", *lines, message)
     assert fix in fix_text(finding.remedy)
 
 
 def test_package_that_calls_a_check_of_transformers_states_the_requirement(triage_lines):
-    """The frames in transformers' own check of versions are not the package that requires the release."""
+    """The package that calls transformers' check of versions requires the release, not transformers."""
     (finding,) = findings(
         triage_lines,
         "CMP904",
@@ -433,8 +433,8 @@ def test_package_that_calls_a_check_of_transformers_states_the_requirement(triag
     assert finding.title == "llamafactory requires transformers<=4.45.0,>=4.41.2, found 4.55.4."
 
 
-def test_oldest_supported_release_is_read_after_the_refused_one(triage_lines):
-    """verl lists the supported releases in the sentence that refuses the installed one."""
+def test_range_of_supported_releases_is_read_after_the_refused_one(triage_lines):
+    """Of verl's supported releases, 0.6.3 and 0.7.0+, the range is the requirement."""
     message = (
         "ValueError: vllm version 0.6.6 not supported. Currently supported versions are 0.6.3 and 0.7.0+"
     )
@@ -442,8 +442,8 @@ def test_oldest_supported_release_is_read_after_the_refused_one(triage_lines):
     assert finding.title == "the program requires vllm>=0.7.0, found 0.6.6."
 
 
-def test_attribute_that_a_class_inherits_from_another_package(triage_lines):
-    """TRL's class lacks an attribute because transformers' base class of it does."""
+def test_inherited_attribute_is_looked_up_in_the_base_class(triage_lines):
+    """An attribute that TRL's class lacks is found in its base class, which is of transformers."""
     message = "AttributeError: type object '_BaseConfig' has no attribute '_VALID_DICT_FIELDS'"
     (finding,) = findings(triage_lines, "CMP906", message)
     assert finding.title.startswith(
@@ -461,7 +461,7 @@ def test_entry_that_only_may_fit_does_not_stand_before_the_index(triage_lines):
 
 
 def test_decorator_of_another_package_is_not_the_caller(triage_lines):
-    """huggingface_hub's decorator passes the script's call on."""
+    """huggingface_hub's decorator passes the script's call on, and is not in the title."""
     (finding,) = findings(
         triage_lines,
         "CMP906",
@@ -475,8 +475,8 @@ def test_decorator_of_another_package_is_not_the_caller(triage_lines):
     assert "huggingface-hub" not in finding.title
 
 
-def test_module_name_that_goes_on_in_the_next_line(triage_lines):
-    """The part of the name on the first line is not looked up."""
+def test_module_name_on_two_lines_is_joined(triage_lines):
+    """A module's name that is broken into two lines is looked up as one name."""
     lines = [
         "ImportError: cannot import name 'FPQuantConfig' from 'transformers.utils.quantiz",
         "ation_config' (/x)",

@@ -47,7 +47,7 @@ def test_uv_module_needs_only_the_standard_library():
     run_python("-S", "-c", f"{blocked}; import diagnostics.uv", check=True, cwd=root)
 
 
-def test_docstring_examples():
+def test_docstring_examples_are_correct():
     results = doctest.testmod(uv)
     assert results.attempted
     assert not results.failed

@@ -53,7 +53,7 @@ def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
     assert results.count(("executed", "pass")) > 3
 
 
-def test_screen_has_the_marks_of_each_pair(screen_lines):
+def test_screen_has_the_passes_of_each_selected_pair(screen_lines):
     lines = screen_lines()
     for pair in (item for item in PAIRS if item.id in release_pairs.SELECTED_PAIRS):
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
@@ -67,7 +67,7 @@ def test_partly_failed_pair_is_not_recommended_over_a_passed_one():
     assert release_pairs.best_pair(only_failed) in only_failed
 
 
-def test_reason_of_each_failed_pair_is_printed(screen_lines):
+def test_reasons_of_each_selected_failed_pair_are_printed(screen_lines):
     text = " ".join(screen_lines())
     failed = [pair for pair in PAIRS if pair.id in release_pairs.SELECTED_PAIRS and pair.failed]
     assert failed

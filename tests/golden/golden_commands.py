@@ -171,7 +171,10 @@ def _findings(rows):
 
 
 def differences(recorded, observed):
-    """Return a line for each recorded fact that differs; additional keys and options are no difference."""
+    """Return a line for each recorded fact that differs.
+
+    Additional keys and options are no difference, and additional findings are none in an entry with `grows`.
+    """
     lines = [
         f"{name}: expected {recorded[name]!r}, observed {observed[name]!r}"
         for name in ("exit", "stderr")

@@ -1,4 +1,7 @@
-"""A matrix file is checked, with one-line messages; profiles, patterns and names select its cells and layers."""
+"""A matrix file is checked, with one-line messages; profiles, patterns and names select its cells and layers.
+
+The docstring examples of some matrix modules are run, too.
+"""
 
 from __future__ import annotations
 
@@ -123,6 +126,6 @@ def test_quick_profile_omits_repros():
 
 
 @pytest.mark.parametrize("module", ["resolve", "locks", "results", "identity", "layers.resolve"])
-def test_docstring_examples(module):
+def test_docstring_examples_are_correct(module):
     results = doctest.testmod(importlib.import_module(f"diagnostics.matrix.{module}"))
     assert (results.attempted > 0, results.failed) == (True, 0)

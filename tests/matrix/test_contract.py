@@ -64,15 +64,15 @@ def test_name_is_found_or_missing(line, missing):
 
 
 @each_case(CASES["conditions"])
-def test_condition_around_a_use(condition, outcome):
-    """A missing name counts if its condition can be true, and not in dead code; an unknown condition leaves it open."""
+def test_condition_decides_whether_a_missing_name_counts(condition, outcome):
+    """A missing name counts if its condition is true, not in dead code; with an unknown condition it is undecided."""
     trainer = f"def f(self):\n    if {condition}:\n        {MISSING_NAME}"
     missing, guarded, undecided = classify_uses(trainer)
     assert (missing == ["vllm.Nothing"], guarded) == (outcome == "missing", [])
     assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"] * (outcome == "undecided")
 
 
-def test_condition_stored_in_a_constant():
+def test_condition_stored_in_a_constant_is_evaluated():
     """A version check that TRL stores in a constant decides which branch is checked."""
     trainer = """
         _NEW = is_vllm_available(min_version="1.1")

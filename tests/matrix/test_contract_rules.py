@@ -116,7 +116,7 @@ def test_invalid_rules_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("pair", RECORDED["pairs"], ids=lambda it: f"{it['trl']}-{it['vllm']}")
-def test_recorded_pairs_of_real_wheels(pair):
+def test_rules_give_the_recorded_results_of_real_wheels(pair):
     """The rules that apply to a pair give the recorded results on the lines of both wheels."""
     trainer, engine = (
         MemorySources({file: "\n".join(lines) for file, lines in RECORDED[name][pair[name]].items()})

@@ -50,7 +50,10 @@ def generate(tmp_path, kit, use_index):
 
 
 def test_each_minor_release_is_paired_with_its_range(generate):
-    """Each minor TRL release is paired with its declared vLLM range and two releases on each side of it."""
+    """The last release of each minor TRL release is paired with its vLLM range and two releases on each side.
+
+    TRL releases that are too old, too new or for another Python have no pairs.
+    """
     pairs = {}
     for cell in generate().values():
         pairs.setdefault(cell.version, []).append(cell.vllm)
@@ -118,7 +121,10 @@ def test_invalid_table_is_refused(generate, old, new, message):
 
 
 def test_project_covers_every_minor_release_of_trl():
-    """The project generates cells for all minor TRL releases since 0.14, and resolves at least 150 of them."""
+    """The project generates cells for all minor TRL releases since 0.14, and resolves at least 150 pairs.
+
+    TRL 0.25.1 is paired with the release that it allows and two on each side.
+    """
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     cells = generated_cells.generated_cells(matrix)
     minors = {

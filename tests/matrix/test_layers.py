@@ -1,6 +1,6 @@
-"""Layers turn what programs in cells print, or how they end, into answers; cells inherit no user settings.
+"""Layers turn the output or the end of a cell's programs into answers; cells inherit no tokens and no home folder.
 
-Layers come after those they need, and the contract of other trainers comes from the API index.
+Each layer comes after the layers that it needs. The contract of other trainers comes from the API index.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
     ],
 )
 def test_conformance_run_needs_a_passed_test(found, code, outcome, message):
-    """A run without one, killed by SIGKILL or with an unknown exit code of pytest is an infrastructure error.
+    """A run without a passed test, killed by SIGKILL or with exit code 3 of pytest is an infrastructure error.
 
     A failed test and another signal are failures.
     """

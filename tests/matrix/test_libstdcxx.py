@@ -44,7 +44,7 @@ def test_library_that_needs_the_symbol_loads(tmp_path):
 
 
 @needs_compiler
-def test_cell_python_loads_the_stand_in_at_startup(tmp_path, monkeypatch):
+def test_stand_in_gets_a_pth_file_that_names_it(tmp_path, monkeypatch):
     """The stand-in gets a .pth file in site-packages that loads it."""
     monkeypatch.setattr(libstdcxx, "_symbol_versions", lambda _library: {"GLIBCXX_3.4"})
     assert libstdcxx.provide(tmp_path, "3.4.32") is True

@@ -1,4 +1,8 @@
-"""Locks have the hashes of a resolution, unfit locks are reported, installs verify hashes; committed locks are fit."""
+"""A resolution becomes a lock with hashes, installs verify the hashes, and unfit locks are reported.
+
+A pair that has wheels only for a newer glibc is resolved for that glibc. The committed locks are current and name no
+machine.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,7 @@ def resolve_by_platform(monkeypatch, **results):
 
 
 def test_newer_glibc_is_tried(monkeypatch):
-    """If wheels exist only for a newer glibc, the pair is resolved for it, and the summary says so."""
+    """If uv hints at wheels for a newer glibc, the pair is resolved for it; without a hint it is unresolvable."""
     resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=HINT), "31": SOLVED})
     assert tried == ["x86_64-manylinux_2_28", "x86_64-manylinux_2_31"]
     answer = resolution_answer(resolution)

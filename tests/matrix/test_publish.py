@@ -1,4 +1,8 @@
-"""Publishing merges final answers into the published table; other verdicts stay, or are dropped without a cell."""
+"""Publishing merges final answers into the published table.
+
+Verdicts without a final answer stay; verdicts whose cell or layer no longer exists are dropped by name. The command
+exits with 3 for an open verdict.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +183,7 @@ def test_shipped_table_follows_its_schema():
 
 
 def test_empty_store_changes_nothing(tmp_path):
-    """An empty store keeps the cells and generated pairs of the shipped table; a link to it is replaced."""
+    """An empty store keeps the cells and generated pairs of the table; an output that is a link is replaced."""
     from diagnostics.matrix import command
 
     target, victim = tmp_path / "compat.json", tmp_path / "victim"
@@ -194,7 +198,10 @@ def test_empty_store_changes_nothing(tmp_path):
 
 
 def test_publish_refuses_open_verdicts_and_names_dropped_ones(project, kit):
-    """The exit code is 3 for an open verdict; a verdict without a cell is dropped by name; --dry-run only prints."""
+    """The exit code is 3 for an open verdict; a verdict without a cell is dropped by name; --dry-run only prints.
+
+    Unknown cells and an unreadable table exit with 2.
+    """
     target = project.folder / "out" / "compat.json"
     project.index.add("vllm", "1.0")
     project.index.add("trl", "1.0", extras={"vllm": ("vllm",)})

@@ -1,4 +1,7 @@
-"""The matrix command runs a toy project with real uv, a real index on loopback, real environments and tiny packages."""
+"""The matrix command runs a toy project with real uv, a real index on loopback, real environments and tiny packages.
+
+The tests check verdicts and exit codes, which layers a second run repeats, infrastructure faults, and interrupts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def locked_project(tmp_path_factory, kit):
-    """Lock three cells: one that works, one with a known crash, one whose trainer needs a newer engine."""
+    """Lock three cells: one that works, one with a known crash, one whose trainer does not fit its engine."""
     folder = tmp_path_factory.mktemp("locked")
     with kit.serve_index(folder / "index") as package_index:
         project = kit.make_project(folder, package_index)

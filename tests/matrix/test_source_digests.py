@@ -1,4 +1,7 @@
-"""Digests of the project's source change only with its code; they decide whether a stored result is still valid."""
+"""Digests of the project's source change with code and data, not with comments, docstrings and layout.
+
+They decide whether a stored result is still valid. Each layer names the modules that its digest covers.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_workflow_commands_parse():
 
 
 def test_release_workflow_permissions():
-    """Only the publishing job may request an identity token, and no job reads secrets."""
+    """The publishing job alone may request an identity token, no job reads secrets, and actions are pinned alike."""
     build, publish = RELEASE_WORKFLOW.read_text().split("  publish:")
     assert "id-token" not in build
     assert publish.count("permissions:\n      id-token: write\n    steps:") == 1
@@ -65,6 +65,7 @@ def test_release_workflow_permissions():
 
 
 def test_gpu_workflow_scripts_exist():
+    """The GPU workflow runs two scripts that exist, and uses actions of the matrix workflow."""
     text = GPU_WORKFLOW.read_text()
     scripts = re.findall(r"run: bash (\S+)", text)
     assert scripts == ["evaluation/gpu/fetch_wheels.sh", "evaluation/gpu/run.sh"]

@@ -35,7 +35,7 @@ class ServerFaults:
         one_seed: All samples of a prompt use the same seed, so that they are equal.
         permuted: Each prompt gets the samples of the next one.
         argmax_logprobs: Log-probs are those of the likeliest token, not of the sampled one.
-        stale_cache: Model that answers requests without a cache salt, as a stale prefix cache does.
+        stale_cache: Model that gives the top log-probs without a cache salt, as a stale prefix cache does.
         second: Model of a second replica, which answers every other call.
         double_bos: `/tokenize` adds a second BOS token.
         template: Chat template of the server, if it differs from the checkpoint's.

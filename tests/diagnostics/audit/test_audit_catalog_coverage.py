@@ -17,8 +17,8 @@ ISSUES_CHOSEN_BY_A_CHECK = {
 REASON_WITHOUT_CHECK = {
     "CFG107": "options that a run does not use leave no trace in what it samples; lint reads them",
     "CFG114": "options that the command never sees leave no trace in what it samples; lint reads them",
-    "MEM013": "memory is asked of the device, which an audit does not do; the log tells",
-    "NUM004": "a loss divided by too much: a replay of the step shows it, and no answer of an engine or of a dump",
+    "MEM013": "the device reports memory, and an audit does not query it; the log shows the failure",
+    "NUM004": "a loss divided by too much: only a replay of the step shows it, no engine's answer and no dump",
     "SYN033": "an audit sends no images; lint reads whether the vision encoder is trained",
     "SYN002": "weights that change within a completion: no sample of an audit lies across an update",
 }

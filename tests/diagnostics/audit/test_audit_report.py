@@ -1,6 +1,7 @@
-"""The audit's outcome, exit code, JSON schema and output formats; refusal of wrong usage on the command line.
+"""The results of an audit decide its outcome and exit code; the JSON fits its schema, and wrong usage is refused.
 
-Each format shows the fault and escapes control characters. Formats for sharing name no person.
+Each format shows the fault and escapes control characters. Formats for sharing name no person. A fix is that of the
+run's framework.
 """
 
 import json
@@ -101,7 +102,7 @@ def test_wrong_usage_is_refused(capsys, arguments, message):
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "markdown", "html"])
 def test_evidence_names_no_person_in_shared_formats(capsys, form):
-    """A server chooses its release, which is an observation of the audit."""
+    """A user name and an address in a value that the server reports are not shown."""
     seen = note("setting", "{name}: {value}", name="release", value="/home/alice/vllm on 10.1.2.3")
     report.write_audit(audit(clean("settings", evidence=(seen,))), form, verbose=True)
     printed = capsys.readouterr().out

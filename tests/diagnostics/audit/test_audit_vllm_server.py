@@ -10,7 +10,7 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 
 
 class FakeClient:
-    """A client that returns prepared answers by path, and one answer to every other call."""
+    """A client with prepared answers by path, and `answer` for other paths; a call with a body has it as its choice."""
 
     address, tokens = "http://127.0.0.1:1", 0
 

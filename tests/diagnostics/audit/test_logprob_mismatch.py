@@ -102,7 +102,7 @@ def test_server_that_changed_hides_the_prefix_cache(answer, is_changed):
 
 @pytest.mark.parametrize(("engine", "outcome"), [("stale", FAULT), ("bfloat16", CLEAN), ("float32", CLEAN)])
 def test_stale_tensor_is_told_from_bfloat16_rounding(trained, engine, outcome):
-    """One tensor of an older checkpoint is named in float32, although rounding to bfloat16 makes as much."""
+    """One tensor of an older checkpoint is named in float32; rounding to bfloat16 differs as much, and is no fault."""
     reference, older = Reference(trained / "checkpoint-120"), Reference(trained / "checkpoint-110")
     generator = torch.Generator().manual_seed(2)
     sequences = [

@@ -65,7 +65,7 @@ CASES = {
 
 @pytest.mark.parametrize(("change", "families"), CASES.values(), ids=CASES)
 def test_symptom_is_found(change, families):
-    """No other fault is found, except `metrics/unlike` and `curves/flat_reward`, which may come with it."""
+    """The symptom's fault is found, and no other except `metrics/unlike` and `curves/flat_reward`."""
     assert set(faults(change)) >= families
     assert set(faults(change)) <= families | {"metrics/unlike", "curves/flat_reward"}
 
@@ -170,14 +170,15 @@ def test_rising_evaluation_and_noisy_short_evaluation_are_no_faults():
     )
 
 
-def test_extremes_and_ratios_of_old_and_new_policy_are_not_the_metric():
+def test_maximum_difference_and_kl_to_the_old_policy_are_no_fault():
+    """`rollout_probs_diff_max` is not read as the mean difference, nor `ppo_kl` as the KL to the reference."""
     extremes = {"training/rollout_probs_diff_max": 0.4, "actor/ppo_kl": 1.4}
     assert faults(lambda _: extremes | {"kl": None}) == {}
 
 
 @pytest.mark.parametrize(("name", "families"), [("actor/kl_loss", set()), ("kl", {"metrics/reference"})])
 def test_kl_of_the_first_step_is_a_fault_except_in_verl(name, families):
-    """verl logs one line for several updates, so this KL is not from before the first update."""
+    """verl logs one line for several updates, so its first KL is not from before the first update."""
     assert (
         set(faults(lambda _: {}, 20, lambda step: {"step": step, name: 0.05, "reward": 0.1 * step}))
         == families
@@ -217,6 +218,7 @@ def test_numbers_without_a_known_name_are_not_checked(tmp_path, capsys):
     ("zero", "outcome"), [("MathAccuracy", NOT_DECIDED), ("Format", CLEAN), ("repetition_penalty", "")]
 )
 def test_reward_function_that_is_always_zero_is_judged_by_its_name(zero, outcome):
+    """A zero of an accuracy is undecided, of a format is clean, and of a penalty gives no result."""
     means = {f"rewards/{zero}/mean": 0.0, "rewards/other/mean": 0.4}
     result = results_of(lambda _: means).get("metrics/zero_function")
     assert (result.outcome if result else "") == outcome

@@ -69,7 +69,7 @@ def test_name_that_is_no_folder_is_refused_without_a_lookup(
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 @pytest.mark.parametrize("tied", [False, True])
 def test_missing_weights_are_refused(load, tied, tmp_path):
-    """A checkpoint with missing weights is refused, because transformers would initialise them at random."""
+    """A complete checkpoint is loaded unchanged; one without a tensor is refused, because it would be random."""
     sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     built = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**sizes, num_attention_heads=1, tie_word_embeddings=tied)

@@ -1,6 +1,7 @@
 """Faults to inject into a recorded run: `ROWS` change its samples, `FILES` its metrics or checkpoints on disk.
 
-A fault changes what the real fault would change; for example, other rewards also change the advantages.
+A fault changes what the real fault would change; for example, other rewards also change the advantages. An entry of
+`FILES` has a name, the family that the audit must report, and a function of the run's folder and a seed.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _copy_first(rows, _seed):
 
 
 def _echo_prompt(rows, _seed):
-    """Repeat each prompt in its completion."""
+    """Extend each prompt, and repeat the original prompt in its completion."""
     asked = [replace(row, prompt=f"What follows {row.prompt}") for row in rows]
     return [replace(row, completion=f"{row.prompt} is {row.completion}") for row in asked]
 

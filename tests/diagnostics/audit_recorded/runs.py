@@ -1,7 +1,7 @@
-"""Record runs of grpo_core's trainer, and write their samples in its own format or that of verl, ms-swift or TRL.
+"""Record runs of grpo_core's trainer, and write their samples in the format of grpo_core, verl, ms-swift or TRL.
 
-`train_run` trains and records; `WRITERS` has a writer for each format, as the trainers' source code defines it. verl,
-ms-swift and TRL do not run here. Only grpo_core's format has tokens. Further helpers change token streams of samples.
+`train_run` trains and records. A writer in `WRITERS` returns the folder; verl, ms-swift and TRL themselves do not run
+here. Of the formats, grpo_core's has tokens. Further helpers change token streams of samples.
 """
 
 from __future__ import annotations

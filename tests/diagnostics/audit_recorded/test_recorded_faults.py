@@ -1,6 +1,7 @@
 """The audit of a run recorded by grpo_core names each injected fault in each format that shows it.
 
-The healthy run is clean in each format. Advantages of no known formula are undecided; damaged runs end in a verdict.
+The healthy run is clean in each format. Advantages of no known formula are undecided; damaged runs end in a verdict or
+a refusal.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ def test_all_ranks_in_one_collective_is_an_unknown_cause():
     ],
     ids=["opens a FIFO", "waits on FUSE", "waits for a signal", "sits in native code", "holds the GIL in C"],
 )
-def test_rank_outside_the_collective_is_named_with_its_system_call(thread, text):
+def test_rank_outside_the_collective_is_named_with_its_state(thread, text):
+    """The sentence names the rank and a rank that waits for it, and the system call if it opens or stats a file."""
     away = rank(1, StackFrame("/job/train.py", "load", 3), thread={"futex": ""} | thread)
     verdict = verdict_of(in_all_gather(0), away, in_all_gather(2))
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", (away.key,))
@@ -320,8 +321,8 @@ def test_unrelated_processes_are_separate_jobs():
     assert sorted(len(job.processes) for job in jobs) == [1, 3]
 
 
-def test_fully_connected_processes_are_diagnosed_in_polynomial_time():
-    """A deadlock of 20 fully connected processes, which have 20! paths, is found in less than 20 s."""
+def test_fully_connected_processes_are_diagnosed_in_20_s():
+    """A deadlock of 20 fully connected processes, which have 20! paths, is found in less than 20 s of CPU time."""
     pids = range(10, 30)
     frames = (StackFrame("/opt/env/zmq/sugar/socket.py", "recv", 3), StackFrame("/job/a.py", "main", 1))
     thread, sockets, processes = {"syscall": "poll", "waits_fds": (9,)}, [], []

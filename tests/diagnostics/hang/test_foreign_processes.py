@@ -1,6 +1,7 @@
 """`hang` inspects real processes of other Python releases, namespaces and users, and processes that change meanwhile.
 
-It also ends a py-spy that does not answer. Tests are skipped without the programs or rights that they need.
+It also ends a py-spy that does not answer or takes gigabytes. Tests are skipped without the programs or rights that
+they need.
 """
 
 import os
@@ -72,7 +73,7 @@ def find_python(minor):
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
 def test_deadlock_is_found_in_each_python_release(minor):
-    """A deadlock is found in each Python release, also before 3.11, which stores no native thread ids."""
+    """A deadlock is found in Python 3.10 to 3.14, although releases before 3.11 store no native thread ids."""
     python = find_python(minor) or pytest.skip(f"there is no Python 3.{minor} here")
     with running(python, "-c", LOCKS) as process:
         snapshot, verdict = observe(process.pid)
@@ -124,7 +125,10 @@ def test_process_of_another_user_does_not_join_a_job_by_its_environment(monkeypa
 
 @pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])
 def test_process_that_changes_while_observed_is_not_blamed(change):
-    """A process that execs, forks, starts a thread or exits between two samples is not blamed for a hang."""
+    """A process that execs, forks, starts a thread or exits between two samples is not called deadlocked or stopped.
+
+    A hang may be reported if the process is dead or waits for input.
+    """
     with running(sys.executable, "-c", PROGRAM, change) as process:
         replies = []
 

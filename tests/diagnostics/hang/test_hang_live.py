@@ -80,7 +80,7 @@ def test_deadlock_over_pipes_is_found_without_py_spy(monkeypatch):
 
 
 def test_processes_beyond_the_limit_are_missing_from_the_job(monkeypatch):
-    """A job with more processes than hang observes is incomplete, so it is not called healthy."""
+    """The snapshot of a job with more processes than `hang` observes states that processes are missing."""
     monkeypatch.setattr(discovery, "MAX_PROCESSES", 1)
     with running(sys.executable, HOST, "pipes_crossed") as process:
         wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
@@ -149,6 +149,7 @@ def test_terminal_and_markdown_have_the_verdict_and_stacks(deadlocked_pid, form,
     ],
 )  # fmt: skip
 def test_wrong_usage_is_a_one_line_error(words, code, capsys):
+    """Wrong usage exits with 2, and a pattern that matches no process with 3; stderr has one line."""
     assert main(["hang", *words]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -177,7 +178,10 @@ def test_frame_source_is_read_only_from_regular_files(tmp_path):
 
 
 def test_source_with_many_paths_is_stored_once(tmp_path, monkeypatch):
-    """A frame names its file by any path: 100 paths of one 4 MB file needed 3.3 GB."""
+    """A file that frames name by 100 paths is stored once, and the amount of source that is read is limited.
+
+    Without this, 100 paths of one 4 MB file needed 3.3 GB.
+    """
     monkeypatch.setattr(stacks, "MAX_SOURCES", 8 * stacks.MAX_SOURCE)
     (tmp_path / "a.py").write_text("lock.acquire()\n" + "\n" * (stacks.MAX_SOURCE - 20))
     reader = stacks.SourceReader()

@@ -1,6 +1,6 @@
-"""More kinds of waits: each gets its blocking process and cause, is no hang, or has the verdict `unknown`.
+"""The hang diagnosis of synthetic processes: each kind of wait gets its cause and blocking process, or is no hang.
 
-The processes are synthetic. A lock file of another job and the role of a helper are tested too.
+One kind has the verdict `unknown`. Two further tests are about lock files of other jobs and the role of a helper.
 """
 
 import dataclasses
@@ -112,7 +112,7 @@ def test_reader_of_standard_input_waits_for_the_process_that_writes_it():
     ids=["equal ages", "nothing sent", "sent at once", "sent later"],
 )
 def test_client_waits_for_a_response_only_if_it_sent_a_request(ages, sent, outcome):
-    """Ages of a connection are equal if nothing was sent, and also if the only request was sent at once."""
+    """Equal ages of a connection mean that nothing was sent, unless the number of sent bytes shows a request."""
     client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 30),))
     accepts = {"syscall": "accept4", "waits_fds": (5,)}
     fds = (Descriptor(4, "tcp", 40), Descriptor(5, "tcp", 50))
@@ -156,6 +156,7 @@ def event_loop(**thread):
 
 
 def test_event_loop_that_nothing_can_wake_is_a_hang():
+    """An event loop with only its own wake-up connection hangs, but not with a timer or a computing child."""
     process, sockets = event_loop()
     verdict = verdict_of(process, sockets=sockets)
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "lost_message", ("/7",))
