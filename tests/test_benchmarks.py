@@ -53,6 +53,7 @@ def test_gpu_benchmark_runs_trl_too():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", benchmarks())
 def test_benchmark_prints_figures(name):
+    """The exit code is 0, there is no traceback, and the output has the expected words and a digit."""
     done = run_benchmark(name)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr

@@ -126,6 +126,7 @@ def test_docs_readme_links_every_page():
 
 
 def test_every_result_has_a_date_and_a_command():
+    """The table of docs/results/README.md has more than 25 rows, each with result, date and command."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in (RESULTS / "README.md").read_text().splitlines()
@@ -149,6 +150,7 @@ def test_screenshot_shows_what_the_command_prints(name):
 
 
 def test_every_check_and_layer_is_documented():
+    """docs/doctor.md lists the checks, and docs/matrix.md the layers or their families."""
     doctor, matrix = ((ROOT / "docs" / name).read_text() for name in ("doctor.md", "matrix.md"))
     first = " ".join(re.findall(r"^\| ([^|]+) \|", doctor, re.MULTILINE))
     assert [name for name in CHECKS if name not in first] == []

@@ -36,6 +36,7 @@ def test_independent_test_is_not_selected(path, test):
 
 
 def test_near_tests_are_few_and_of_the_same_package():
+    """With `direct_only`, fewer tests are selected for an entry, and some for a rule and a collector."""
     nearest = names("diagnostics/catalog/issues/SCH001.toml", direct_only=True)
     assert "diagnostics/test_catalog.py" in nearest
     assert nearest < names("diagnostics/catalog/issues/SCH001.toml")

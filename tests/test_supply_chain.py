@@ -53,7 +53,7 @@ def test_only_a_base_image_with_a_digest_is_accepted(base, code):
 
 
 def test_pip_installs_require_hashes():
-    """Every `pip install` of the workflow and of the container has --require-hashes."""
+    """Every `pip install` of the matrix workflow and of the container has --require-hashes."""
     for text in (CONTAINER, (ROOT / ".github" / "workflows" / "matrix.yml").read_text()):
         installs = re.findall(r"pip\"? install .*", text)
         assert installs

@@ -129,6 +129,7 @@ def test_invalid_edit_is_refused(entry, wrong):
 
 
 def test_config_table_is_marked_by_rule_exactly_if_a_rule_replaces_it(entry):
+    """A missing mark and a mark without a rule are conflicts; the shipped entries have none."""
     issue = catalog.load_file(entry("by_rule = true\n", ""))
     message = find_table_conflicts([issue])[0]
     assert message.startswith("SCH001: [[config]] 'evaluation during training")

@@ -235,6 +235,7 @@ def test_crashed_check_makes_the_report_incomplete(environment, monkeypatch):
 
 
 def test_environment_with_broken_packages_is_examined_without_imports(environment):
+    """Doctor imports no heavy package, and its JSON report has the known issues of vLLM 0.8.5."""
     broken = "raise ImportError('libcudart.so.12: cannot open shared object file')"
     for name, version in (("torch", "2.6.0"), ("vllm", "0.8.5"), ("trl", "0.17.0")):
         environment.add(name, version, module=broken)

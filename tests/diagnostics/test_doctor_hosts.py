@@ -181,6 +181,7 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
 
 @each_case(CASES["lists"])
 def test_invalid_host_list_or_command_is_refused(tmp_path, text, template, message, capsys):
+    """The exit code is 2, and the error names the command template or the file."""
     path = tmp_path / "hosts"
     path.write_text(text)
     assert main(["doctor", "--hosts", str(path), "--host-command", template]) == 2

@@ -314,6 +314,7 @@ def test_cell_with_an_unloadable_extension_has_the_same_finding_statically():
     [("vllm-0.31.0+trl-1.16.0", "V1"), ("vllm-0.10.2+trl-0.25.1", "V1"), ("vllm-0.8.5+trl-0.17.0", "V0")],
 )
 def test_tiny_engine_agrees_with_transformers_in_a_cell(cell, engine):
+    """On the CPU, the engine, its log-probs and a gloo collective of two ranks are ok."""
     report, _code = doctor_json(cell_python(cell), "live", VLLM_USE_V1="0" if engine == "V0" else "1")
     checks = {check["check"]: check for check in report["checks"]}
     assert checks["tiny engine"]["outcome"] == "ok", checks["tiny engine"]

@@ -176,6 +176,7 @@ def test_set_that_breaks_another_package_is_not_suggested(environment):
 
 
 def test_plan_without_findings_has_the_outcome_nothing(environment):
+    """The plan has no steps, and says that the compatibility table was not checked."""
     known = python_environment.collect(environment.add("vllm", "0.30.0").add("trl", "1.14.2").prefix, {})
     plan = build_plan(finding_filters.select(examine(known, TABLE), ["CFG"], []), known, TABLE, ISSUES)
     assert (plan.outcome, plan.steps) == ("nothing", ())

@@ -192,6 +192,7 @@ def test_trainer_and_server_are_paired_within_a_script(tmp_path):
 
 
 def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
+    """In a folder, they are paired only by an explicit address."""
     serve, train = tmp_path / "serve.sh", tmp_path / "train.sh"
     serve.write_text(SERVER.format("0", "--vllm_max_model_len 128 "))
     train.write_text(TRAINER.format("0,1", "127.0.0.1"))
@@ -326,7 +327,7 @@ def test_notebook_commands_do_not_shift_or_break_python_lines(source):
 
 @each_case(CASES["unknown_keys"])
 def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expected):
-    """Unknown keys of a file are a warning before TRL 0.19; unknown options of the command line are always an error."""
+    """Unknown keys of a file are a warning before TRL 0.19; unknown options of a command line are an error."""
     path = tmp_path / ("run.sh" if text.startswith("trl ") else "run.yaml")
     path.write_text(text)
     assert expected in {f"{f.severity.word} {f.code}" for f in lint(path, trl=trl).findings}

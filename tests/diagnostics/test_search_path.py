@@ -57,7 +57,10 @@ def test_intact_environment_has_no_finding(maker, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("system", [True, False])
 def test_search_path_equals_sys_path_of_a_real_venv(tmp_path, system, monkeypatch):
-    """The computed path equals sys.path of a venv with PYTHONPATH, a `.pth` file, and the system's packages or none."""
+    """The computed path equals sys.path of a venv, without the standard library's folders.
+
+    The venv has PYTHONPATH, a `.pth` file with a missing folder, and the system's packages or none.
+    """
     monkeypatch.delenv("PYTHONPATH", raising=False)
     options = ["--system-site-packages"] if system else []
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", *options, tmp_path / "v"], check=True)

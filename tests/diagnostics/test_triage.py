@@ -70,6 +70,7 @@ def test_wrapper_error_is_not_the_root_cause(triage_lines):
 
 
 def test_confirmation_counts_only_with_its_own_failure(triage_lines):
+    """A confirmation alone is not judged; with another failure it changes nothing, with its own it adds evidence."""
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."
     alone = triage_lines(["step 1", wait, wait, "step 2"])
     assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("not_judged", (), (), 3)
@@ -94,6 +95,7 @@ def test_wrapper_alone_is_reported_as_wrapper(triage_lines):
 
 
 def test_interleaved_tracebacks_of_two_ranks_are_separated(triage_lines):
+    """The candidate has both ranks, and each of its tracebacks has one frame."""
     first = prefixed("[rank0]: ", traceback_of(ROOT))
     second = prefixed("[rank3]: ", traceback_of(ROOT))
     verdict = triage_lines([line for pair in zip(first, second, strict=True) for line in pair])

@@ -51,6 +51,7 @@ def run(run_triage):
     ],
 )  # fmt: skip
 def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message):
+    """The exit code is 3, and one check is crashed; only a gzip that is cut off may be called without failure."""
     (tmp_path / "a.log").write_bytes(data)
     code, document = run(tmp_path / "a.log")
     problems = [check["reason"] for check in document["checks"] if check["outcome"] == "crashed"]
@@ -105,6 +106,7 @@ def test_links_out_of_a_folder_of_logs_are_not_followed(run, tmp_path):
 
 
 def test_unreadable_compressed_log_in_a_folder_is_reported(run, tmp_path):
+    """The exit code is 3 for a .zst file, also under another name."""
     (tmp_path / "a.log").write_text("fine\n")
     (tmp_path / "b.log.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(40))
     code, document = run(tmp_path)

@@ -170,7 +170,7 @@ def test_class_is_read_from_the_calling_line(triage_lines, source, message, foun
 
 @each_case(CASES["conflicts"])
 def test_other_wordings_of_a_conflict_are_read(triage_lines, line, title, command):
-    """Pip's second wording, that of a function of transformers which other programs call, and xformers' are read."""
+    """Conflicts are read in pip's second wording, in that of transformers' `require_version`, and in xformers'."""
     (finding,) = findings(triage_lines, "CMP904", line)
     assert finding.title == title
     assert command in fix_text(finding.remedy)

@@ -61,6 +61,7 @@ def test_screen_has_the_passes_of_each_selected_pair(screen_lines):
 
 
 def test_partly_failed_pair_is_not_recommended_over_a_passed_one():
+    """If all pairs that are left failed in part, one of these is recommended."""
     assert any(pair.state == "ran" and pair.failed for pair in PAIRS)
     assert not release_pairs.best_pair(PAIRS).failed
     only_failed = [pair for pair in PAIRS if pair.failed]

@@ -1,4 +1,7 @@
-"""The matrix reports as table, page, Markdown and JSON have all verdicts, and hostile text is sanitized in each."""
+"""The matrix is reported as table, short summary, page, Markdown and JSON; hostile text is sanitized in each.
+
+The table has verdicts, reasons and totals; the page links verdicts to their evidence.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,11 @@ def grid(tmp_path, kit):
     return ResultsGrid(questions, events)
 
 
-def test_table_has_every_verdict_and_the_totals(grid):
-    """The table has every verdict with its remark and the totals, and is split on a narrow screen."""
+def test_table_has_verdicts_with_reasons_and_totals(grid):
+    """The table has an expected failure with its reason, and the totals; its rows fit a narrow screen.
+
+    The short summary begins with an unexpected failure.
+    """
     text = report.terminal_table(grid, colour=False)
     assert "● ✘ expected fail" in text
     assert (

@@ -41,7 +41,7 @@ def trainer_file(folder, **settings):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_healthy_server_is_clean_in_every_dtype(trained, dtype):
+def test_healthy_server_is_clean_in_16_and_32_bits(trained, dtype):
     """A healthy server is clean in 16 bits too, although its log-probs differ from the float32 checkpoint's."""
     audit = audit_fake_server(trained, dtype=dtype)
     assert (fault_values(audit), audit.outcome) == ({}, CLEAN)

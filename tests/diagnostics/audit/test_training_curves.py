@@ -208,6 +208,7 @@ def test_metrics_of_verls_file_logger_are_read(tmp_path, capsys, name):
 
 
 def test_numbers_without_a_known_name_are_not_checked(tmp_path, capsys):
+    """The exit code is 3, and the output names the file, although another file has known metrics."""
     (tmp_path / "train.log").write_text("\n".join(str(healthy_metrics(step)) for step in range(1, 41)))
     (tmp_path / "other.jsonl").write_text(json.dumps({"a": 1, "b": 2, "c": 3}) + "\n")
     assert main(["audit", str(tmp_path)]) == 3
@@ -249,6 +250,7 @@ def test_one_dead_reward_is_not_reported_as_two_causes():
 
 
 def test_missing_steps_are_a_notice():
+    """The notice has the last step before the gap and the first after it; it is no fault."""
     assert "metrics/missing_steps" not in results_of(lambda _: {})
     rows = [metric_row(healthy_metrics(step), "", step) for step in [*range(1, 60), *range(110, 160)]]
     results = check_metrics((MetricSeries("metrics.jsonl", tuple(rows)),))

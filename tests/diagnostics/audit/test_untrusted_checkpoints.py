@@ -156,6 +156,7 @@ def test_config_that_names_a_file_of_weights_is_refused(load, tiny, tmp_path):
 
 
 def test_oversized_tokenizer_or_device_file_is_not_read(tmp_path, looked_up_hosts):
+    """A file of 4 GiB and a link to /dev/zero are refused without a host look-up."""
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(1 << 32)
     with pytest.raises(AuditError, match="larger than 128 MiB"):

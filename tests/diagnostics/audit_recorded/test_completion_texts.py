@@ -77,6 +77,7 @@ def test_few_bad_texts_pass():
 
 
 def test_weights_of_reward_functions_follow_from_the_metrics():
+    """A sample's reward is the weighted sum of its scores; rewards that no weights explain give None."""
     generator = random.Random(0)
     rows = []
     for step in range(1, 41):

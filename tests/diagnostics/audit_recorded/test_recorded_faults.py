@@ -32,6 +32,7 @@ def rows(run):
 
 
 def test_healthy_run_is_clean_and_fully_checked(run):
+    """At least eight families of results are clean, such as data, advantages, masks and metrics."""
     result = audit_run(run)
     assert fault_families(result) == set()
     assert result.outcome == CLEAN

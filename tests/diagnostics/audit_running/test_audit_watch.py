@@ -23,6 +23,7 @@ def test_healthy_metrics_are_clean(tmp_path, capsys):
 
 
 def test_fault_is_printed_at_once_and_again_in_the_document(tmp_path, capsys):
+    """The line has step, code and the metrics file's line; the JSON lines begin with the change and the audit."""
     path = tmp_path / "metrics.jsonl"
     append_lines(path, (healthy_metrics(step) | NO_GRADIENT for step in range(1, 31)))
     assert main(["audit", "--watch", str(path), "--idle", "0"]) == 1
@@ -38,11 +39,13 @@ def test_fault_is_printed_at_once_and_again_in_the_document(tmp_path, capsys):
     ("name", "code", "message"), [("", 2, "expected a file"), ("none", 3, "no line of metrics")]
 )
 def test_folder_or_missing_file_is_refused(tmp_path, capsys, name, code, message):
+    """A folder exits with 2, and a missing file with 3."""
     assert main(["audit", "--watch", str(tmp_path / name), "--idle", "0"]) == code
     assert message in capsys.readouterr().err
 
 
 def test_growing_and_replaced_files_are_read_again(tmp_path):
+    """A fault is found in new lines, and is gone in the new file; the outcome at the end is still a fault."""
     path, changes = tmp_path / "metrics.jsonl", []
     watching = Watch([path], 0.0, changes.append, lambda _: None)
     assert not watching.scan_files()

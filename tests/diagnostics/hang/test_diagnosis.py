@@ -123,6 +123,7 @@ def test_wait_shorter_than_patience_is_no_hang():
 
 
 def test_all_ranks_in_one_collective_is_an_unknown_cause():
+    """The verdict `unknown` blames no rank, says that all are in the collective, and suggests the flight recorder."""
     verdict = verdict_of(*map(in_all_gather, range(3)))
     assert (verdict.outcome, verdict.culprits) == ("unknown", ())
     assert "are all in all_gather" in verdict.sentence
@@ -174,6 +175,7 @@ def test_backward_pass_is_in_the_collective_of_the_autograd_thread():
 
 
 def test_uninspectable_process_leaves_the_verdict_unknown():
+    """A snapshot without processes is unknown, too."""
     blind = Process(9, 1, role="trainer", rank=0, world=1, unseen=("no rights",))
     verdict = verdict_of(blind, blind=("pid 9 could not be inspected",))
     assert (verdict.outcome, bool(verdict.unseen)) == ("unknown", True)
@@ -275,6 +277,7 @@ def test_listening_socket_has_no_peer():
 
 
 def test_tail_f_and_its_reader_are_idle():
+    """Without `tail -f`, the reader hangs in its input."""
     read, output = {"syscall": "read", "waits_fds": (0,)}, Descriptor(1, "pipe", 4, "w")
     fds = (Descriptor(0, "pipe", 3, "r"), output)
     tail = sleeping(9, 1, thread=read, title="tail -f train.log", python=False, fds=fds)
@@ -306,6 +309,7 @@ def test_reader_of_a_polling_child_is_no_hang():
 
 
 def test_polling_loop_suggests_a_longer_observation_with_the_same_selection():
+    """After 1.5 s the loop waits, and the next command observes 65 s; after 65 s it is a hang."""
     poll = sleeping(7, 1, StackFrame("/job/wait.py", "poll", 3, "sleep"), thread=POLLS, io_moved=False)
     verdict = diagnose(Snapshot((poll,), seconds=1.5), selection=("--match", "wait me")).verdict
     assert verdict.outcome == "waiting"
@@ -381,6 +385,7 @@ def test_snapshot_with_thousands_of_entries_is_diagnosed_within_limits(kind):
 
 
 def test_wait_tables_and_catalog_use_known_kinds_and_causes():
+    """The entries about hangs are those with codes HNG."""
     kinds = {kind for kind, _, _ in wait_kinds._CALLS}
     kinds |= {*wait_kinds.KIND_OF_SYSCALL.values(), *wait_kinds.KIND_OF_SOURCE_CALL.values()}
     assert kinds <= set(wait_kinds.KINDS)
@@ -427,6 +432,7 @@ FEEDS = (
     ],
 )  # fmt: skip
 def test_fix_fits_the_stack(name, cause, frames, thread):
+    """The stack has its cause and fix, and no finding that advises to take locks in the same order."""
     process = sleeping(7, 1, *frames, thread=thread, fds=(Descriptor(4, "pipe", 70, "w"),))
     diagnosis = with_issue(diagnose(Snapshot((process,), seconds=90.0)))
     assert diagnosis.verdict.cause == cause

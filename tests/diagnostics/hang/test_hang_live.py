@@ -62,6 +62,7 @@ open(path, "rb").read()
 
 
 def test_opening_a_named_pipe_is_a_hang():
+    """The cause is a lost message, and the sentence names the system call and the pipe."""
     with running(sys.executable, "-c", FIFO) as process:
         wait_until(lambda: syscalls_below(process.pid) == ["openat"])
         verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
@@ -71,6 +72,7 @@ def test_opening_a_named_pipe_is_a_hang():
 
 
 def test_deadlock_over_pipes_is_found_without_py_spy(monkeypatch):
+    """The verdict names the extra that installs py-spy."""
     monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     with running(sys.executable, HOST, "pipes_crossed") as process:
         wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
@@ -256,6 +258,7 @@ def test_shell_wrappers_and_launchers_are_no_ranks():
 
 
 def test_watch_with_end_kills_the_stalled_command(capfd):
+    """The exit code is 1; stdout names the blocking process, stderr has the diagnosis and all processes."""
     limits = ["--stall", "0.5", "--seconds", "0.3"]
     words = ["hang", "--watch", *limits, "--end", "--", sys.executable, HOST, "two_locks"]
     assert main(words) == 1
@@ -293,6 +296,7 @@ def test_sighup_is_forwarded_to_the_watched_command():
 
 
 def test_stall_begins_when_cpu_time_io_and_output_stop():
+    """A little CPU time or I/O is no progress; a byte of output is."""
     clock = StallClock(0.0, 0.0)
     assert clock.update(10.0, 5.0, 0, 0)
     assert not clock.update(20.0, 5.001, 100, 0)

@@ -82,6 +82,7 @@ def prompting(kind, pid=7, **values):
 
 
 def test_program_that_asks_its_user_at_a_terminal_is_no_hang():
+    """The same program at a pipe hangs."""
     verdict = verdict_of(prompting("tty"))
     assert verdict.outcome == "idle"
     assert "pid 7" in verdict.sentence
@@ -133,6 +134,7 @@ def test_supervisor_that_checks_its_idle_children_in_turn_is_no_hang():
 
 
 def test_short_wait_for_a_disk_is_no_hang():
+    """After 90 s the cause is `kernel`."""
     thread = {"state": "D", "wchan": "submit_bio_wait", "syscall": "fsync", "asleep_s": 0.01}
     assert verdict_of(sleeping(7, 1, MAIN, thread=thread)).outcome == "waiting"
     assert verdict_of(sleeping(7, 1, MAIN, thread=thread | {"asleep_s": 90.0})).cause == "kernel"
@@ -205,6 +207,7 @@ def test_rank_that_waits_for_a_store_key_is_not_in_the_collective():
 
 
 def test_idle_child_of_a_rank_blocks_the_others():
+    """The same child of a launcher without ranks is idle."""
     waits = rank(1, CHILD, MAIN, world=2, thread=WAITS_FOR_CHILD)
     child = sleeping(7, 101, MAIN, thread={"syscall": "pause"})
     verdict = verdict_of(in_all_gather(0, world=2), waits, child)
@@ -282,6 +285,7 @@ def test_server_that_serves_one_idle_client_at_a_time_waits_for_it():
 
 
 def test_process_that_waits_for_a_lock_file_is_not_said_to_hold_it():
+    """The cause is a file lock, and the fix is about a stale lock file."""
     baton = StackFrame("/env/lib/python3.11/site-packages/torch/utils/file_baton.py", "wait", 52)
     waits = sleeping(8, 7, baton, MAIN, thread={"syscall": "clock_nanosleep"})
     launcher = sleeping(7, 1, CHILD, MAIN, thread=WAITS_FOR_CHILD)
@@ -292,6 +296,7 @@ def test_process_that_waits_for_a_lock_file_is_not_said_to_hold_it():
 
 
 def test_lock_files_of_other_jobs_are_not_considered_while_this_job_holds_one(monkeypatch):
+    """If no process of this job holds a lock file, the other job's process is a blocking process."""
     library = StackFrame("/env/lib/python3.11/site-packages/filelock/_api.py", "acquire", 300)
     waits, holds = sleeping(8, 1, library, MAIN), sleeping(7, 1, MAIN)
     lines = [
