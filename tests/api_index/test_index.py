@@ -304,7 +304,7 @@ def test_requirements_conflict_if_no_version_satisfies_both(index, monkeypatch, 
 def test_a_plugin_is_for_the_engine_of_the_same_number(plugin, engine):
     """In the shipped index, vllm-ascend fits the vLLM of its own number, built without CUDA.
 
-    It pins another torch than vLLM's CUDA build.
+    The plugin pins another torch than vLLM's CUDA build.
     """
     plugin, engine = Release("vllm-ascend", plugin), Release("vllm", engine)
     engines = [Release("vllm", item) for item in query.find_releases("vllm", "")]

@@ -74,7 +74,7 @@ def test_doctor_escapes_hostile_names(environment, monkeypatch, run_command, for
     ids=lambda words: " ".join(word for word in words if word != HOSTILE) or "command",
 )  # fmt: skip
 def test_hostile_arguments_are_escaped_and_give_no_traceback(tmp_path, monkeypatch, run_command, arguments):
-    """They are also refused, except by `explain`, which may accept them."""
+    """Commands other than `explain` also exit with 2 or 3."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.log").write_text(LOG)
     code, out, err = run_command(*[word.replace("{log}", "run.log") for word in arguments])

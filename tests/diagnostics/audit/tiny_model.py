@@ -1,6 +1,6 @@
 """Train a tiny Llama model and tokenizer on corpus.txt, and save checkpoints for the audit tests.
 
-Its next-token distributions are peaked, like those of real models.
+The model's next-token distributions are peaked, like those of real models.
 """
 
 from __future__ import annotations
