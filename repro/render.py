@@ -90,7 +90,7 @@ def report_lines(
     *,
     verbose: bool = False,
 ) -> list[str]:
-    """Return the lines of a run: for each code the outcome, the failure, the best mitigation and those that don't help.
+    """Return the lines of a run: outcome, failure and mitigations of each code, then versions and modified files.
 
     Args:
         repros: Repros by code.
@@ -139,7 +139,7 @@ def _code_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
 
 
 def _attempt_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
-    """Return a line for each attempt, below its trigger, and one for each mitigation that was tried."""
+    """Return lines of attempts below their triggers, and of mitigations; none if all attempts are inapplicable."""
     if all(attempt.outcome is AttemptOutcome.INAPPLICABLE for attempt in attempts):
         return []
     lines = [f"  simulated: {'; '.join(repro.simulated) or 'nothing'}"]

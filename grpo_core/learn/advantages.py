@@ -21,7 +21,7 @@ def group_advantages(
 ) -> tuple[tuple[float, ...], ...]:
     """Compute (reward - baseline) / (deviation + epsilon); differences without a deviation are not divided.
 
-    Equal rewards have exactly their common value as mean and exactly 0 as deviation. Their difference is not divided:
+    Equal rewards have exactly their common value as mean and exactly 0 as deviation. Then differences are not divided:
     dividing by epsilon alone would turn rounding into a signal. The same applies to a group of one. It gets 0 with a
     `group` or `leave_one_out` baseline, else its reward minus the baseline; only the `batch` scale divides it.
 

@@ -74,7 +74,7 @@ def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
 
 
 def completion_batch(pairs: Sequence[tuple[tuple[int, ...], Completion]], device: str = "cpu") -> Batch:
-    """Pad and stack prompt ids with their completions, each of one token or more; the advantages are 0."""
+    """Pad and stack prompt ids with their completions (at least one token each); the advantages are 0."""
 
     def padded(rows: list[list[float]], dtype: torch.dtype) -> torch.Tensor:
         width = max(map(len, rows))

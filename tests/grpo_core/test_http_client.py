@@ -128,7 +128,7 @@ def test_invalid_responses_name_the_endpoint(monkeypatch, text, status, message)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no such host", "x" * 70])
-def test_refused_connection_is_an_engine_error(host):
+def test_unreachable_server_is_an_engine_error(host):
     with pytest.raises(EngineError, match="is the server up"):
         HttpClient("some", host, 9, timeout_s=500).json("GET", "/x")
 

@@ -95,6 +95,7 @@ def test_every_check_detects_its_fault(findings, engine):
 
 @pytest.mark.slow
 def test_v1_search_covers_preemptions_and_resets(run_fuzzer):
+    """In 20 CPU seconds, over 1,000 steps have more than 10 preemptions, cache resets and ended requests each."""
     document = run_fuzzer(V1_CELL, "--engine", "v1", "--seconds", "20")
     assert document["upstream"]["modified"] == []
     [result] = document["seeds"]

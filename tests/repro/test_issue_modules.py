@@ -94,6 +94,7 @@ def test_only_right_results_are_counted(work, description):
 
 
 def test_right_results_are_complete():
+    """Right results give a complete tally; TRL's log-prob may be a number or a list."""
     completions = {name: ["old"] * syn002.TOKENS for name in syn002.PROMPTS}
     assert syn002.count_unmixed(completions, {}).complete
     assert num004.count_right_gradients(RIGHT_GRADIENTS, RIGHT_GRADIENTS).complete
