@@ -19,7 +19,8 @@ from typing import Any
 def make_deterministic(threads: int) -> None:
     """Fix torch's algorithms in this process, and its number of threads in the calling thread.
 
-    Sums are split by thread, so another number of threads rounds differently. glibc keeps more freed memory.
+    Sums are split by thread, so another number of threads rounds differently. cuDNN's attention is turned off, and
+    glibc keeps more freed memory.
     """
     import torch
 

@@ -1,6 +1,7 @@
 """Released wheels of vLLM and TRL sample, train and reproduce known issues, on a GPU or, with CPU builds, on a CPU.
 
-A shortage of memory has its code in triage, and `doctor --tier live` starts an engine of the cell.
+grpo_core trains with vLLM, too. A shortage of memory has its code in triage, and `doctor --tier live` starts an engine
+of the cell.
 The cells for a GPU are in the folder GRPO_DOCTOR_GPU_CELLS, each made of `locks/CELL.txt`; the CPU tests run in the
 cells that `nox -s tests-cells` builds. A missing cell is a skip that says how to build it.
 """

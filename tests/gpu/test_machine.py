@@ -1,4 +1,4 @@
-"""Commands on a machine with a GPU: doctor's device facts match the driver's, hang and audit find injected faults."""
+"""On a machine with a GPU, doctor checks it and its facts match the driver's; hang and audit find injected faults."""
 
 from __future__ import annotations
 

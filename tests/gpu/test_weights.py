@@ -1,4 +1,4 @@
-"""Weights reach an engine on a device unchanged: digests, sync proofs and transports match, and sleep frees memory."""
+"""On a device the digest of weights is the CPU's, shared memory delivers weights unchanged, and sleep frees memory."""
 
 from __future__ import annotations
 

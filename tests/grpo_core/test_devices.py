@@ -1,4 +1,4 @@
-"""Devices of trainer and engine are checked; automatic devices, dtype and sync tolerance are filled in."""
+"""Devices, and settings for several processes, are checked; automatic devices, dtype and tolerance are filled in."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Known failures end the run with a named error; after a failure, Ctrl-C or SIGKILL no child process is left.
+"""Known failures end the run with a named error; after Ctrl-C or SIGKILL no child process is left.
 
 An unexpected error keeps its traceback.
 """

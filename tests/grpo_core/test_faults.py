@@ -1,4 +1,7 @@
-"""One fault of each kind is injected between trainer and server; `python -m tests.grpo_core.faults` injects all."""
+"""One fault of each kind is injected between trainer and server; `python -m tests.grpo_core.faults` injects all.
+
+The fault table and the check of error messages have tests, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The HTTP client retries safe calls, ends slow ones, refuses invalid responses and detects the kind of server."""
+"""The HTTP client retries safe calls, ends slow ones, refuses invalid responses and detects the kind of server.
+
+`RemoteEngine` notices another client's weights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGINT is raised at once or after a shielded block, again if it was swallowed, and ends a run as `interrupted`."""
+"""SIGINT raises KeyboardInterrupt at once or after a shielded block, again if it was swallowed, and ends a run."""
 
 import contextlib
 import signal

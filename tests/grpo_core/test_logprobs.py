@@ -1,6 +1,6 @@
 """Chunked log-probs equal the naive computation in value and gradient, and compute the logits of one chunk at a time.
 
-Padding does not change them.
+They equal the model's own, and padding does not change them.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""The command line of grpo_core: its output on stdout and stderr, and its exit codes."""
+"""The command line of grpo_core: stdout, stderr, exit codes, help, and escaped control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bfloat16 in trainer and engine: float32 parts, sync proofs, and numbers that are equal in all modes."""
+"""bfloat16 in trainer and engine: gradients and parts in float32, tied weights, resumed runs, and equal modes."""
 
 from __future__ import annotations
 

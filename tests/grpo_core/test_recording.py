@@ -1,6 +1,6 @@
 """Recorded steps keep every value with a JSON form; damaged records are refused, and a kill leaves complete steps.
 
-A run records the steps that its setting names.
+A run records the steps that its setting names. A record that refers to a file outside of its run is refused.
 """
 
 import contextlib

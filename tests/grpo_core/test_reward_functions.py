@@ -1,4 +1,4 @@
-"""The built-in reward functions, and the example's for mathematics, return the documented rewards."""
+"""The built-in reward functions, and the example's for mathematics, return the documented rewards or errors."""
 
 import importlib.util
 import os

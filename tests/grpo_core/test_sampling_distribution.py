@@ -1,4 +1,7 @@
-"""Sampling obeys top_p, top_k, min_p and repetition_penalty; log-probs are those of the truncated distribution."""
+"""Sampling obeys top_p, top_k, min_p and repetition_penalty; log-probs are those of the truncated distribution.
+
+An engine that can't truncate is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rollout server's token comes from the environment or is random; it is not in files, output or errors."""
+"""The rollout server's token is random or from the environment, and shown nowhere; wrong token options are refused."""
 
 from __future__ import annotations
 

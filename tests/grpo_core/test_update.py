@@ -1,6 +1,7 @@
 """Updates use fixed proximal log-probs, follow the learning rate's schedule, and are refused on NaN.
 
-Mini-batches update in sequence. A resumed run continues the mini-batches and the schedule.
+Mini-batches update in sequence, micro-batches change only rounding. A resumed run continues the mini-batches and the
+schedule.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""In three cells the vLLM engine passes the conformance suite, refuses bad calls and trains in each mode."""
+"""In three cells the vLLM engine passes the conformance suite, refuses bad calls and trains in each mode.
+
+It reports its capabilities, and keeps the process's random state and threads.
+"""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Unusable outputs of vLLM, weights files and starts of VllmEngine are named errors, and seeds keep all their bits.
+"""Unusable vLLM outputs and weights files, a missing model and a missing vLLM are named errors; seeds keep all bits.
 
 vLLM is not needed.
 """

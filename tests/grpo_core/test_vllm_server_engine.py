@@ -1,4 +1,4 @@
-"""The client of `vllm serve` is tested against a SIMULATED server whose responses can be wrong."""
+"""The client of `vllm serve` sets each parameter, refuses wrong answers and detects lost weights; server SIMULATED."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop that submits requests to vLLM and steps it keeps to its limits and pairs outputs, on a fake scheduler."""
+"""`Stepper` submits requests to a fake vLLM within its limits, and pairs outputs; an inconsistent vLLM is an error."""
 
 from types import SimpleNamespace
 

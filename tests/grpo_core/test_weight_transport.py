@@ -1,4 +1,4 @@
-"""Weight transports deliver all weights or none, in one process and to another, also with failures in between.
+"""Weight transports deliver all weights or none, in one process and to another, also after a failed transfer.
 
 Shared memory that no sender made is refused.
 """

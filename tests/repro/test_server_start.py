@@ -1,4 +1,4 @@
-"""The matrix's program that starts a rollout server and sends one request is tested with a simulated server."""
+"""The matrix's program that starts a rollout server fails unless it answers one request; the server is simulated."""
 
 import os
 
