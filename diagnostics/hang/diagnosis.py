@@ -8,6 +8,7 @@ clock, no /proc.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -19,14 +20,12 @@ from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
 from diagnostics.hang.snapshot import BUSY_SHARE, Snapshot
-from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
+from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, WATCH_S, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
 from diagnostics.hang.wait_kinds import CAUSES, IDLE
 
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
-WATCH_S = 65
-"""Value of `--seconds` in the recommended next command; it is above PATIENCE_S, so that a polling wait is decided."""
 # Waits whose duration is known, unlike the waits of a loop that polls.
 _REQUESTS = ("http", "socket", "kernel")
 # With processes that were not observed these causes are only guesses.
@@ -139,6 +138,8 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     children = index.children(state.process)
     # A timed wait that ended and began again is a supervisor's loop.
     polls = state.kind == "event" and state.asleep_s is not None and state.asleep_s < index.snapshot.seconds
+    if polls and state.thread.endless and state.process.wrote:
+        return False  # works in a handler of signals
     is_parent = any(index.states[child.key].kind != "dead" for child in children)
     if is_parent and (polls or state.kind in ("sleep", "child", "join")):
         return False  # a launcher, which waits for the end of its children
@@ -195,6 +196,8 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
     A dump has no times, so its other waits count as a hang.
     """
     live, waited_s = index.snapshot.live, verdict.waited_s
+    if _works(index, blocker):
+        return replace(verdict, outcome=PROGRESS)
     long = waited_s is not None and waited_s >= patience.quiet_s
     if blocker.level == "busy":
         if blocker.cause == "spin_python":
@@ -206,14 +209,38 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
         if _rank_is_elsewhere(index, blocker):
             return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
-    if blocker.cause == "poll" and (not blocker.chain or blocker.chain[-1].kind in ("pipe", "child")):
-        # The process may work and sleep in turn, as many healthy child processes do.
+    if _may_work_in_turns(index, blocker, patience):
         if live and index.snapshot.seconds >= patience.quiet_s and _polls_only(index, blocker):
             return replace(verdict, certainty="hypothesis")
         return replace(verdict, outcome=WAITING if live else UNKNOWN)
     if not blocker.patient or not live or long:
         return verdict
     return replace(verdict, outcome=WAITING)
+
+
+def _works(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether the holder of a file lock writes between sleeps, or a message passed the last edge meanwhile."""
+    edge = blocker.chain[-1] if blocker.chain else None
+    states = index.states_of((edge.source, edge.target)) if edge else []
+    if edge is None or len(states) < 2 or not index.snapshot.live or edge.target not in blocker.culprits:
+        return False
+    source, target = states
+    if edge.kind == "file_lock":
+        return target.kind == "sleep" and target.process.wrote and index.ran(target)
+    # A thread at a futex, unlike one that spins, runs only if something arrives.
+    woke = source.kind == "collective" and source.thread.syscall == "futex" and index.ran(source)
+    sockets = [s for _, s in index.open_connections(source.process) if s.moved]
+    peers = [peer for socket in sockets for peer in index.peers(source.process, socket)]
+    return woke and not source.thread.busy and target.process in peers
+
+
+def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience) -> bool:
+    """Return whether a process may work and sleep in turn, as many healthy child processes do."""
+    last = blocker.chain[-1].kind if blocker.chain else ""
+    if blocker.cause == "file_lock":
+        state = next(iter(index.states_of(blocker.culprits)), None)
+        return bool(state and state.kind == "sleep" and (state.asleep_s or math.inf) < patience.quiet_s)
+    return blocker.cause == "poll" and last in ("", "pipe", "child")
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
@@ -333,7 +360,15 @@ _NEXT_IN_COLLECTIVES = (
 def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]) -> tuple[str, ...]:
     """Return commands that would give more evidence, with the user's own process options."""
     if verdict.outcome == WAITING:
-        words = ("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(WATCH_S))
+        words = (
+            "python",
+            "-m",
+            "diagnostics",
+            "hang",
+            *selection,
+            "--seconds",
+            str(max(WATCH_S, 4 * round(index.snapshot.seconds))),
+        )
         return (quote_command(words),)
     if verdict.outcome == IDLE_JOB:
         return ()

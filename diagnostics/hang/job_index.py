@@ -183,9 +183,9 @@ class JobIndex:
         """Return whether the blocking thread ran during the observation, and received or moved data."""
         sockets = [socket for socket in self.waited_sockets(state) if socket.kind == "tcp"]
         received = any(self._is_recent(s.received_s) for s in sockets)
-        return (received or bool(state.process.io_moved and not sockets)) and self._ran(state)
+        return (received or bool(state.process.io_moved and not sockets)) and self.ran(state)
 
-    def _ran(self, state: BlockedState) -> bool:
+    def ran(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation."""
         return self._is_recent(state.thread.asleep_s)
 
@@ -195,7 +195,7 @@ class JobIndex:
     def _paces_transfer(self, state: BlockedState) -> bool:
         """Return whether a process sleeps between the parts of a transfer that another process waits for."""
         process, partners, inodes = state.process, set(), set()
-        if not self._ran(state):
+        if not self.ran(state):
             return False
         for item in process.fds:
             socket = self.socket(process, item.fd)
@@ -308,6 +308,12 @@ class JobIndex:
     def _listening_sockets(self, process: Process) -> list[Socket]:
         sockets = (self.sockets.get((process.host, i.inode)) for i in process.fds if i.kind == "tcp")
         return [socket for socket in sockets if socket and socket.state == "LISTEN"]
+
+    def shares_listener(self, process: Process, key: str) -> bool:
+        """Return whether another process has a listening socket of this one, without connections to accept."""
+        inodes = {item.inode for item in self.states[key].process.fds}
+        shared = any(socket.inode in inodes for socket in self._listening_sockets(process))
+        return shared and not self.has_backlog(process)
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections to a process with a request that it has not read or not answered."""

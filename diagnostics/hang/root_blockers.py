@@ -92,6 +92,8 @@ class RootSearch:
         for edge in edges:
             if self._steps > 0 or not ends:
                 ends.append(self._follow(path, edge))
+        # An idle worker shows no lost message while another worker may have the task.
+        ends = [end for end in ends if end.cause != "lost_message" or end.culprits != (key,)] or ends
         order = LEVELS if edges[0].needs == "all" else _LEVELS_IF_ANY
         # Prefer the longest chain: a rank that sent a request to a server waits for it.
         best = min(ends, key=lambda end: (order.index(end.level), -len(end.chain)))
@@ -200,6 +202,11 @@ def _is_outside_collectives(state: BlockedState, *, live: bool) -> bool:
 
 
 def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> bool:
-    """Return whether a process is idle and owes no response."""
+    """Return whether a process is idle and owes no response.
+
+    Pre-forked servers take turns: one is in accept, and the others wait for the lock that it holds.
+    """
+    if path and path[-1].kind == "file_lock" and state.kind == "listen":
+        path = path[: -1 if index.shares_listener(state.process, path[-1].source) else None]
     idle = state.kind in IDLE or (state.serves and state.kind in ("event", "queue", "join"))
     return idle and all(edge.kind == "child" for edge in path) and not index.open_requests(state.process)

@@ -13,7 +13,7 @@ from diagnostics.hang.blocking_calls import BlockedState, frame_text
 from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import CAUSE_BY_EDGE
-from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, WATCH_S, Verdict
 from diagnostics.hang.wait_kinds import CAUSES
 
 _MAX_NAMES = 4
@@ -29,7 +29,8 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
         sources = [edge.source for edge in verdict.chain]
         cycle = verdict.chain[sources.index(verdict.chain[-1].target) :]
         steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in cycle]
-        return f"Deadlock: {'; '.join(steps)}."
+        begin = "Too early to say, perhaps a deadlock" if verdict.outcome == WAITING else "Deadlock"
+        return f"{begin}: {'; '.join(steps)}."
     what, since = _predicate(index, verdict), _since(verdict)
     victims = _brief_names(index, verdict.victims)
     blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
@@ -39,10 +40,12 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
         ended = any(state.kind == "dead" for state in index.states_of(verdict.culprits))
         return f"No hang so far: {who} {'has just ended' if ended else what}{waited_for}{since}."
     if verdict.outcome == WAITING:
+        if index.snapshot.seconds >= WATCH_S:
+            return f"Not decided: {who} {what}{waited_for}{since}; it may work and sleep in turn."
         return f"Too early to say: {who} {what}{blocks}{since}."
     if verdict.outcome == UNKNOWN:
         return f"Unknown cause: {who} {what}{waited_for}{since}."
-    return f"{_capitalize(who)} {what}{blocks}{since}."
+    return f"{_capitalize(who)} {what}{waited_for if verdict.cause == 'dead' else blocks}{since}."
 
 
 def _predicate(index: JobIndex, verdict: Verdict) -> str:

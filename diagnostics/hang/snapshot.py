@@ -69,7 +69,7 @@ class Thread:
         waits_fds: Descriptors that the system call waits for.
         futex: Address of the futex that the thread waits for, or "sem:INODE" for a semaphore shared between processes.
         opens: Path that the system call opens.
-        endless: Whether an epoll call has no timeout, and no signal that the program handles can end it.
+        endless: Whether a futex call has no timeout; for epoll, also that no signal which the program handles ends it.
         runnable: Share of the time in which the thread ran or waited for a processor; None if unknown.
         asleep_s: Seconds since the thread last ran; None if unknown.
     """
@@ -121,6 +121,7 @@ class Process:
         state: The kernel's state R, S, D, T, t or Z; X if the process ended; empty if unknown.
         shared: Names of shared memory, each with its inode.
         io_moved: Whether the process read or wrote anything while observed; None if unknown.
+        wrote: Whether the process wrote anything while observed.
         unseen: Texts about data that could not be read, with the reason.
     """
 
@@ -138,6 +139,7 @@ class Process:
     fds: tuple[Descriptor, ...] = ()
     shared: tuple[str, ...] = ()
     io_moved: bool | None = None
+    wrote: bool = False
     unseen: tuple[str, ...] = ()
 
     @property

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 HANG, WAITING, PROGRESS, IDLE_JOB, UNKNOWN = "hang", "waiting", "progress", "idle", "unknown"
+WATCH_S = 65
+"""Minimum of `--seconds` in the recommended next command; above the default patience, to decide a polling wait."""
 
 
 @dataclass(frozen=True)

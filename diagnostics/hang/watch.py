@@ -107,7 +107,7 @@ def _wait_for_end(
             return False
         pids = discovery.descendants(discovery.process_table(), [child.pid])
         ran_ns = sum(proc.runnable_ns(pid, tid) or 0 for pid in pids for tid in proc.list_threads(pid))
-        bytes_moved = sum(proc.bytes_moved(pid) or 0 for pid in pids)
+        bytes_moved = sum(sum(proc.bytes_moved(pid)) for pid in pids)
         now = time.monotonic()
         if clock.update(now, ran_ns / 1e9, bytes_moved, output_bytes[0]):
             due_s = stall_s

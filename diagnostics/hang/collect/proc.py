@@ -173,10 +173,10 @@ def _last_ran_ms(pid: int, tid: int) -> float | None:
     return float(match[1]) if match else None
 
 
-def bytes_moved(pid: int) -> int | None:
-    """Return the number of bytes that a process has read and written; None without permission."""
+def bytes_moved(pid: int) -> tuple[int, int]:
+    """Return the numbers of bytes that a process has read and written; (-1, -1) without permission."""
     counts = dict(line.split(": ") for line in read_proc(pid, "io").splitlines() if ": " in line)
-    return int(counts["rchar"]) + int(counts["wchar"]) if "rchar" in counts else None
+    return int(counts.get("rchar", -1)), int(counts.get("wchar", -1))
 
 
 def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
@@ -232,7 +232,7 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
     if len(values) < 6:
         return {"syscall": name}
     if name == "futex":
-        return {"syscall": name, "futex": f"{values[0]:#x}"}
+        return {"syscall": name, "futex": f"{values[0]:#x}", "endless": values[3] == 0}
     if name in _WITH_DESCRIPTOR:
         locks = name == "fcntl" and values[1] in _F_SETLKW
         return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)}

@@ -105,7 +105,7 @@ def _select(host: peers.Host, selection: Selection) -> list[int]:
     return sorted(pids)
 
 
-_Counters = tuple[dict[int, int | None], int | None]
+_Counters = tuple[dict[int, int | None], tuple[int, int]]
 
 
 def _read_counters(pid: int) -> _Counters:
@@ -125,7 +125,11 @@ class _Observation:
     def io_moved(self) -> bool | None:
         """Return whether the process read or wrote any bytes; None if unknown."""
         (_, before), (_, after) = self.before, self.after
-        return None if before is None or after is None else before != after
+        return None if -1 in before + after else before != after
+
+    def wrote(self) -> bool:
+        """Return whether the process wrote any bytes; False if unknown."""
+        return 0 <= self.before[1][1] < self.after[1][1]
 
     def runnable_share(self, tid: int, seconds: float) -> float | None:
         """Return the share of the time in which a thread was runnable; None if unknown."""
@@ -215,6 +219,7 @@ class _Observer:
             fds=self.host.with_socket_kinds(proc.descriptors(pid)),
             shared=names,
             io_moved=observation.io_moved() if observation else None,
+            wrote=bool(observation and observation.wrote()),
             unseen=tuple(unseen),
         )
 

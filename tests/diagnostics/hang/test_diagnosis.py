@@ -137,7 +137,7 @@ def test_all_ranks_in_one_collective_is_an_unknown_cause():
         ({"syscall": "newfstatat", "wchan": "request_wait_answer"}, "newfstatat in request_wait_answer"),
         ({"syscall": "rt_sigtimedwait"}, "is not in the collective"),
         ({"syscall": "msgrcv"}, "is not in the collective"),
-        ({"syscall": "clock_nanosleep", "gil": True}, "sleeps and polls"),
+        ({"syscall": "clock_nanosleep", "gil": True}, "sleeps"),
     ],
     ids=["opens a FIFO", "waits on FUSE", "waits for a signal", "sits in native code", "holds the GIL in C"],
 )
@@ -455,3 +455,76 @@ def test_snapshot_round_trips_through_json_and_other_documents_are_refused():
     for other in ({}, [], {"schema": "x"}, document | {"processes": 3}):
         with pytest.raises(ParseError):
             bundle.load(other, "x")
+
+
+# Jobs that work while one of their processes waits.
+
+
+def pool_of(*workers):
+    """Return a driver that waits for a pool's result, and its workers."""
+    waits = (
+        StackFrame(f"{PYTHON}/threading.py", "wait", 327),
+        StackFrame(f"{PYTHON}/multiprocessing/pool.py", "get"),
+    )
+    return (sleeping(7, 1, *waits, StackFrame("/job/a.py", "main", 9), thread=AT_FUTEX), *workers)
+
+
+def test_pool_with_idle_and_computing_workers_makes_progress():
+    idle = sleeping(8, 7, StackFrame(f"{PYTHON}/multiprocessing/pool.py", "worker", 114), thread=AT_FUTEX)
+    computes = {"state": "R", "runnable": 0.99, "asleep_s": None, "syscall": "running"}
+    busy = sleeping(9, 7, StackFrame("/job/a.py", "grade", 3), thread=computes)
+    assert verdict_of(*pool_of(idle)).cause == "lost_message"
+    verdict = verdict_of(*pool_of(idle, busy))
+    assert (verdict.outcome, verdict.culprits) == ("progress", ("/9",))
+
+
+def at_file_lock(holder, **values):
+    """Diagnose a process that waits for a file lock of process 8 for 400 s."""
+    waits, thread = StackFrame("/job/a.py", "standby", 7), {"syscall": "flock", "waits_fds": (3,)}
+    listens = Descriptor(4, "tcp", 60)
+    waiter = sleeping(9, 1, waits, thread=thread, fds=(Descriptor(3, "file", 50), listens))
+    locks = (Lock(50, 8, "FLOCK", path="/job/leader.lock"), Lock(50, 9, "FLOCK", waiting=True))
+    return verdict_of(dataclasses.replace(holder, fds=(listens,)), waiter, locks=locks, **values)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "seconds", "outcome"),
+    [(True, 1.5, "progress"), (False, 1.5, "waiting"), (False, 65.0, "hang"), (True, 65.0, "progress")],
+)
+def test_holder_of_a_file_lock_that_writes_between_sleeps_works(wrote, seconds, outcome):
+    """A holder that only sleeps is a hang after the patience; one that sleeps for long is a hang at once."""
+    works = StackFrame("/job/a.py", "lead", 3, "sleep")
+    holder = sleeping(8, 1, works, thread=POLLS, wrote=wrote, io_moved=wrote)
+    assert at_file_lock(holder, seconds=seconds).outcome == outcome
+    assert at_file_lock(sleeping(8, 1, works, thread=ASLEEP), seconds=seconds).outcome == "hang"
+
+
+@pytest.mark.parametrize(("unread", "outcome"), [(0, "idle"), (1, "hang")])
+def test_servers_that_take_turns_in_accept_are_idle_without_clients(unread, outcome):
+    accepts = StackFrame(f"{PYTHON}/socket.py", "accept"), StackFrame("/job/a.py", "serve", 3)
+    holder = sleeping(8, 1, *accepts, thread={"syscall": "accept4", "waits_fds": (4,)})
+    listener = Socket(60, "tcp", "0.0.0.0:8000", "0.0.0.0:0", "LISTEN", unread=unread)
+    assert at_file_lock(holder, sockets=(listener,)).outcome == outcome
+
+
+@pytest.mark.parametrize(("endless", "outcome"), [(True, "idle"), (False, "hang")])
+def test_waiting_main_thread_with_a_working_signal_handler_is_idle(endless, outcome):
+    waits = StackFrame(f"{PYTHON}/threading.py", "wait", 327), StackFrame("/job/a.py", "main", 9)
+    thread = AT_FUTEX | {"endless": endless, "asleep_s": 3.0}
+    assert verdict_of(sleeping(7, 1, *waits, thread=thread, wrote=True)).outcome == outcome
+
+
+@pytest.mark.parametrize(("moved", "outcome"), [(900, "progress"), (0, "hang")])
+def test_receiver_that_got_messages_meanwhile_makes_progress(moved, outcome):
+    """Rank 0 sleeps between its sends, and rank 1 waits in recv over gloo."""
+    young, connected = {"asleep_s": 3.0}, (Descriptor(5, "tcp", 50),)
+    sends = rank(
+        0, StackFrame("/job/a.py", "work", 3, "sleep"), world=2, thread=young | ASLEEP, fds=connected
+    )
+    receives = StackFrame(C10D, "recv", 1), StackFrame("/job/a.py", "work", 9)
+    waits = rank(1, *receives, world=2, thread=young, fds=(Descriptor(6, "tcp", 51),))
+    ends = [("127.0.0.1:7", "127.0.0.1:8"), ("127.0.0.1:8", "127.0.0.1:7")]
+    sockets = [
+        Socket(50 + n, "tcp", *end, "ESTABLISHED", peer=51 - n, moved=moved) for n, end in enumerate(ends)
+    ]
+    assert verdict_of(sends, waits, sockets=tuple(sockets)).outcome == outcome
