@@ -42,7 +42,7 @@ def start_browser():
 
 @contextmanager
 def open_page(browser, address, width=1100, scheme="light", **settings):
-    """Open a page at this width and yield it; fail if it logs to the console, or requests more than files."""
+    """Open a page at this width and yield it; fail if it logs to the console, or requests other than files and data."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", **settings
     )

@@ -1,6 +1,6 @@
 """Run `python -m` programs by forking a process that has imported their modules, so that a start costs milliseconds.
 
-`ForkServer` is the client in the tests. The process that is forked runs this module as `__main__`; it gets requests
+`ForkServer` is the client in the tests. The process that is forked runs this module as `__main__`, and gets requests
 and file descriptors through a socket.
 """
 
@@ -27,7 +27,7 @@ class ForkServer:
     """A process that is forked for each program; it starts when first needed.
 
     Args:
-        preload: The modules that it imports: `commands` (diagnostics, repro) or `trainer` (grpo_core with PyTorch).
+        preload: Modules that the process imports: `commands` (diagnostics, repro) or `trainer` (grpo_core, PyTorch).
     """
 
     def __init__(self, preload: str) -> None:
@@ -49,7 +49,7 @@ class ForkServer:
         return child
 
     def run(self, arguments, *, cwd=ROOT, env=None, stdin=b"") -> subprocess.CompletedProcess[bytes]:
-        """Run `python -m ARGUMENTS` to its end; replaces `subprocess.run` with captured output."""
+        """Run `python -m ARGUMENTS` for at most 500 s; replaces `subprocess.run` with captured output."""
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
             files[0].write(stdin)

@@ -2,7 +2,8 @@
 
 usage: python -m tests.update_transcripts [DOCUMENT ...]
 
-Each command runs twice; a line that differs between the runs is cut at the first difference and ends in `…`.
+Each command runs twice; a line that differs between the runs is cut at the first difference and ends in `…`. Commands
+that need a matrix cell or train are left out.
 """
 
 import os
@@ -24,9 +25,9 @@ def keep_equal_text(first: list[str], second: list[str]) -> list[str]:
 
 
 def main(names: list[str]) -> None:
-    """Rewrite the blocks whose command prints something else in the named documents, or all, and print the commands.
+    """Rewrite the blocks whose command prints something else, in the named documents or all; print these commands.
 
-    Commands that need a cell or train are left out.
+    A block with a line `…` stays as long as it is.
     """
     for path in documents():
         if names and str(path.relative_to(ROOT)) not in names:

@@ -192,7 +192,7 @@ def run(*arguments):
 
 
 def test_changes_lists_what_the_releases_of_a_period_removed(capsys):
-    """`changes` compares new releases with the other packages' releases of that time, and reads only the index."""
+    """`changes` compares new releases with the other packages' releases of that time, by the shipped index."""
     assert run("changes", "vllm", "--since", "2025-09-20", "--until", "2025-10-06") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3

@@ -1,4 +1,4 @@
-"""Names, signatures and options are extracted from one source file.
+"""Names, signatures and options are extracted from the source of one Python file.
 
 An entry is the text that the index stores for a name, for example `def (a, b=)`.
 """

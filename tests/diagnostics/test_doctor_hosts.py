@@ -100,7 +100,10 @@ VERSIONS = {"vllm": "0.9.2", "trl": "0.20.0"}
     ],
 )  # fmt: skip
 def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, code, detail):
-    """A difference has its code and its groups of nodes, also without a majority; RANK and no answer are none."""
+    """A difference has its code and its groups of nodes, also without a majority.
+
+    Variables that must differ, such as RANK, and a driver that did not answer are no difference.
+    """
     fleet = [node(facts, position, **fields) for position, fields in enumerate(nodes)]
     assert {item.code: item.detail for item in differences(fleet)} == ({code: detail} if code else {})
 

@@ -297,7 +297,7 @@ def test_gloo_collective_works_between_two_processes(tmp_path):
 
 @pytest.mark.vllm
 @pytest.mark.heavy
-def test_cell_with_an_unloadable_extension_has_the_same_finding_statically():
+def test_unloadable_extension_of_a_cell_is_found_by_probe_and_metadata():
     """In a cell with vLLM's CUDA wheel and a CPU build of PyTorch, `vllm._C` fails, and libcudart.so.12 is missing."""
     python = cell_python("vllm-0.8.5.post1+trl-0.17.0")
     report, code = doctor_json(python, "probe")

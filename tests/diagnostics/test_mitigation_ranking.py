@@ -132,7 +132,7 @@ def test_no_entry_recommends_a_mitigation_that_failed():
 
 
 def test_failed_mitigation_names_a_trigger_of_its_repro():
-    """The repro command of a failed mitigation has its name and a trigger of the repro."""
+    """The repro command of a failed mitigation names the mitigation and a trigger of the repro."""
     for code, entry in ISSUES.items():
         for trigger in ("", *entry.trigger_names()):
             for offer in recommended_fix(entry, triggers=[trigger] if trigger else []).does_not_help:

@@ -246,7 +246,10 @@ def test_thousand_similar_lines_do_not_hide_the_root_cause(triage_lines):
 
 
 def test_rank_with_another_traceback_comes_first(triage_lines):
-    """The rank with another traceback comes first if seven ranks report a lost peer; its number changes nothing."""
+    """The rank with another traceback comes first if seven ranks report a lost peer.
+
+    The fingerprint does not depend on the number of that rank.
+    """
     error = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )

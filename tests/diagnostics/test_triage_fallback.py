@@ -1,7 +1,7 @@
 """A log without a root cause is clean if it shows the end of the run and no error line; an excerpt needs no end.
 
 Waits, prompts and metrics may give hypotheses. A failure without a known cause lists the issues with the most similar
-words. Other logs are not judged. A log in UTF-16 is read.
+words. Other logs are not judged; the reason names a stall or the step that the run reached. A log in UTF-16 is read.
 """
 
 import pytest

@@ -345,7 +345,7 @@ SITE = '  File "/opt/env/lib/python3.12/site-packages/'
     ],
 )  # fmt: skip
 def test_side_is_named_only_if_the_log_shows_it(triage_lines, lines, text):
-    """The title tells the side at fault. If the log does not show it, the finding is a hypothesis with a command."""
+    """The title names the caller, or the class that takes the argument; without a side the fix says what decides."""
     (finding,) = findings(triage_lines, "CMP906", *lines)
     assert text in finding.title
     is_lead = "which side" in text

@@ -71,7 +71,7 @@ def test_table_has_verdicts_with_reasons_and_totals(grid):
 
 
 def test_reports_are_sanitized(grid, tmp_path):
-    """Secrets, markup and control characters of untrusted logs are removed or escaped."""
+    """Secrets and control characters of untrusted logs are removed or escaped, and markup in files other than JSON."""
     page = report.write_reports(tmp_path / "report", grid)
     texts = {path.name: path.read_text() for path in page.parent.iterdir()}
     assert set(texts) == {"index.html", "report.md", "report.json"}

@@ -109,7 +109,7 @@ def test_member_outside_the_folder_is_refused(tmp_path, name):
 
 
 def test_metadata_of_a_hostile_wheel_is_read_once(tmp_path):
-    """Of twenty METADATA members one is parsed, and one of another package's folder is not."""
+    """Of twenty large METADATA members one is parsed, in less than 3 s of CPU time; a vendored package's is not."""
     with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/_vendor/b-1.dist-info/METADATA", "Requires-Dist: vendored\n")
         for number in range(20):

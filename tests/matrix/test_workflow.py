@@ -55,7 +55,10 @@ def test_workflow_commands_parse():
 
 
 def test_release_workflow_permissions():
-    """The publishing job alone may request an identity token, no job reads secrets, and actions are pinned alike."""
+    """The publishing job alone may request an identity token, and no job reads secrets.
+
+    The actions of GitHub are among those of the matrix workflow.
+    """
     build, publish = RELEASE_WORKFLOW.read_text().split("  publish:")
     assert "id-token" not in build
     assert publish.count("permissions:\n      id-token: write\n    steps:") == 1

@@ -10,7 +10,7 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 
 
 class FakeClient:
-    """A client with prepared answers by path, and `answer` for other paths; a call with a body has it as its choice."""
+    """A client with answers by path, and `answer` for other paths; with a body, the response has it as its choice."""
 
     address, tokens = "http://127.0.0.1:1", 0
 

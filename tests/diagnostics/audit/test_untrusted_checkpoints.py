@@ -1,6 +1,7 @@
-"""Loading an untrusted checkpoint looks up no host, allocates no oversized model, and limits its chat template.
+"""Loading an untrusted checkpoint looks up no host, reads no file outside of its folder, and limits its chat template.
 
-Missing weights, pipes, devices and broken settings are refused, in part also by grpo_core's loader.
+A model larger than its files, missing weights, pipes, devices, names of code or other models, and broken settings are
+refused, in part also by grpo_core's loader.
 """
 
 import json
@@ -204,6 +205,7 @@ def test_config_with_usual_names_is_loaded(tiny, tmp_path):
 
 
 def test_hub_is_not_contacted(looked_up_hosts, monkeypatch):
+    """The audit's import of transformers switches the hub's offline mode on, although it was off."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     checkpoint_validation._import_transformers()
@@ -214,25 +216,30 @@ def test_hub_is_not_contacted(looked_up_hosts, monkeypatch):
 
 
 def link_template(folder, outside):
+    """Make the chat template a link to a file outside of the checkpoint."""
     (folder / "chat_template.jinja").symlink_to(outside)
 
 
 def link_additional_template(folder, outside):
+    """Make an additional chat template a link to a file outside of the checkpoint."""
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates/default.jinja").symlink_to(outside)
 
 
 def link_folder_of_templates(folder, outside):
+    """Make the folder of additional chat templates a link to a folder outside of the checkpoint."""
     (folder / "additional_chat_templates").symlink_to(outside.parent)
 
 
 def link_settings(folder, outside):
+    """Make generation_config.json a link to a valid file outside of the checkpoint."""
     outside.write_text("{}")
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "generation_config.json").symlink_to(outside)
 
 
 def name_vocabulary(folder, outside):
+    """Name a file outside of the checkpoint as the tokenizer's vocabulary."""
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_file": str(outside)}))
 
@@ -242,6 +249,7 @@ LINKS = [link_template, link_additional_template, link_folder_of_templates, link
 
 @pytest.mark.parametrize("lead_out", LINKS)
 def test_file_outside_of_the_checkpoint_is_not_read(lead_out, tiny, tmp_path):
+    """The tokenizer is refused, and with a link the model, too."""
     folder = shutil.copytree(tiny, tmp_path / "model")
     outside = tmp_path / "private/diary.jinja"
     outside.parent.mkdir()

@@ -1,7 +1,7 @@
-"""Train TRL's GRPOTrainer on a tiny model with AuditCallback; test_audit_callback_in_trl.py runs it in a cell.
+"""Train TRL's GRPOTrainer with AuditCallback on a tiny model; test_audit_callback_in_trl.py runs it in a cell.
 
-The arguments are the output folder and the reward function (`spread` or `constant`). The program prints JSON: the
-audit's scalars that a later callback received, and the lines that the audit logged.
+The arguments are the output folder and the reward function (`spread` or `constant`). The program trains on the CPU, and
+prints JSON: the audit's scalars that a later callback received, and the lines that the audit logged.
 """
 
 import json
