@@ -74,4 +74,4 @@ def _title(verdict: Diagnosis) -> str:
         return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
     if verdict.state == NOT_JUDGED:
         return "not checked: no known failure, and no end of the run"
-    return f"unknown: {mask_and_cut(verdict.anchors[0].text, 100)}" if verdict.anchors else "no failure"
+    return f"unknown: {mask_and_cut(verdict.anchors[0].quoted, 100)}" if verdict.anchors else "no failure"

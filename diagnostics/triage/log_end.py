@@ -177,13 +177,15 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
         raw = raw[1:]
     ignored = 0
     for number, data in list(enumerate(raw, log.lines - len(raw) + 1))[-_MAX_LINES:]:
+        index = number - log.lines + len(raw) - 1
+        before = b"\n".join(raw[max(0, index - 2) : index])
         for line in envelopes.unwrap_bytes(data) or (parse_line(data.decode("utf-8", "replace")),):
             text = line.text.strip()
             if IGNORED_EXCEPTION in text:
                 ignored = _MAX_IGNORED_LINES
             if text:
                 level = "error" if line.is_error else "fine" if line.reports_no_failure or ignored else ""
-                yield log.hit(number, mask_and_cut(text, MAX_TEXT), line.rank), level
+                yield log.hit(number, mask_and_cut(text, MAX_TEXT), line.rank, before=before), level
             # An ignored traceback ends with the exception, the first line without indentation.
             is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED_EXCEPTION))
             ignored = 0 if is_exception else max(0, ignored - 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from diagnostics.catalog.model import Frame
 from diagnostics.logs.tracebacks import Traceback
+from diagnostics.output.redact import mask
 
 MAX_FIRST_HITS = 40
 MAX_TEXT = 4096
@@ -40,6 +41,7 @@ class Hit:
         traceback: The traceback to which it belongs; None if it belongs to none.
         part: Position among the lines of one JSON record; 0 for an ordinary line.
         is_harmless: Whether the line reports no failure: a warning or lower, a retry or an ignored error.
+        before: The end of the log's text before the line.
     """
 
     source: str
@@ -49,6 +51,14 @@ class Hit:
     traceback: Traceback | None = None
     part: int = 0
     is_harmless: bool = False
+    before: bytes = field(default=b"", compare=False, repr=False)
+
+    @property
+    def quoted(self) -> str:
+        """The text with secrets masked, also one whose label is on one of the two lines before."""
+        before = self.before.decode("utf-8", "replace").splitlines()[-2:]
+        masked = mask("\n".join([*before, self.text])).split("\n")
+        return "\n".join(masked[-self.text.count("\n") - 1 :])
 
     @property
     def location(self) -> str:
@@ -110,9 +120,11 @@ class LogFacts:
     logged_errors: list[Hit] = field(default_factory=list)
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
+    before: bytes = field(default=b"", repr=False)
 
     def hit(self, number: int, text: str, rank: str = "", **attributes: Any) -> Hit:
         """Return a line of this log as evidence; `attributes` are other attributes of `Hit`."""
+        attributes = {"before": self.before} | attributes
         return Hit(self.source, number, text, rank or self.rank, **attributes)
 
     def lines_from(self, first: int, count: int) -> list[str]:

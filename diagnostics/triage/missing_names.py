@@ -95,7 +95,8 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
     for number, raw in enumerate(log.lines_from(first, _MAX_LINES), first):
         line = parse_line(raw)
         if exception_of(line.text) and not line.is_harmless:
-            yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank)
+            before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2))).encode()
+            yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank, before=before)
 
 
 def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanation | None:
@@ -208,7 +209,7 @@ def _finding(explanation: Explanation, hit: Hit, log: LogFacts) -> Finding:
     is_uncertain |= explanation.is_open
     is_uncertain |= explanation.is_conditional and not explanation.installed
     is_uncertain |= bool(explanation.namesake) or not (explanation.is_decided or explanation.is_import)
-    evidence = [Evidence(hit.text, hit.location)]
+    evidence = [Evidence(hit.quoted, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
     ]

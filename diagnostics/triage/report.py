@@ -82,7 +82,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     # The first part of a note gives the reason, the rest gives advice.
     unresolved = "" if verdict.state in _RESOLVED else NOTES[verdict.state].partition(";")[0]
     if unresolved and verdict.anchors:
-        unresolved += f"; read first: {verdict.anchors[0].text} [{verdict.anchors[0].location}]"
+        unresolved += f"; read first: {verdict.anchors[0].quoted} [{verdict.anchors[0].location}]"
     return Report(
         "triage",
         _subject(verdict, logs),
@@ -124,7 +124,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
             yield NotChecked(
                 "how the run ended",
-                f"no line reports the end; {progress}last line: {shortened(last.text)}"
+                f"no line reports the end; {progress}last line: {shortened(last.quoted)}"
                 if last
                 else "no line",
                 "pass the whole log and the launcher's or scheduler's log; or use --excerpt for a part of a log; or run"
@@ -136,7 +136,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
 def _stall(stall: Stall) -> NotChecked:
     """Return an entry with the messages of a stalled run, and their counters at 0, which show what is idle."""
     zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
-    texts = " / ".join(shortened(hit.text) for hit in stall.messages)
+    texts = " / ".join(shortened(hit.quoted) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
     number = fixes.count_of(len(stall.messages), "message")
     return NotChecked(
@@ -221,13 +221,13 @@ def _candidate_document(candidate: Candidate) -> dict[str, Any]:
 
 
 def _hit_document(hit: Hit) -> dict[str, str]:
-    return {"text": hit.text, "place": hit.location, "rank": hit.rank}
+    return {"text": hit.quoted, "place": hit.location, "rank": hit.rank}
 
 
 def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
     severity = Severity.WARNING if number else Severity.ERROR
     hits = [*candidate.evidence, *(it.first for it in candidate.confirmed)]
-    evidence = [(hit.text, hit.location) for hit in hits]
+    evidence = [(hit.quoted, hit.location) for hit in hits]
     evidence += [
         (f"the log reports {name} {version}", place)
         for name, (version, place) in sorted(verdict.versions.items())
@@ -251,7 +251,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
 def _lead_finding(lead: Lead, number: int) -> Finding:
     """Return a lead as a finding with the observation and the test that would confirm it."""
     detail = f"Observed: {lead.why}. To confirm it: {lead.settles}"
-    finding = finding_of_issue(lead.issue, "hypothesis", [(lead.hit.text, lead.hit.location)])
+    finding = finding_of_issue(lead.issue, "hypothesis", [(lead.hit.quoted, lead.hit.location)])
     severity = Severity.INFO if number else Severity.WARNING
     references = tuple(reference.ref for reference in lead.issue.references)
     return replace(finding, severity=severity, detail=detail, references=references, remedy=None)

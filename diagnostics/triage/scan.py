@@ -19,6 +19,8 @@ from diagnostics.triage.rules import AnchorSearch, Rules
 
 # Number of bytes of a long line that are read before an anchor; after it, twice as many.
 _WINDOW = 4096
+# Number of bytes before a line in which a label may show that the line is a secret.
+_CONTEXT = 256
 # Number of the log's first bytes that are kept for the metrics.
 HEAD = 1 << 16
 # A progress bar overwrites its line; this number of its last states is read.
@@ -46,6 +48,7 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
             log.tail = (log.tail + block[-TAIL:])[-TAIL:]
     except SourceError as error:
         log.problem = str(error)
+    log.before = b""
     scanner.collector.finish()
     return log
 
@@ -89,6 +92,7 @@ class _BlockScanner:
 
     def _check_line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
         """Check a line, or the part of a very long line around an anchor; return whether it was complete."""
+        self._log.before = data[max(0, start - _CONTEXT) : start]
         if 2 * _WINDOW < end - start <= envelopes.MAX_JSON_LENGTH:
             inner = envelopes.unwrap_bytes(data[start:end])
             if inner is not None:

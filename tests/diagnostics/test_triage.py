@@ -393,3 +393,24 @@ def test_long_line_is_shown_whole_or_with_the_number_of_missing_characters(
     screen = run_triage(tmp_path / "a.log").out
     assert ("x END" in screen) is not bool(note)
     assert note in screen
+
+
+SECRETS_BELOW_LABELS = [
+    "- name: HF_TOKEN\n  value: hunter2abcdef1",
+    '"password":\n   "hunter2abcdef1"',
+    'curl -H "Authorization:\n   Basic hunter2abcdef1"',
+    "export HF_TOKEN=\\\nhunter2abcdef1",
+    "vllm serve m --api-key \\\n  hunter2abcdef1",
+    "vllm serve m --api-key \\\nhunter2abcdef1 torch.OutOfMemoryError: CUDA out of memory\nINFO stopped",
+    "export HF_TOKEN=\\\nhunter2abcdef1 RuntimeError: not known\nINFO stopped",
+    "export HF_TOKEN=\\\nhunter2abcdef1 ValueError: not known",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA1234567890\nhunter2abcdef1",
+]
+
+
+@pytest.mark.parametrize("log", SECRETS_BELOW_LABELS)
+@pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
+def test_secret_below_its_label_is_masked_in_a_line_that_is_quoted_alone(tmp_path, run_triage, log, form):
+    (tmp_path / "a.log").write_text(f"INFO step 1\nINFO {log}\n")
+    result = run_triage("--format", form, tmp_path / "a.log")
+    assert "hunter2" not in result.out + result.err
