@@ -157,7 +157,7 @@ def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _
     then ends this process with exit code 143.
 
     Args:
-        work: Function that returns data other than None that can be pickled.
+        work: Function that returns picklable data, not None.
         limit_s: Seconds after which the process is ended; None for no limit.
 
     Raises:

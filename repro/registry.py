@@ -25,7 +25,7 @@ _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.M
 
 
 class AttemptOutcome(str, Enum):
-    """The outcome of an attempt, in the order in which `overall` searches for one that occurs."""
+    """The outcome of an attempt; `overall` returns the first member that occurs."""
 
     REPRODUCED = "reproduced"
     ERROR = "error"

@@ -31,7 +31,7 @@ class ReportStep(TrainerCallback):
     """Trainer callback that reports each finished step to the benchmark, and waits for the next step request."""
 
     def on_log(self, *_: object, logs: dict[str, Any], **__: object) -> None:
-        """Report the number of sampled tokens if the logs are those of a step, not those of the end."""
+        """Report the number of sampled tokens of a step; ignore the logs of the run's end."""
         if "completions/mean_length" in logs:
             reporter.report_step(tokens=round(samples * float(logs["completions/mean_length"])))
 

@@ -99,7 +99,7 @@ _FREE = (
 
 
 def check_resumable(path: Path, config: Config) -> None:
-    """Refuse to resume a run that does not exist, or with other settings than those saved in `path`.
+    """Refuse to resume a run that does not exist, or whose settings (saved in `path`) were different.
 
     Settings that change no number may differ. A run without the file is accepted.
 

@@ -1,7 +1,7 @@
 """Record steps in files that other programs can read, and read them back: samples, settings, loss and digests.
 
-`rollouts.jsonl` has one line per step, which names a safetensors file with the numbers and that file's checksum. The
-line also has digests of the policy and of the first update's gradient; the parameters themselves are not recorded.
+`rollouts.jsonl` has one line per step, with the name and checksum of a safetensors file for the numbers. The line also
+has digests of the policy and of the first update's gradient; the parameters themselves are not recorded.
 docs/rollout-format.md describes both files. `as_arguments` turns recorded settings into command-line arguments.
 """
 

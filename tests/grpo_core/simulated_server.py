@@ -1,4 +1,4 @@
-"""Run SIMULATED HTTP servers, which are real sockets on loopback whose responses a test writes."""
+"""Run SIMULATED HTTP servers: real sockets on loopback, with responses that a test writes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def vllm_output(**changes):
 
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
-    """The log-prob of a position is that of the sampled id, not of its first entry, which is the likeliest id."""
+    """The log-prob of a position is that of the sampled id, even if a likelier id is listed first."""
     completion = decode_completion(REQUEST, vllm_output(), 3, PARAMS)
     assert completion.ids == (4, 5)
     assert completion.logprobs == (-0.5, -2.0)

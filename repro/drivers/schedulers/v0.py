@@ -274,7 +274,7 @@ class V0Engine:
     def _process(self, request_id: str | None = None) -> None:
         """Process outputs like `LLMEngine._process_model_outputs`.
 
-        With a request_id only that request's, which is about to be preempted.
+        With a `request_id`, process only this request's output, because the request is about to be preempted.
         """
         if not self._queue:
             return

@@ -1,7 +1,7 @@
 """Compare loss, advantages and defaults of the installed TRL (1.16.0 or 0.17.0) with grpo_core's; print JSON.
 
-TRL's loss, `GRPOTrainer._compute_loss`, is called unbound on a stand-in for the trainer, which provides log-probs and
-has the attributes that either release reads. TRL computes its advantages and correction weights in the middle of
+TRL's loss, `GRPOTrainer._compute_loss`, is called unbound on a stand-in for the trainer. The stand-in has the log-probs
+and the attributes that the two releases read. TRL computes its advantages and correction weights in the middle of
 `_generate_and_score_completions`; these statements are taken from the method's source and executed unchanged.
 """
 
