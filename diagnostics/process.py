@@ -1,8 +1,8 @@
 """Start child processes in their own session, wait for them with a time limit, and end their process groups.
 
 `run` waits for a program and returns its output; `start` returns while it runs, and `end_group` ends it. Other
-functions forward signals to a child process, record its process group in a file to kill it after an interrupt, and read
-the end of a log.
+functions handle signals or forward them to a child process, record its process group in a file to kill it after an
+interrupt, and read the end of a log.
 """
 
 from __future__ import annotations

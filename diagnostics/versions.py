@@ -134,7 +134,10 @@ def affects(issue: Issue, releases: Mapping[str, str], framework: str = "") -> A
 
 
 def issue_package(issue: Issue, framework: str = "") -> str:
-    """Return the package that an issue is about: the framework, or else its first component, if a claim is about it."""
+    """Return the package whose claims decide an issue: the framework, the first component, or that of the first claim.
+
+    A framework or component counts only if a claim is about it.
+    """
     claimed = [claim.package for claim in issue.affected if not claim.needed]
     if framework in claimed:
         return framework

@@ -308,6 +308,7 @@ def _is_of(key: str, provider: str) -> bool:
 def _about(
     package: IndexedPackage, versions: list[str], records: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
+    """Return the document `about`: package, settings, releases, and packed requirements."""
     ordered = [records[version] for version in versions]
     every = range(len(versions))
 

@@ -152,6 +152,7 @@ class Lookup:
         return self._attribute(use, definition) if use.path else ""
 
     def _argument(self, use: Use, definition: Definition) -> str:
+        """Return why a call does not accept a keyword; '' if it does, or if its parameters are not all known."""
         *outer, keyword = use.path
         if len(outer) > (1 if definition.is_class else 0):
             return ""  # a longer path is looked up as an attribute

@@ -240,7 +240,7 @@ def explain_missing(
         caller: The package whose code raised the exception; '' if unknown.
     """
     installed = installed or {}
-    pieces = [line.strip() for line in _with_marks(message).splitlines()]
+    pieces = [line.strip() for line in _normalised_message(message).splitlines()]
     for text in dict.fromkeys(("".join(pieces), " ".join(pieces))):
         if found := (
             _explain_option(text, installed)
@@ -290,7 +290,7 @@ def explain_own_class(
         caller: The package of that file; '' if unknown.
         installed: Known releases by package.
     """
-    text = _with_marks(message)
+    text = _normalised_message(message)
     matches = ((pattern.search(text), kind) for pattern, kind in _ERRORS if kind in _MEMBER_ERRORS)
     parts, kind = next(((match.groupdict(), kind) for match, kind in matches if match), ({}, ""))
     owner, method = parts.get("owner") or "", parts.get("method") or ""
@@ -323,7 +323,7 @@ def explain_own_class(
     )  # fmt: skip
 
 
-def _with_marks(message: str) -> str:
+def _normalised_message(message: str) -> str:
     """Return the beginning of a message with the quotes and underscores that web forms change or drop."""
     return message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
 
@@ -380,10 +380,11 @@ def _explain_shadowed(message: str) -> Explanation | None:
 
 
 def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Explanation | None:
+    """Explain the first use of a message about which the index has facts; None if it has none."""
     for use, provider in _candidates(message, caller):
         found, missing, undecided = query.releases_with(provider, use)
         versions = tuple(found)
-        if not versions and (undecided or not _is_read(provider, use.module)):
+        if not versions and (undecided or not _is_indexed(provider, use.module)):
             continue
         release = installed.get(provider, "")
         caller = "" if use.kind == "model_type" else caller
@@ -396,11 +397,11 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
             continue
         subject = use.text
         if use.kind == "without" and not versions:
-            versions, subject = _with_fewer_required(message, use, provider, missing)
-        failing = _failing(use, provider, {*missing, *undecided} - {*versions})
+            versions, subject = _releases_for_incomplete_call(message, use, provider, missing)
+        failing = _failing_releases(use, provider, {*missing, *undecided} - {*versions})
         direction, changes = _changes(provider, versions, release, failing)
         if use.kind == "argument" and direction == "too new" and not caller:
-            _, changes = _changes(provider, _with_first_signature(use, provider, versions), release, failing)
+            _, changes = _changes(provider, _releases_like_oldest(use, provider, versions), release, failing)
         changes += [
             change for item in callers if (change := _other_caller(item, installed, caller, direction))
         ]
@@ -411,17 +412,17 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
                 import_check = module
                 changes = changes if is_own and not release and not is_conditional else []
         model_type = use.path[0] if use.kind == "registered" else ""
-        elsewhere = "" if versions else _other_place(use, provider, caller)
+        elsewhere = "" if versions else _advice_without_release(use, provider, caller)
         explanation = Explanation(
             subject, provider, versions, callers, release, direction, tuple(changes), model_type, caller, elsewhere,
             import_check=import_check, is_conditional=is_conditional, failing=failing,
             call_repair=_CALL_REPAIRS.get(use.kind, Explanation.call_repair),
         )  # fmt: skip
-        return _without_conclusion(explanation, use, message)
+        return _without_unproven_changes(explanation, use, message)
     return None
 
 
-def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
+def _failing_releases(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
     """Return the releases in `without` that can raise the error; for a name in a module, those with the module."""
     releases = (query.Release(provider, version) for version in _releases(provider) if version in without)
     return tuple(
@@ -433,7 +434,7 @@ def _failing(use: Use, provider: str, without: set[str]) -> tuple[str, ...]:
     )
 
 
-def _without_conclusion(explanation: Explanation, use: Use, message: str) -> Explanation:
+def _without_unproven_changes(explanation: Explanation, use: Use, message: str) -> Explanation:
     """Remove the recommended changes if the message may be about code other than the provider's installed release."""
     provider = explanation.provider
     release = parse_version(explanation.installed)
@@ -469,7 +470,7 @@ def _local_folder(message: str, module: str) -> str:
     return "/".join(base.split("/")[: -module.count(".") or None])
 
 
-def _with_fewer_required(
+def _releases_for_incomplete_call(
     message: str, use: Use, provider: str, releases: Iterable[str]
 ) -> tuple[tuple[str, ...], str]:
     """Return the releases that require as many arguments as an incomplete call has, and a text for the subject.
@@ -497,7 +498,7 @@ def _required_arguments(use: Use, provider: str, version: str) -> set[str] | Non
     return set(signature.required) if signature else None
 
 
-def _with_first_signature(use: Use, provider: str, versions: tuple[str, ...]) -> tuple[str, ...]:
+def _releases_like_oldest(use: Use, provider: str, versions: tuple[str, ...]) -> tuple[str, ...]:
     """Return the releases whose required arguments the oldest one requires, too: the call may be written for it."""
     required = {item: _required_arguments(use, provider, item) or set() for item in versions}
     return tuple(item for item in versions if required[item] <= required[versions[0]])
@@ -530,12 +531,12 @@ def _definition_module(
     return (value[1], False, True) if value else (definition.module, True, is_conditional)
 
 
-def _is_read(provider: str, module: str) -> bool:
+def _is_indexed(provider: str, module: str) -> bool:
     """Return whether the index includes a module's folder, so that a missing module does not exist."""
     return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/__init__.py")
 
 
-def _other_place(use: Use, provider: str, caller: str) -> str:
+def _advice_without_release(use: Use, provider: str, caller: str) -> str:
     """Return a sentence on what defines a name that no release has: a config class, or older code; '' if unknown."""
     if use.kind == "name" and caller == provider:
         return f"Update the checkout of {provider}, or remove that line."

@@ -34,7 +34,7 @@ def fitting_changes(
     """
     required = list(required)
     checks = [FitCheck(change, installed, caller, required) for change in changes]
-    narrowed = [found for check in checks if (found := check.narrowed())]
+    narrowed = [found for check in checks if (found := check.narrowed_requirement())]
     return tuple(narrowed or [found for check in checks[:1] if (found := check.with_other_packages())])
 
 
@@ -62,7 +62,7 @@ class FitCheck:
         releases = query.find_releases(self._package, "")
         self._newest_first = [item for item in releases if in_range(item, wanted.specifier)]
 
-    def narrowed(self) -> str:
+    def narrowed_requirement(self) -> str:
         """Return the requirement, narrowed so that the newest release in it fits; '' if no such range is found."""
         ranges = [
             *self._ranges,

@@ -133,6 +133,7 @@ class _ModuleReader:
     """Whether it creates names that its source does not show."""
 
     def read_module(self, tree: ast.Module) -> None:
+        """Collect the names that the module binds: at import, under a condition, by star imports and lazily."""
         conditional: set[str] = set()
         for node, state in _import_time_statements(tree.body):
             bound = dict(self.bindings(node))
@@ -364,6 +365,7 @@ def _merge_overloads(*entries: str) -> str:
 
 
 def _function_entry(node: _Function) -> str:
+    """Return the entry of a function: its parameters and, if named, the returned class; or of a property."""
     decorators = [dotted_name(item) for item in node.decorator_list]
     returns = f" -> {expression_text(node.returns)[:_MAX_DEFAULT]}" if node.returns else ""
     if any(item in _PROPERTIES for item in decorators):
@@ -532,6 +534,7 @@ def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
 
 
 def _argparse_options(node: ast.Call, loops: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """Yield (option, entry) of an `add_argument` call: action or type, choices and default."""
     keywords = {item.arg: item.value for item in node.keywords}
     kind = keywords.get("type")
     action = expression_text(keywords["action"]).strip("'\"") if "action" in keywords else ""

@@ -79,6 +79,7 @@ def choices(release: Release, option: str) -> tuple[str, ...]:
 
 
 def _choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
+    """Return the declared choices of an option, or those that its annotation allows."""
     surface = _surface(release, companion)
     definition, entry = _declaration(release, option, companion)
     if surface is None or not entry:

@@ -190,6 +190,7 @@ class Surface:
         return Definition(module, name, "", "dynamic") if dynamic else None
 
     def _in_module(self, facts: Mapping[str, str], module: str, name: str, depth: int) -> Definition | None:  # noqa: PLR0911 - a line a kind of entry
+        """Return the definition of a name in a module: by import, alias, own entry or star import; else None."""
         entry = facts.get(name, "").lstrip("?")
         if entry.startswith("import "):
             target, _, attribute = entry.removeprefix("import ").partition(":")
@@ -323,6 +324,7 @@ class Surface:
         return self._constructors[definition]
 
     def _read_constructor(self, definition: Definition) -> Signature:
+        """Return the fields of a class and its bases up to the first `__init__`, with its parameters."""
         names: set[str] = set()
         for item in self.class_and_bases(definition):
             if item is None:

@@ -198,6 +198,7 @@ class _Conditions:
         return None
 
     def _availability(self, node: ast.Call) -> tuple[Branch, Branch] | None:
+        """Return the branches of `is_PACKAGE_available(MINIMUM)`; None for another call."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         match = re.fullmatch(r"_?is_(\w+)_available", name)
         if not match:
@@ -295,6 +296,7 @@ class _Walk:
                     guards = replace(guards, conditions=_bounded((*guards.conditions, *branch)))
 
     def statement(self, node: ast.stmt, guards: Use) -> None:
+        """Walk one statement; a function's body gets the conditions around its references."""
         match node:
             case ast.Import() | ast.ImportFrom():
                 self.import_statement(node, guards)
@@ -446,6 +448,7 @@ class _Walk:
         return None
 
     def call(self, node: ast.Call, guards: Use) -> None:
+        """Add the keywords of a call, registered model types, and targets of `patch`."""
         dotted = dotted_name(node.func)
         origin = (*self.imported[dotted], ()) if dotted in self.imported else self.origin(dotted)
         if origin is not None:

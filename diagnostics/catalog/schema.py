@@ -88,6 +88,7 @@ def parse_check(source: TomlSource, document: Table) -> model.CheckCode:
 
 
 def _check_head(source: TomlSource, document: Table, schema: str) -> None:
+    """Raise TomlError for another schema, or a code that is malformed or not the file's name."""
     if document.get("schema") != schema:
         raise source.error_at(("schema",), document.get("schema"), repr(schema))
     code = document.get("code")

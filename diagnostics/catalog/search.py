@@ -72,6 +72,7 @@ def terms(text: str) -> Iterator[str]:
 
 @cache
 def _terms_of(word: str) -> tuple[str, ...]:
+    """Return the terms of a word: the word and its parts, or their synonyms, as stems without stop words."""
     if word[0] > "\u2fff":
         return tuple(word[place : place + 2] for place in range(max(1, len(word) - 1)))
     word = "0" if word.startswith("0.") else word

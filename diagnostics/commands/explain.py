@@ -1,6 +1,7 @@
-"""Run the command `explain`: print the entry and fix of codes, or of the codes found for a log line or a description.
+"""Run the command `explain`: print the entries of codes, or list the codes that match a log line or a description.
 
-The output is text or JSON. An unknown code, and a text that no code fits, raise CatalogError (exit code 2).
+A match is listed with its title and the first line of its fix; JSON has the entries in both cases. An unknown code, and
+a text that no code fits, raise CatalogError (exit code 2).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def classify_thread(process: Process, thread: Thread) -> BlockingCall:
     if state := _by_state(process, thread):
         return replace(state, caller=caller)
     if not thread.frames:
-        return _without_stack(process, thread)
+        return _call_without_stack(process, thread)
     inner = thread.frames[0]
     if inner.function == "__enter__" and _THREADING.match(inner.path):
         call: BlockingCall | None = BlockingCall("lock", inner, caller=caller)
@@ -97,7 +97,7 @@ def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
     return BlockingCall("kernel", detail=thread.wchan) if thread.state == "D" else None
 
 
-def _without_stack(process: Process, thread: Thread) -> BlockingCall:
+def _call_without_stack(process: Process, thread: Thread) -> BlockingCall:
     """Classify a thread without a Python stack: a filter such as `tail`, a busy thread, or by its system call."""
     is_filter = not process.python and PATTERNS["filters"].match(process.title.split(" ")[0])
     if is_filter and thread.syscall not in _CHILD_WAITS:
@@ -319,7 +319,7 @@ def blocked_state(process: Process) -> BlockedState:
     if ended or not process.threads:
         caller = calls[first.tid].caller if process.threads else None
         return BlockedState(process, ((first, BlockingCall(ended or "unseen", caller=caller)),))
-    steps = _follow(process, calls, first)
+    steps = _steps(process, calls, first)
     thread, call = steps[-1]
     locked = _locked_threads(process, calls) if call.kind in WITHIN_PROCESS else ()
     collectives = tuple(t for t in process.threads if calls[t.tid].kind == "collective")
@@ -328,7 +328,7 @@ def blocked_state(process: Process) -> BlockedState:
     return BlockedState(process, steps, locked, collectives, runs_loop and call.kind not in IDLE, serves)
 
 
-def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
+def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
     """Return the threads from `start` to the one that blocks it, each with its call."""
 
     def order(t: Thread) -> tuple[bool, bool, int]:

@@ -110,6 +110,7 @@ def missing_ranks(name: str, group: list[Process]) -> list[int]:
 def _edges_to_missing_ranks(
     index: JobIndex, process: Process, group: list[Process], missing: list[int]
 ) -> Iterator[Edge]:
+    """Yield an edge from a rank to each rank without a process."""
     state = index.states[process.key]
     text, ranks = _wait_text(state), ", ".join(str(p.rank) for p in group)
     evidence = (_location(state), f"ranks with a process: {ranks}")

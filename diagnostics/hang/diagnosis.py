@@ -310,7 +310,7 @@ def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
     [(kind, _)] = kinds.most_common(1)
     keys = tuple(key for key, state in index.states.items() if state.kind == kind)
     cause, reason = _INFERENCES[kind]
-    sentence, evidence = sentences.inferred(index, keys, reason), sentences.evidence_of(index, keys)
+    sentence, evidence = sentences.inferred_from_dump(index, keys, reason), sentences.evidence_of(index, keys)
     waited_s = verdict.waited_s
     return Verdict(HANG, sentence, cause, "hypothesis", victims=keys, evidence=evidence, waited_s=waited_s)
 

@@ -101,7 +101,7 @@ def group_name(members: Members) -> str:
 
 
 def stack_lines(document: dict[str, Any]) -> list[str]:
-    """Return all stacks as lines, innermost frame first; processes with equal stacks share one."""
+    """Return the stacks (up to MAX_FRAMES frames) as lines, innermost frame first; equal stacks are listed once."""
     groups: dict[tuple[str, ...], Members] = {}
     for process in document["processes"]:
         groups.setdefault(tuple(process["frames"]), []).append(process)

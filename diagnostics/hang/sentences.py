@@ -31,8 +31,8 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
         steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in cycle]
         begin = "Too early to say, perhaps a deadlock" if verdict.outcome == WAITING else "Deadlock"
         return f"{begin}: {'; '.join(steps)}."
-    what, since = _predicate(index, verdict), _since(verdict)
-    victims = _brief_names(index, verdict.victims)
+    what, since = _predicate(index, verdict), _duration(verdict)
+    victims = _short_labels(index, verdict.victims)
     blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
     verb = "waits" if len(verdict.victims) == 1 else "wait"
     waited_for = f", and {victims} {verb} for it" if victims else ""
@@ -78,7 +78,7 @@ def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[Bl
     victim = next((state for state in victims if state.kind == "collective"), next(iter(victims), None))
     if len(states) == 1 and victim:
         return f"is in {describe_collective(states[0])} while the others are in {describe_collective(victim)}"
-    listed = "; ".join(f"{_brief(state)} in {describe_collective(state)}" for state in states)
+    listed = "; ".join(f"{_short_label(state)} in {describe_collective(state)}" for state in states)
     return f"are in different collectives: {listed}"
 
 
@@ -133,17 +133,17 @@ def waits_for_user(index: JobIndex, keys: tuple[str, ...]) -> str:
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:
     """Return the sentence for ranks that wait at a rendezvous for a rank that was not observed."""
-    who = _capitalize(_brief_names(index, waiting))
+    who = _capitalize(_short_labels(index, waiting))
     verb = "waits" if len(waiting) == 1 else "wait"
     begin = "Too early to say: " if verdict.outcome == WAITING else ""
-    missing = f"the missing rank is not among the {len(index.states)} processes observed{_since(verdict)}"
+    missing = f"the missing rank is not among the {len(index.states)} processes observed{_duration(verdict)}"
     return f"{begin}{who} {verb} at the rendezvous for ranks that do not join; {missing}."
 
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     """Return the sentence for observed ranks that are all in the same collective, so stacks cannot show the cause."""
-    who = _brief_names(index, keys)
-    places = {describe_collective(state): _brief(state) for state in index.states_of(keys)}
+    who = _short_labels(index, keys)
+    places = {describe_collective(state): _short_label(state) for state in index.states_of(keys)}
     collective, *different = places
     if len(keys) == 1:
         ranks = f"{who} is in {collective}. Another rank has not joined it, is"
@@ -156,9 +156,9 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     return f"Unknown cause: {ranks} in another group or {_OTHER_CAUSES}"
 
 
-def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
+def inferred_from_dump(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
     """Return the sentence for a cause that a dump implies: it names the waiting processes, not the blocking one."""
-    state, who = index.states[keys[0]], _brief_names(index, keys)
+    state, who = index.states[keys[0]], _short_labels(index, keys)
     doing = f"waits in {describe_collective(state)}" if state.kind == "collective" else _doing(state)
     if len(keys) > 1:
         doing = doing.replace("waits", "wait", 1)
@@ -181,14 +181,14 @@ def _label(index: JobIndex, key: str, verdict: Verdict) -> str:
     return next((edge.label for edge in verdict.chain if edge.target == key), key)
 
 
-def _brief(state: BlockedState) -> str:
+def _short_label(state: BlockedState) -> str:
     process = state.process
     return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
 
 
-def _brief_names(index: JobIndex, keys: tuple[str, ...]) -> str:
+def _short_labels(index: JobIndex, keys: tuple[str, ...]) -> str:
     states = index.states_of(keys)
-    return _enumerate(map(_brief, states)) if len(states) <= _MAX_NAMES else f"{len(states)} processes"
+    return _enumerate(map(_short_label, states)) if len(states) <= _MAX_NAMES else f"{len(states)} processes"
 
 
 def _enumerate(names: Iterable[str]) -> str:
@@ -201,7 +201,7 @@ def _first_names(names: list[str]) -> str:
     return _enumerate([*names[:_MAX_NAMES], *more])
 
 
-def _since(verdict: Verdict) -> str:
+def _duration(verdict: Verdict) -> str:
     seconds = verdict.waited_s
     if seconds is None or seconds < 1:
         return ""

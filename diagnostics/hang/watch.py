@@ -1,7 +1,7 @@
 """Implement `hang --watch`: run a command, and call a diagnosis when it makes no progress for a while.
 
 Progress is output, processor time, or bytes read and written by the command and its descendants. The kernel's counters
-are read at least every 15 seconds; nothing is injected into the job. The command's standard output and error are both
+are read after 15 seconds at most; nothing is injected into the job. The command's standard output and error are both
 copied to standard output, and signals are forwarded to it. With `end` a hanging command is ended.
 """
 

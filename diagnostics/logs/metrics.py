@@ -169,6 +169,7 @@ def _columns(cells: list[str]) -> list[str]:
 
 
 def _table_metrics(columns: list[str], cells: list[str]) -> dict[str, tuple[str, float]]:
+    """Return the metrics of a table row by its columns, or else of its cells as text."""
     metrics: dict[str, tuple[str, float]] = {}
     if len(columns) == len(cells) and not any(bracket in "".join(cells) for bracket in "[]"):
         for name, cell in zip(columns, cells, strict=True):

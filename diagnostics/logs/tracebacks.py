@@ -185,6 +185,7 @@ class TracebackParser:
         return traceback
 
     def _add_inner_line(self, traceback: Traceback, text: str, line: Line, number: int) -> Traceback | None:
+        """Add a line between frames, or the exception that ends the traceback; None if the line is not part of it."""
         if number - traceback.last_seen > MAX_GAP:
             del self.open[traceback.stream]
             return None

@@ -2,8 +2,8 @@
 
 The functions `*_command` are the workflows; each calls its steps in order. Exit codes: `run` returns 0 if all verdicts
 are as expected, 1 if one is not, 3 if one is open. `lock` returns 3 for a lock that could not be made, and with --check
-1 for one that is missing or stale. `publish` returns 3, and writes nothing, if a question has no answer. Wrong usage
-gives 2.
+1 for one that is missing, stale or without a cell. `publish` returns 3, and writes nothing, if a question has no
+answer. Wrong usage gives 2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compute the identity of an answer: a digest of its inputs, one of which is a digest of our source files behind it.
+"""Compute the identity of an answer: a digest of its inputs, and of the project's source files that it depends on.
 
 A stored answer is valid as long as its identity stays the same. Expectations, time limits and local paths are not part
 of it. Comments and docstrings of Python files do not change a digest.

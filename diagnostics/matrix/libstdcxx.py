@@ -2,7 +2,8 @@
 
 Some CPU builds of vLLM need a symbol that libstdc++ has since gcc 13: `std::ios_base_library_init()`, a marker for
 code that uses <iostream>. If the machine's libstdc++ lacks this symbol, the cell's environment gets a small library
-named libstdc++.so.6, which defines the symbol and loads the machine's libstdc++ for everything else.
+named libstdc++.so.6, which defines the symbol and loads the machine's libstdc++ for everything else. Building it needs
+a C compiler.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _START = "import ctypes; ctypes.CDLL({path!r}, mode=ctypes.RTLD_GLOBAL)\n"
 
 
 class NotProvidedError(RuntimeError):
-    """Raised when a machine's libstdc++ is too old for a cell and cannot be substituted."""
+    """Raised when a machine's libstdc++ is missing, or too old for a cell and not substituted."""
 
 
 def provide(packages: Path, version: str) -> bool:

@@ -1,7 +1,7 @@
 """Remove findings from a report: by their codes, or because an earlier report (the baseline) already had them.
 
-A check that loses all its findings has the outcome `ignored`. `parse_codes` compares codes of the command line with the
-catalog. `fingerprint` identifies a finding in baselines and in SARIF.
+A check that loses all its findings has the outcome `ignored`. `parse_codes` parses the codes of an option and refuses
+those that are not in the catalog. `fingerprint` identifies a finding in baselines and in SARIF.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Render a report as JUnit XML: one test case for each check, and one for a failure that stays unresolved.
 
 A finding at or above `--fail-on` fails its case; other findings are its output. A crashed check is an error. So is a
-check that lacks a deciding input, unless a finding fails its case. Checks without findings that are skipped, filtered
-out or lack another input are skipped. Texts are redacted, and characters that XML cannot contain are replaced.
+check that lacks a deciding input, unless a finding fails its case. A case is skipped if its check was skipped, lost all
+its findings to filters, or has no finding and lacks another input. Texts are redacted, and characters that XML cannot
+contain are replaced.
 """
 
 from __future__ import annotations

@@ -417,19 +417,19 @@ _RELEASE = re.compile(
 _ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
 
 
-def _mail(match: Match) -> str:
+def _redact_mail(match: Match) -> str:
     """Redact a mail address, but keep `numpy@1.26` (a release) and `A@B.T` (an expression)."""
     last = match[0].rpartition(".")[2]
     return "<mail>" if len(last) > 1 and not last.isdigit() else match[0]
 
 
-def _address(match: Match) -> str:
+def _redact_ipv4(match: Match) -> str:
     """Redact an IPv4 address, but keep four numbers after a library's name, which are its release."""
     before = match.string[max(0, match.start() - 32) : match.start()]
     return match[0] if _RELEASE.search(before) else "<address>"
 
 
-def _machine(match: Match) -> str:
+def _redact_host(match: Match) -> str:
     """Redact a name below a domain of machines or companies, but keep well-known public sites."""
     name = match[0].removesuffix(".").lower()
     at_company = (
@@ -440,7 +440,7 @@ def _machine(match: Match) -> str:
     return "<host>" if at_company or name.endswith(_MACHINES) else match[0]
 
 
-def _address6(match: Match) -> str:
+def _redact_ipv6(match: Match) -> str:
     """Redact IPv6 addresses, but keep times, slices, C++ names and longer lists."""
     text = match[0].partition("%")[0]
     if text.count(":") > 8 or (text.count(":") < 3 and not _ROUTED.match(text)):
@@ -514,7 +514,7 @@ _IDENTITY: tuple[Rule, ...] = (
     Rule(
         r"(?:(?<![\w.+%-])[\w.+%-]++|\"[^\"\n@]{1,64}\")@[\w-]++(?:\.[\w-]++)++"
         r"|(?<![\w.+%-])[\w.+-]{1,64}%40[\w-]++(?:\.[\w-]++)++",
-        _mail,
+        _redact_mail,
         needs="@ %40",
     ),
     Rule(
@@ -530,7 +530,7 @@ _IDENTITY: tuple[Rule, ...] = (
         re.IGNORECASE,
         "host address addr endpoint proxy",
     ),
-    Rule(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?", _machine, needs="."),
+    Rule(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?", _redact_host, needs="."),
     Rule(
         rf"{_PATH_EDGE}(?:(?:ip|ec2|domU|node|host)-(?:\d{{1,3}}-){{3}}\d{{1,3}}(?!\d)|i-0[0-9a-f]{{16}}(?!\w)"
         r"|gke-[\w-]{4,64}-[0-9a-f]{8}-\w{4}(?!\w)|aks-\w{1,32}-\d{6,10}-vmss\w{6}(?!\w))",
@@ -547,12 +547,12 @@ _IDENTITY: tuple[Rule, ...] = (
     ),
     Rule(
         r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm)|(?<=[^=]=))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)",
-        _address,
+        _redact_ipv4,
         needs=".",
     ),
     Rule(
         r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[a-z]:))[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,}+(?:%[\w.-]{1,15})?\w?",
-        _address6,
+        _redact_ipv6,
         re.IGNORECASE,
         ":",
     ),
@@ -569,7 +569,7 @@ _IDENTITY: tuple[Rule, ...] = (
 _ROUNDS, _LONG = 4, 1 << 16
 
 
-def _own_names(text: str) -> str:
+def _redact_own_names(text: str) -> str:
     """Replace this user's home folder and this machine's name."""
     home, host = os.path.expanduser("~"), os.uname().nodename  # noqa: PTH111 - as a string
     text = text.replace(home, "~") if len(home) > 1 else text
@@ -604,7 +604,7 @@ def redact(text: str) -> str:
     >>> redact("/home/ada/run.sh on 10.1.2.3, see ada@example.org")
     '/home/<user>/run.sh on <address>, see <mail>'
     """
-    return _apply(_IDENTITY, _own_names(_apply(_SECRETS, text)))
+    return _apply(_IDENTITY, _redact_own_names(_apply(_SECRETS, text)))
 
 
 def redact_path(path: str) -> str:

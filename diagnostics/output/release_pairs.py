@@ -1,6 +1,6 @@
 """Summarise the published results for pairs of vLLM and TRL releases, and print or export them for `versions`.
 
-The command recommends the best pair that ran. The README's table has the same pairs and columns.
+The command recommends the best pair that ran. Without --all it prints SELECTED_PAIRS, as the README's table does.
 """
 
 from __future__ import annotations
@@ -180,6 +180,7 @@ def render(console: Console, pairs: Sequence[PublishedPair], published: Compat, 
 
 
 def _print_table(console: Console, pairs: Sequence[PublishedPair]) -> None:
+    """Print a row for each pair, a legend, and the known crashes."""
     heads = [("vLLM", ""), ("TRL", ""), *(question.head for question in QUESTIONS)]
     rows = [[head[line] for head in heads] for line in (0, 1)]
     rows += [[pair.vllm, pair.trl, *pair.answers] for pair in pairs]

@@ -47,6 +47,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 
 def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
+    """Return a finding as a SARIF result; its first location is `locations`, others are related."""
     lines = fix_lines(finding.remedy) if finding.remedy else []
     fix = f" Fix: {lines[0]}" if lines else ""
     result: dict[str, Any] = {

@@ -171,6 +171,7 @@ def _confirm(candidate: Candidate, confirming: Iterable[Candidate]) -> Candidate
 
 
 def _is_excluded(hit: Hit, excluding: Iterable[Hit]) -> bool:
+    """Return whether a match of a `none` pattern is near the hit or in its traceback."""
     return any(
         exclusion.source == hit.source
         and (
@@ -184,6 +185,7 @@ def _is_excluded(hit: Hit, excluding: Iterable[Hit]) -> bool:
 def _certainty(
     signature: Signature, hits: list[Hit], applicability: Applicability, has_releases: bool
 ) -> str:
+    """Return the certainty of a candidate that is not broad, by release and tracebacks; see `Candidate`."""
     if applicability.answer == NOT_AFFECTED:
         return Certainty.HYPOTHESIS
     if _is_in_named_code(signature, hits):
@@ -231,6 +233,7 @@ def _triggers(issue: Issue, hits: Sequence[Hit], logs: Iterable[LogFacts]) -> tu
 def _earlier_failures(
     first: Hit, tracebacks: Sequence[Traceback], logs: Iterable[LogFacts]
 ) -> Iterable[Traceback]:
+    """Yield the tracebacks of the same log and rank that ended before the first hit."""
     return (
         failure
         for log in logs

@@ -72,6 +72,7 @@ class FactCollector:
             self._add_line(line, number)
 
     def _add_line(self, line: Line, number: int) -> None:
+        """Add all facts of a line; of an ignored traceback or a printed sample none."""
         if (
             line.text.lstrip().startswith(line_patterns.IGNORED_EXCEPTION)
             and len(self._ignored) < _MAX_STREAMS
@@ -138,6 +139,7 @@ class FactCollector:
         return traceback.ignored
 
     def _add_traceback(self, traceback: Traceback, line: Line) -> None:
+        """Store a completed traceback: as the last one, and as a failure if its shape is new."""
         self._traceback_count += 1
         if self._traceback_count == MAX_TRACEBACKS:
             self._give_up_tracebacks()
@@ -194,6 +196,7 @@ class FactCollector:
         return text[:MAX_TEXT]
 
     def _add_line_facts(self, line: Line, number: int, *, in_traceback: bool) -> None:
+        """Add releases and, outside tracebacks, frameworks and error lines."""
         log = self._log
         for package, version in line_patterns.installed_versions(line.text):
             log.versions.setdefault(package, (version, number))

@@ -153,6 +153,7 @@ def _find_leads(
 
 
 def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead]:
+    """Yield a lead for a prompt at the end of a log, or for a repeated wait that `waits.toml` lists."""
     if end.last and _is_question(end):
         yield Lead(
             issues["HNG008"],

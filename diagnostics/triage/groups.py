@@ -65,6 +65,7 @@ def _group_document(fingerprint: str, verdict: Diagnosis, names: list[str]) -> d
 
 
 def _title(verdict: Diagnosis) -> str:
+    """Return the issue, lead or first line that describes a verdict."""
     if verdict.candidates:
         issue = verdict.candidates[0].issue
         return f"{issue.code} {issue.title}{' (root not in the log)' if verdict.state == 'wrapper' else ''}"

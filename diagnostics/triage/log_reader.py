@@ -204,6 +204,7 @@ def _decoded_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _line_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield blocks of whole lines; a line over MAX_LINE comes in pieces that overlap."""
     rest = b""  # never a whole line
     for data in chunks:
         end = data.rfind(b"\n") + 1

@@ -203,6 +203,7 @@ def package_of(path: str) -> str:
 
 
 def _finding(explanation: Explanation, hit: Hit, log: LogFacts) -> Finding:
+    """Return the explanation as a finding, with its uses as evidence and a certainty by what is known."""
     certain = bool(explanation.direction and explanation.installed)
     # A name that no release has, in code of unknown origin, may be a mistake in that code.
     is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
@@ -264,6 +265,7 @@ def _fix(explanation: Explanation) -> Fix:
 
 
 def _fix_of_releases(explanation: Explanation) -> Fix:
+    """Return the fix that changes one release; a command only if one range is possible."""
     text = " or ".join(explanation.changes)
     packages = {explanation.provider, *(item.package for item in explanation.callers)}
     if explanation.caller and explanation.caller not in packages:

@@ -225,6 +225,7 @@ def _hit_document(hit: Hit) -> dict[str, str]:
 
 
 def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
+    """Return a candidate as a finding: severity by its position, with hits, releases and the recommended fix."""
     severity = Severity.WARNING if number else Severity.ERROR
     hits = [*candidate.evidence, *(it.first for it in candidate.confirmed)]
     evidence = [(hit.quoted, hit.location) for hit in hits]
@@ -258,6 +259,7 @@ def _lead_finding(lead: Lead, number: int) -> Finding:
 
 
 def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
+    """Return cause, role, releases, trigger, first line and consequences of a candidate as one text."""
     sentences = [candidate.issue.cause]
     if candidate.role != "root":
         sentences.insert(0, "This is a consequence; the root cause is not in these logs.")

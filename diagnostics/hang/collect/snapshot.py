@@ -224,6 +224,7 @@ class _Observer:
         )
 
     def _threads(self, pid: int, observation: _Observation, mapped: proc.Semaphores) -> tuple[Thread, ...]:
+        """Return the threads with a Python stack and the main thread, with their stacks, system calls and times."""
         samples: dict[int, list[Thread]] = {}
         for thread in (thread for sample in observation.samples for thread in sample):
             samples.setdefault(thread.tid, []).append(thread)

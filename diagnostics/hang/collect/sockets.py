@@ -27,7 +27,7 @@ _LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED, _BYTES_SENT = 44, 52, 128, 200
 
 
 def all_sockets() -> dict[int, Socket]:
-    """Return the TCP and unix sockets of this network namespace by inode."""
+    """Return the TCP and unix sockets of this network namespace by inode, as far as the kernel lists them."""
     sockets: list[Socket] = []
     for part in (_unix_sockets(), _tcp_sockets(socket.AF_INET), _tcp_sockets(socket.AF_INET6)):
         with contextlib.suppress(OSError, AttributeError, struct.error):

@@ -225,6 +225,7 @@ def unreadable_processes(pids: Iterable[int]) -> dict[int, str]:
 
 
 def _reason(pid: int) -> str:
+    """Return why a process's memory may not be read; empty if it may, or if the process has ended."""
     if proc.has_ended(pid):
         return ""
     try:
@@ -238,6 +239,7 @@ def _reason(pid: int) -> str:
 
 
 def _explain_refusal(pid: int) -> str:
+    """Return the reason of a refused access (owner, ptrace_scope or capability), and how to permit it."""
     owner = proc.owner_uid(pid)
     if owner != os.geteuid() and os.geteuid() != 0:
         return f"it belongs to uid {owner}; run hang as that user (sudo -u '#{owner}' ...) or as root"

@@ -106,6 +106,7 @@ class StackReader:
             self._read_line(line)
 
     def _read_line(self, line: str) -> None:
+        """Read a heading, a frame, or the source line of the frame above; note a process id in other lines."""
         if not line:
             self._after_frame = False
             return
@@ -127,6 +128,7 @@ class StackReader:
             self._pid = int(match[1])
 
     def _read_heading(self, line: str) -> bool:
+        """Begin a process or thread if a line is a heading of one; return whether it is."""
         if not any(map(line.__contains__, _HEADING_WORDS)):
             return False
         if match := _PROCESS.match(line) or _RAY_STACK.match(line):
@@ -156,6 +158,7 @@ class StackReader:
         return True
 
     def _read_frame(self, line: str) -> bool:
+        """Add a frame to the thread if a line is one; return whether it is."""
         if match := _PYTHON.match(line):
             # faulthandler prints the innermost first and no comma, a traceback the innermost last.
             number = int(match[2]) if match[2].isdigit() else 0

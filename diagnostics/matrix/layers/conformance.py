@@ -1,6 +1,7 @@
 """Layer `conformance`: run the conformance suite of the engine protocol against the real engine of the cell.
 
-pytest, with pinned hashes, is installed in a folder of the store next to the cell, not into it.
+pytest, with pinned hashes, is installed in a folder of the store next to the cell, not into it. A failed test gives
+FAIL; a fault of pytest, or no passed test, is an infrastructure fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layers `install`, `import` and `rollout`: build the environment of the cell, and import modules there.
 
-`install` builds the environment from its lock. `import` imports the recipe's modules in processes of their own, and
-`rollout` those of the trainer's rollout worker.
+`install` builds the environment from its lock. `import` imports each of the recipe's modules in a process, and
+`rollout` those of the trainer's rollout worker. An import that does not end in time gives TIMEOUT.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ class Layer:
 
     @property
     def heavy(self) -> bool:
-        """Whether the layer runs in the cell's environment; the light layers run first, and for generated cells."""
+        """Whether the layer runs in the cell's environment; light layers run first, and alone for generated cells."""
         return self.evidence is EvidenceLevel.EXECUTED
 
     def run(self, context: Context, cell: Cell) -> Answer:
-        """Run the layer and return its answer, with the layer's evidence level."""
+        """Return the layer's answer with its evidence level; an unexpected error gives an infrastructure fault."""
         try:
             answer = self.check(context, cell)
         except EarlyAnswer as early:
