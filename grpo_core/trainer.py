@@ -146,7 +146,7 @@ class Trainer:
         return dataset.rollout(self.prompts, self._round - 1, self.config)
 
     def evaluate(self, engine: Engine) -> None:
-        """Sample the evaluation prompts from this policy version, if an evaluation is due at this step."""
+        """Sample and score the evaluation prompts with this policy version, if due; `learn` writes the metrics."""
         every = self.config.eval.every
         if not every or self.step % every or self._evaluated_step == self.step:
             return

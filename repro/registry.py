@@ -130,7 +130,7 @@ class Tally:
         return self.finished == len(self.due) and not (self.stray or self.leaked_blocks or self.parked)
 
     def describe(self) -> str:
-        """Return a line with the number of completed items and everything that is wrong."""
+        """Return a line with the number of completed items and the note; for requests also everything that is wrong."""
         done = f"{self.finished} of {len(self.due)}"
         if self.counted:
             return "; ".join(filter(None, [f"{done} {self.counted}", self.note]))

@@ -50,7 +50,7 @@ def versions() -> dict[str, str | None]:
 
 
 class Interrupts:
-    """Records SIGINT, so that it is not lost, and delays its effect in a shielded block, which writes whole lines.
+    """Records SIGINT, so that it is not lost, and delays KeyboardInterrupt in a shielded block.
 
     Python raises KeyboardInterrupt between any two bytecodes. Raised in a destructor it vanishes; raised in a callback
     of C++ code, such as autograd's, it comes out as another error. So the signal is also recorded.

@@ -13,7 +13,7 @@ from tests.grpo_core.conftest import own_server
 
 @pytest.fixture
 def start(forked_servers, model_dir):
-    """Start a server in a separate process; return it and its port."""
+    """Yield a function that starts a server in a separate process, and returns the process and its port."""
     with ExitStack() as stack:
 
         def start_server(port: int = 0):
