@@ -1,7 +1,7 @@
 """List the releases of a package on the package index, and read the source files of their wheels and sdists.
 
-From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run. Listings,
-archives and members over fixed limits are refused, because their sizes may be hostile.
+From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run. A listing or
+archive over fixed limits is refused, and a large member is not read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _COMPILED = re.compile(r"(?:\.(?:cpython-|abi3)[\w-]*)?\.so$")
 
 @dataclass(frozen=True)
 class ReleaseFiles:
-    """The distribution file to read for one release: a wheel for x86-64 Linux, else the sdist, else a Linux wheel.
+    """The file to read for one release: a pure or x86-64 Linux wheel, else the sdist, else another Linux wheel.
 
     Attributes:
         url: Address of the file.
@@ -101,7 +101,7 @@ def list_releases(
 ) -> list[ReleaseFiles]:
     """Return the final and post releases of a package since a release and a day, oldest first.
 
-    Yanked files are left out, and releases without a Linux wheel or an sdist.
+    Yanked files are left out, and releases without a pure or Linux wheel or an sdist.
 
     Raises:
         UserError: An index cannot be read.

@@ -324,7 +324,7 @@ def explain_own_class(
 
 
 def _normalised_message(message: str) -> str:
-    """Return the beginning of a message with the quotes and underscores that web forms change or drop."""
+    """Return the beginning of a message with straight quotes, and with the underscores of `__init__` restored."""
     return message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
 
 
@@ -674,7 +674,7 @@ def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
 
 
 def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:
-    """Yield the uses of a provider in all packages that contain a text, as (package, file, use, spans)."""
+    """Yield each recorded use of a provider whose key contains a text, as (package, file, use, spans)."""
     for package in store.indexed_packages():
         index = store.load(package)
         documents = index.document(f"uses-{provider}") if index else {}

@@ -1,8 +1,8 @@
 """Decide which releases of one package work with a release of another: by requirements, names and published runs.
 
 `compatibility` collects the evidence on a pair of releases, and `rank_releases` sorts the pairs. `check` compares a
-release's uses with the names of another release; `releases_with` lists the releases that satisfy a use. The other
-functions look up releases, their requirements, uses and APIs in the index.
+release's uses with the names of another release; `releases_with` lists the releases that satisfy a use. Other functions
+look up releases, their requirements, uses and APIs in the index.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Compatibility:
 
     @property
     def at_import(self) -> list[MissingUse]:
-        """Missing names that fail as soon as the file that uses them is imported, without files of one model."""
+        """Missing names that fail when the file that uses them is imported, except in files for one model only."""
         return fail_at_import(self.names) if self.names else []
 
     @property

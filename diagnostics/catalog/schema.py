@@ -1,8 +1,8 @@
 """Convert the TOML document of a catalog entry to a record, or refuse it with file, line and key of the mistake.
 
 `parse_issue` converts a known issue, `parse_check` a check code. msgspec checks types, required and unknown keys. The
-functions `_*_problems` check names, and rules that connect several keys. `signatures.check` checks the patterns and
-samples of signatures, not this module.
+functions `_*_problems` check names, and rules that connect several keys. The patterns and samples of signatures are
+checked by `signatures.check`.
 """
 
 from __future__ import annotations
