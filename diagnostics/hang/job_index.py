@@ -161,7 +161,7 @@ class JobIndex:
         return bool(port) and from_store and not self.waits_for_itself(state)
 
     def _reads_from_process(self, state: BlockedState) -> bool:
-        """Return whether a program reads a pipe without a prompt, and a writer is neither idle nor waits for a child."""
+        """Return whether a program reads a pipe without a prompt, while a writer is not idle or awaiting a child."""
         frame, writers = state.call.frame, self._stdin_writers(state.process)
         prompts = frame is None or "input" in (frame.calls, *kinds_of_frame(frame.path, frame.function))
         return not prompts and not {writer.kind for writer in writers} <= {"child", *IDLE}
