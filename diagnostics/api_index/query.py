@@ -395,7 +395,7 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
 
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
-    """Return the published outcome of running two releases together, and the codes of the failed layers."""
+    """Return the published outcome of two releases (`fails` also if only their source was read), and failed codes."""
     tried, table = _published_pairs()
     if (user.package, provider.package) != ("trl", "vllm"):
         return trainer_run(table, user, provider), ()

@@ -78,9 +78,9 @@ def read_proc(pid: int, name: str) -> str:
 
 
 def with_timeout(function: Callable[[], T], default: T) -> T:
-    """Call a function that may block on a dead file system.
+    """Return the result of a function that may block on a dead file system, or the default.
 
-    Return the default after FILE_TIMEOUT_S, or if the function raises OSError or ValueError.
+    The default is returned after FILE_TIMEOUT_S, or if the function raises OSError or ValueError.
     """
     results: list[T] = []
 
@@ -100,7 +100,7 @@ def stat_fields(pid: int, tid: int = 0) -> list[str]:
 
 
 def list_pids() -> list[int]:
-    """Return the ids of all processes."""
+    """Return the ids of the processes in /proc, sorted."""
     return sorted(int(name) for name in list_folder("/proc") if name.isdigit())
 
 
