@@ -1,8 +1,8 @@
 """Read the ELF headers of vLLM's, flash-attn's and xformers' compiled modules: needed libraries and symbol versions.
 
-Only libraries of PyTorch, CUDA, ROCm and a few of the system are considered. A library is missing if it is in no folder
-of the system or of LD_LIBRARY_PATH, nor in the environment's `lib`, nor in a folder of PyTorch, the nvidia packages,
-cusparselt, vLLM or `*.libs`. No library is loaded.
+Only libraries of PyTorch, CUDA, ROCm and a few of the system are considered. A library is missing if none of these has
+it: the usual folders of the system and CUDA, LD_LIBRARY_PATH, the environment's `lib`, and the folders of PyTorch, the
+nvidia packages, cusparselt, vLLM and `*.libs`. No library is loaded.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def system_folders() -> list[Path]:
 
 
 def _library_names(folders: Sequence[Path], prefix: Path, environ: Mapping[str, str]) -> set[str]:
-    """Return the names of all libraries that compiled modules in these folders could find."""
+    """Return the names of the files in the folders where compiled modules in these package folders find libraries."""
     library_folders = system_folders()
     library_folders += [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     library_folders += [prefix / "lib", *Path("/usr/local").glob("cuda-*/lib64")]

@@ -1,8 +1,8 @@
 """Collect the environment variables that change how a run behaves, without values that may be secret.
 
-Values are reported for the variables in `env_vars.txt`, those that the installed vLLM reads, and plain switches of
-libraries such as NCCL; of a proxy, host and port. Other variables of these programs, and those with a name like TOKEN
-or _KEY, are only reported as set: one of Ray's contains the whole job description.
+Reported with values are the variables in `env_vars.txt`, those that the installed vLLM reads, and plain switches of
+libraries such as NCCL. A proxy is reduced to host and port. Variables with a name like TOKEN or _KEY, and others with
+one of `_PREFIXES`, are only reported as set: one of Ray's contains the whole job description.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Read the NVIDIA driver and its GPUs from `nvidia-smi -q -x`, /proc and /dev, without creating a CUDA context.
 
-`nvidia-smi` runs as a child process with a time limit, and only from the system's folders. Other GPUs are not read.
+`nvidia-smi` runs as a child process with a time limit; it is searched in the system's folders. GPUs of other makers are
+not read.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Gpus:
     """All GPUs, or the reason why none are listed.
 
     Attributes:
-        state: `ok`; `none` (no NVIDIA driver, not a failure); `failed` (the driver reports an error); `timeout`;
-            `unknown` (not queried).
-        problem: The driver's message if the state is not `ok`.
+        state: `ok`; `none` (nvidia-smi is not installed); `failed` (it cannot be run, ends with an error, or gives no
+            usable answer); `timeout`; `unknown` (not queried).
+        problem: The reason if the state is not `ok`.
         driver: Driver release, such as "570.86.15".
         cuda: The newest CUDA that this driver supports, such as "12.8".
         module: Release of the loaded kernel module; empty if none is loaded.
@@ -74,7 +75,7 @@ class Gpus:
 
 
 def collect(limit_s: float = LIMIT_S, program: str | None = None) -> Gpus:
-    """Query the driver by `nvidia-smi`; its crash or hang is reported in `state`."""
+    """Query the driver by `nvidia-smi`, or by `program`; a crash or a hang is reported in `state`."""
     nodes = tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*[0-9l]")))
     return replace(_query_driver(limit_s, program), module=_kernel_module(), nodes=nodes)
 

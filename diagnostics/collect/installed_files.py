@@ -1,6 +1,7 @@
-"""Compare a package's list of installed files (RECORD) with the disk: missing modules, missing or truncated libraries.
+"""Compare a package's list of installed files (RECORD) with the disk: missing files, and libraries of another length.
 
-Only `.py` and `.so` files are compared, without folders such as `tests`. The result also has the package's modules.
+Only `.py` and `.so` files with a recorded size are compared, without folders such as `tests`. The result also has the
+package's top-level modules.
 """
 
 from __future__ import annotations

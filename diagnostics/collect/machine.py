@@ -66,7 +66,7 @@ class Memory:
 
     Attributes:
         limit_gb: Limit of the control group; None without a limit below the host's memory.
-        used_gb: Memory the control group uses, without reclaimable file cache.
+        used_gb: Memory the control group uses, without reclaimable file cache; None without such a limit.
     """
 
     total_gb: float | None
@@ -184,7 +184,7 @@ def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
 
 
 def collect_limits() -> dict[str, Limit]:
-    """Return the resource limits of this process."""
+    """Return this process's limits of files, processes, locked memory, core files, stack and address space."""
     pairs = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}")) for name in _LIMITS}
     return {name: Limit(_finite(soft), _finite(hard)) for name, (soft, hard) in pairs.items()}
 
@@ -271,7 +271,7 @@ def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
 
 
 def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
-    """Return the folders that a run writes to, by purpose, as huggingface_hub, vLLM, Ray and tempfile choose them."""
+    """Return the folders that a run writes to, by purpose, as variables of the hub, vLLM and Ray, and TMPDIR choose."""
     hub = _hub_home(environ)
     hub_cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return {

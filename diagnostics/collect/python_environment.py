@@ -87,7 +87,7 @@ class Environment:
         broken: Metadata folders without a valid name or version.
         duplicates: (name, places) of packages that are installed more than once in one folder; Python finds the first.
         extensions: Compiled modules of vLLM, flash-attn and xformers, with the libraries that they need.
-        vllm_variables: Variables that this vLLM reads; None if unknown.
+        vllm_variables: Variables that this vLLM reads; None without a set VLLM_* variable or a readable `envs.py`.
         dangling: (link, target) of interpreters that are broken links.
         misfits: (place, reason) for each interpreter that is missing or does not match the packages.
         unread: (place, reason) of metadata and file lists that exist and could not be read.

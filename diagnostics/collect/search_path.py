@@ -139,7 +139,7 @@ def venv_settings(prefix: Path) -> tuple[dict[str, str], Unread]:
 
 
 def release_of(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
-    """Return the Python release by the interpreter's name, else by `pyvenv.cfg`, else by the only library folder.
+    """Return the Python release by the interpreter's name, `pyvenv.cfg` or the only library folder; empty if unknown.
 
     >>> release_of(Path("/no/such/prefix"), {"version_info": "3.12.1"})
     '3.12'
@@ -264,7 +264,10 @@ def interpreter_release(prefix: Path) -> str:
 
 
 def finds_packages(prefix: Path, search: SearchPath) -> bool:
-    """Return whether the interpreter finds the prefix's packages: not if only another release's folders have some."""
+    """Return whether the interpreter finds the prefix's packages.
+
+    It does not if the prefix has no package folder of its release, or if only another release's folders have packages.
+    """
     own = {str(entry.path) for entry in search.entries if entry.kind == "own"}
     others = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")} - own
     return bool(own) and (any(map(_has_packages, own)) or not any(map(_has_packages, others)))

@@ -61,7 +61,7 @@ class Installer:
         return replace(action, by=self._pip("install") if action.options else self._command("install"))
 
     def record(self) -> Run:
-        """Return the command that records the installed packages."""
+        """Return the command that writes a list of the packages, or copies the project's lock and manifest."""
         if self.project:
             lock, manifest = (f"{self.project}/{file}" for file in PROJECTS[self.name][:2])
             return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))

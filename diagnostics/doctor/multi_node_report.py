@@ -1,4 +1,4 @@
-"""Build doctor's report on the nodes of a job: which were reached, how they differ, and the findings of the checks.
+"""Build doctor's report on the nodes of a job: which answered, how they differ, and the findings of the checks.
 
 The nodes were queried by `node_query`; the static checks run here, on the facts of each node that answered.
 `shareable_report` replaces the names of the nodes by their ranks or numbers.
@@ -31,7 +31,7 @@ _FIXED_WORDS = frozenset({
 
 
 def report_on_nodes(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
-    """Check and compare the nodes that answered, and report the others as not reached; `note` is added to the notes."""
+    """Check and compare the nodes that answered, and report why the others did not; `note` is added to the notes."""
     checks = (
         *map(_reach_result, nodes),
         run_checks.run_check("differences between nodes", differences(nodes)),
@@ -80,7 +80,10 @@ def _reach_result(node: Node) -> CheckResult:
 
 
 def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
-    """Report doctor's findings on each node; a finding that several nodes share is reported once."""
+    """Return doctor's findings on the nodes; a finding that several nodes share is reported once.
+
+    The outcome is `crashed` if a check crashed on a node.
+    """
     name = "each node by itself"
     if not nodes:
         return CheckResult(name, "skipped", "no node answered")
@@ -121,7 +124,7 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
-    """Return the report with numbers instead of host names in its texts; localhost stays.
+    """Return the report with numbers instead of host names in its texts; localhost and addresses 127.* stay.
 
     Args:
         report_of: Builds the report from nodes.

@@ -1,4 +1,6 @@
-"""Collect the facts of a job's nodes over ssh or Ray, number hosts by rank and Ray's nodes, and decode the answers.
+"""Collect the facts of a job's nodes over ssh or Ray, and decode their answers.
+
+Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in order.
 
 Answers are untrusted: an answer that cannot be decoded becomes the node's `problem`, and packages with an invalid name,
 version or requirement are dropped.
@@ -77,11 +79,11 @@ def node_names(members: list[Node], total: int = 0) -> str:
 
 
 def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
-    """Query the hosts or Ray nodes, number them by rank, and return them with a note on how to read the result.
+    """Query the hosts or Ray nodes, number them, and return them with a note on how to read the result.
 
     Args:
         options: The machines, and how to reach them.
-        prefix: The environment to examine on hosts for which the list names none; with Ray, only the one that joins.
+        prefix: The environment to examine on hosts for which the list names none; with Ray, the one whose Python joins.
 
     Raises:
         RemoteError: The list, the command or the cluster cannot be used.
@@ -137,7 +139,7 @@ def decode_facts(document: Any) -> Facts:
 
 
 def _valid_packages(environment: Environment) -> Environment:
-    """Drop packages with invalid names or versions, because these become words of commands."""
+    """Drop packages with invalid names, versions or requirements, and list their metadata folders as broken."""
     wrong = {
         name
         for name, package in environment.packages.items()

@@ -1,7 +1,7 @@
 """Read the requirements of installed packages and of fixes, find unmet ones, and test whether ranges overlap.
 
-`distribution_of` maps a module to its distribution. `adjust_for_installed` changes an installation whose releases would
-fail with installed ones.
+`distribution_of` maps a module to its distribution. `CLASHES` lists releases that fail together, and
+`adjust_for_installed` changes an installation that would pair them.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _is_met(environment: Environment, requirement: Requirement) -> bool:
 
 
 def applies(environment: Environment, requirement: Requirement) -> bool:
-    """Return whether a requirement applies here without extras."""
+    """Return whether a requirement applies here without extras; False if its marker cannot be evaluated."""
     if requirement.marker is None:
         return True
     release = environment.python_release
@@ -187,7 +187,7 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
 
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
-    """Return the requirements of a finding's fix; none if the fix does anything besides installing."""
+    """Return the requirements of a finding's fix; none if one is unreadable, or if the fix does more than install."""
     actions = finding.remedy.actions if finding.remedy else ()
     changes = [action for action in actions if not isinstance(action, Advice | Explain)]
     installs = [action for action in changes if isinstance(action, Install)]
@@ -221,7 +221,8 @@ def satisfiable(ranges: Iterable[str]) -> bool:
 def adjust_for_installed(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
     """Return the requirements of an installation, changed if their releases fail with installed ones (`CLASHES`).
 
-    A range is narrowed to releases that work. If it has none, a requirement that replaces the installed one is added.
+    A range that reaches failing newer releases is narrowed. If no release in the range works, a requirement that
+    replaces the installed package is added.
     """
     required = list(requirements)
     parsed = [parse_requirement(entry) for entry in required]

@@ -1,7 +1,8 @@
 """Find the environment of the interpreter that the user names, and other environments that contain a trainer or vLLM.
 
-The search covers the active environment and the working folder with two folders above it. `check_trainer_installed`
-suggests what it found if the examined environment contains none. No interpreter is run.
+The search covers the active environment, and folders named .venv, venv or env in the working folder and two folders
+above it. If the examined environment contains neither a trainer nor vLLM, `check_trainer_installed` suggests the
+environments found. No interpreter is run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def prefix_of(python: Path) -> Path:
     """Return the environment of an interpreter by its path, without running it; it may be a broken link.
 
     Raises:
-        NoEnvironmentError: There is no such file, or its name is not that of an interpreter.
+        NoEnvironmentError: There is no such file, it is a folder, or its name is not that of an interpreter.
     """
     option = f"--python {python}"
     if not python.exists() and not python.is_symlink():

@@ -1,7 +1,7 @@
 """Check that compiled packages fit the system, the Python release and each other.
 
 The checks report missing shared libraries, an old glibc or libstdc++, packages that exclude this Python, libraries of
-several CUDA releases, and distributions that write to the same folder. No library is loaded.
+several CUDA releases or several NCCL packages, and distributions that write to the same folder. No library is loaded.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def system_libraries(case: CheckInput) -> Iterator[Finding]:
 
 
 def module_name(path: str) -> str:
-    """Return the name by which a compiled module is imported.
+    """Return a compiled module's name: of its file, with the package for those of vllm, xformers and flash_attn_3.
 
     >>> module_name("/env/lib/python3.11/site-packages/vllm/_C.abi3.so"), module_name("/env/flash_attn_2_cuda.so")
     ('vllm._C', 'flash_attn_2_cuda')

@@ -1,6 +1,7 @@
 """Check the installed pair of vLLM and TRL against the compatibility table, and suggest better pairs.
 
-The table has results of runs and of reading metadata and source; `better_pairs` takes the nearest pairs from it.
+The table has results of runs and of reading metadata and source. `better_pairs` suggests the nearest pairs in the table
+that do not violate the requirements of other packages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
 
     - CMP902: in the matrix it failed, or its requirements have no solution.
     - CMP905: it was not run, and by metadata or source it cannot work.
-    - CMP901: it was not run, and whether it works is unknown.
+    - CMP901: it was not run, and nothing is known against it.
     """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     if vllm is None or trl is None or case.compat.problem:
@@ -107,7 +108,10 @@ def _cell_finding(
 
 
 def better_pairs(case: CheckInput) -> tuple[str, tuple[Install, ...]]:
-    """Return a text with the nearest pairs that have a better result, and the command that installs the first."""
+    """Return a text on the nearest pairs with a better result, and the command that installs the first.
+
+    Without such pairs, the text says so, and there is no command.
+    """
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
     ran = ", ".join(_cell_name(item) for item in sets if item.evidence == "executed")
     read = ", ".join(_cell_name(item) for item in sets if item.evidence == "static")

@@ -130,7 +130,10 @@ def _driver_too_old(gpus: Gpus, built: str, source: Evidence) -> Iterator[Findin
 
 @check("GPUs")
 def devices(case: CheckInput) -> Iterator[Finding]:
-    """Report broken, exclusive or split GPUs (ENV909), wrong device lists (ENV008, RAY023) and used memory (MEM004)."""
+    """Report GPUs with a problem (ENV909), wrong device lists (ENV008, RAY023), and over 10 % of memory used (MEM004).
+
+    A GPU has a problem if it is broken, in a compute mode other than the default, or split by MIG.
+    """
     queried = _require_driver(case)
     if queried.state != "ok":
         raise NotApplicableError(f"the driver reports no GPUs: {queried.problem or queried.state}")
@@ -148,7 +151,7 @@ def devices(case: CheckInput) -> Iterator[Finding]:
 
 
 def _gpu_problem(gpu: Gpu) -> Finding | None:
-    """Return ENV909 for a GPU that is broken, in exclusive mode or split by MIG; None otherwise."""
+    """Return ENV909 for a GPU that is broken, in a compute mode other than the default, or split by MIG; else None."""
     broken = [gpu.problem] if gpu.problem else []
     if gpu.ecc_uncorrected:
         broken.append(f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded")

@@ -50,7 +50,7 @@ def removed_engine(case: CheckInput) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def proxies(case: CheckInput) -> Iterator[Finding]:
-    """Report a proxy that also receives requests to localhost (NET901)."""
+    """Report a proxy unless NO_PROXY contains `*`, or both localhost and 127.0.0.1 (NET901)."""
     proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
     # HTTP clients for Python prefer the lower-case spelling if it has a value.
     spelling = "no_proxy" if case.variables.get("no_proxy") else "NO_PROXY"
@@ -73,7 +73,7 @@ def proxies(case: CheckInput) -> Iterator[Finding]:
 
 @check("network devices")
 def network_devices(case: CheckInput) -> Iterator[Finding]:
-    """Report a variable that names a network device which does not exist (NET902)."""
+    """Report a variable for NCCL, Gloo or TensorPipe that names network devices of which none exists (NET902)."""
     interfaces = case.machine.interfaces
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         value = case.variables.get(name, "")

@@ -1,6 +1,7 @@
-"""Report why imports will fail or find the wrong module: hidden and missing modules, and folders that do not exist.
+"""Report why imports fail or find another module: hidden and missing modules, and folders that do not exist.
 
-The facts are those of the search path, which `diagnostics.collect` computed; a part that could not be read is reported.
+The facts are those of the search path, which `diagnostics.collect` computed. What could not be read or followed is
+reported as not checked.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _advice(source: str, shadows: list[Shadow]) -> str:
 
 @check("search path")
 def missing_folders(case: CheckInput) -> Iterator[Finding]:
-    """Report editable installs and `.pth` entries whose folder does not exist (ENV926)."""
+    """Report editable installs and lines of `.pth` files whose path does not exist (ENV926)."""
     environment = case.environment
     stale = _stale_entries(environment)
     lost = [package for package in environment.packages.values() if package.lost]
@@ -97,7 +98,10 @@ def _stale_entries(environment: Environment) -> list[Evidence]:
 
 @check("entry points")
 def entry_points(case: CheckInput) -> Iterator[Finding | NotChecked]:
-    """Report modules that a trainer's entry module imports and that are nowhere on the search path (ENV012)."""
+    """Report modules that a trainer's entry module imports and that are nowhere on the search path (ENV012).
+
+    An entry module whose imports could not be followed is reported as not checked.
+    """
     entries = case.environment.entry_points
     if not entries:
         raise NotApplicableError("no trainer with a known entry module is installed")

@@ -1,6 +1,7 @@
 """Report the known issues of the catalog that affect the installed releases, alone or in combination.
 
-An issue is left out if its matching claims are only reported and have no upper bound.
+An issue is left out if its deciding claims were only reported and have no upper bound. An installed release that cannot
+be read is reported as not checked.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ def installed_releases(case: CheckInput) -> Iterator[Finding | NotChecked]:
 def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Yield a finding for each active issue that affects the installed releases, and for failing pairs.
 
-    Yield NotChecked for a release that cannot be read.
-
-    Issues with only reported claims without an upper bound are left out, because newer releases would all be affected.
+    Yield NotChecked for a release that cannot be read. An issue whose deciding claims were only reported and have no
+    upper bound is left out, because newer releases would all be affected.
     """
     for issue in case.issues.values():
         if issue.status != "active":
@@ -58,7 +58,10 @@ def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
 
 
 def failing_pairs(case: CheckInput) -> Iterator[Finding]:
-    """Report installed releases that fail together (`CLASHES`); a finding is certain if a run with one was recorded."""
+    """Report pairs of installed releases that fail together (`CLASHES`), if the pair has a known issue.
+
+    A finding is established if the issue's claims record a run with one of the two releases, else supported.
+    """
     for name, bad, _good, other, versions, _addition, code in CLASHES:
         ranges = {other: versions, name: bad}
         packages = [case.environment.packages.get(name) for name in ranges]

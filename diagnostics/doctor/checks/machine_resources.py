@@ -1,7 +1,7 @@
 """Check the machine's resources for training: shared memory, resource limits, disks, memory and processors.
 
-Two checks are about files: a hub that is switched off without a cache, and a default config of accelerate that does not
-fit the machine.
+Two checks are about files: a hub that is switched off without a cache, and a default config of accelerate that cannot
+be read or does not fit the machine.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ def _limit_text(name: str, limit: Limit) -> str:
 
 @check("disks")
 def disks(case: CheckInput) -> Iterator[Finding]:
-    """Report file systems that are nearly full (ENV003), and folders that cannot be written (ENV917)."""
+    """Report little space or few inodes (ENV003), and folders that cannot be written or do not answer (ENV917).
+
+    ENV917 leaves out the environment's folder; shared memory has a check of its own.
+    """
     reported = set()
     for disk in case.machine.disks:
         if disk.purpose == "shared memory":
@@ -195,7 +198,10 @@ def memory(case: CheckInput) -> Iterator[Finding]:
 
 @check("processors")
 def processors(case: CheckInput) -> Iterator[Finding]:
-    """Report that one process would start more threads than it can use processors (ENV906)."""
+    """Report an OMP_NUM_THREADS above the usable processors (ENV906).
+
+    Without the variable, report that at least twice as many processors are allowed as the control group's quota gives.
+    """
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0
@@ -219,7 +225,7 @@ def processors(case: CheckInput) -> Iterator[Finding]:
 
 @check("default files")
 def default_files(case: CheckInput) -> Iterator[Finding]:
-    """Report a default config of accelerate that does not fit this machine (ENV920)."""
+    """Report a default config of accelerate that cannot be read or does not fit this machine (ENV920)."""
     if not case.machine.configs:
         raise NotApplicableError("there is none")
     for file in case.machine.configs:

@@ -1,7 +1,7 @@
 """Check whether installed packages use names that the installed release of another package lacks.
 
-The names are those of the releases in the API index; installed source is not read. `fixed_by_move` returns whether
-other releases would remove a finding.
+The names are those of the releases in the API index; installed source is not read. Model types that both packages
+register are reported, too. `fixed_by_move` returns whether other releases would remove a finding or make it milder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def indexed_releases(environment: Environment) -> list[Release]:
 
 
 def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[str, str]) -> bool:
-    """Return whether a finding is CMP906 and would not be reported, or not as a warning, with other versions.
+    """Return whether other versions remove a finding CMP906, or make it information if it is a warning.
+
+    The result is False for other findings, and if the API index lacks one of the versions.
 
     Args:
         finding: The finding.

@@ -1,4 +1,7 @@
-"""Check this machine for a Ray cluster that a run would join, one without a process here, and another Ray release."""
+"""Check this machine for a Ray cluster that a run would join, one without a process here, and one of another release.
+
+The facts are traces in Ray's temporary folder and running processes; Ray is not started.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _STOP = Run(("ray", "stop"))
 
 @check("Ray")
 def ray_clusters(case: CheckInput) -> Iterator[Finding]:
-    """Report a cluster to join (RAY012), one with no process here (RAY015), and another release (RAY901).
+    """Report a cluster to join (RAY012), one with no process here (RAY015), and one of another release (RAY901).
 
     With RAY_ADDRESS set, only RAY901 is reported. A cluster without a process here is dead or on another machine.
     """

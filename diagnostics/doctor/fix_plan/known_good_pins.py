@@ -1,8 +1,8 @@
 """Choose the releases of vLLM and TRL to install: near the installed ones, and better by the compatibility table.
 
 Candidates are the table's cells, most of which ran, and the pairs of its static part, of which only metadata and source
-were read. A set also pins transformers if it ran with it. `choose_sets` returns the best sets, which violate no
-requirement of other packages and add no warning, and the sets that ran but violate a requirement.
+were read. A set also pins the transformers of its run. `choose_sets` returns two lists: up to four sets that violate no
+requirement and add no warning about a known issue, and the sets that ran but violate a requirement.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class PinnedSet:
-    """Versions that are known to work together, with the evidence.
+    """Versions that ran together or fit by their source, with the evidence.
 
     Attributes:
         pins: vLLM, TRL and, if they ran with it, transformers.
@@ -76,12 +76,12 @@ class PinnedSet:
 
     @property
     def requirements(self) -> list[str]:
-        """The requirement specifiers."""
+        """The pins as requirements, such as `trl==1.16.0`."""
         return [f"{pin.name}=={pin.version}" for pin in self.pins]
 
     @property
     def detail_lines(self) -> list[str]:
-        """Lines with the set's versions, distance from the installed versions, and evidence."""
+        """Lines with the set's versions, distance from the installed versions, evidence, and known issues."""
         away = f"{count_of(self.distance, 'minor release')} away in all"
         distance = away if self.distance else "the same minor releases"
         lines = [
@@ -167,7 +167,7 @@ def choose_sets(
 
 
 def _cell_pairs(compat: Compat) -> Iterator[_Pair]:
-    """Yield the pairs of the table that ran, or whose requirements have a solution."""
+    """Yield the cells that did not fail, whose contract holds, and that ran or whose requirements have a solution."""
     for cell in compat.cells:
         layers = cell["layers"]
         ran = tuple(name for name, layer in layers.items() if _is_run(name, layer))
@@ -293,7 +293,7 @@ def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
 
 
 def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
-    """Return the codes of known issues that doctor reports for the installed releases as a warning or an error."""
+    """Return the codes of known issues that doctor reports for an environment as a warning or an error."""
     results = known_issues(CheckInput(environment, issues, Compat()))
     findings = (entry for entry in results if isinstance(entry, Finding))
     return {finding.code for finding in findings if finding.severity >= Severity.WARNING}

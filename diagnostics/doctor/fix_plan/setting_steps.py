@@ -54,7 +54,7 @@ def mitigation_constraints(
 
 
 def is_certain(finding: Finding) -> bool:
-    """Return whether a finding certainly affects the user; a known issue of a release may never occur."""
+    """Return whether a finding is established or an error; a known issue of a release may never occur."""
     return finding.certainty == "established" or finding.severity >= Severity.ERROR
 
 
@@ -98,7 +98,7 @@ def finding_step(finding: Finding, environment: Environment) -> Step:
 
 
 def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
-    """Return the actions that undo an action; none if it only reads, or if restoring the packages undoes it."""
+    """Return the actions that undo an action; none if there is nothing to undo, or restoring the packages undoes it."""
     if isinstance(action, SetVariables | Unset):
         names = list(action.names) if isinstance(action, Unset) else [name for name, _ in action.values]
         return _restore_variables(names, environment)

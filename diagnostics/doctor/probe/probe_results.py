@@ -1,4 +1,4 @@
-"""Turn the result of a probe's child process into a check result; a failure becomes a finding with its likely cause.
+"""Turn the result of a probe's child process into a check result; a new failure gives a finding with its likely cause.
 
 The cause comes from the static checks, a missing module, or `triage` of the child's output. `platform_findings` and
 `parity_findings` check what successful probes report: the platforms and the log-probs.
@@ -212,7 +212,10 @@ def _platform_finding(text: str, advice: str, ended: ChildResult) -> Finding:
 
 
 def parity_findings(ended: ChildResult) -> list[Finding]:
-    """Report that the engine's log-probs differ from those of transformers by more than rounding (NUM901)."""
+    """Report log-probs of the engine that differ from those of transformers by more than rounding (NUM901).
+
+    A difference that is no number is reported, too.
+    """
     answer = ended.answer
     value, device = answer.get("largest"), str(answer.get("device"))
     tolerance = tolerance_of(device)

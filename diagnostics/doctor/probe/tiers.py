@@ -1,7 +1,9 @@
 """Run doctor's tiers `probe` and `live`, which import and start packages in child processes.
 
-`run_tier` calls `run_probes`, which imports packages and compares the platforms that they report. For the tier `live`,
-it then calls `run_live`, which starts a tiny engine, compares log-probs, and sums a tensor over two processes.
+`run_tier` calls `run_probes`, which imports packages and compares the platforms that they report with the machine. For
+the tier `live`, it then calls `run_live`, which starts a tiny engine, compares its log-probs with those of
+transformers, and sums a tensor over two processes with Gloo and NCCL. Tests whose packages or GPUs are missing are
+skipped.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ class Probe:
 
 
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
-    """Return the report with the results of a tier, and whether the tier is incomplete: its main probes did not run."""
+    """Return the report with the results of a tier, and whether the tier is incomplete: its main probes did not run.
+
+    If the interpreter cannot be run, the only result is a crashed check.
+    """
     problem = f"{python}: no interpreter that can be run; give --python PATH"
     if os.access(python, os.X_OK):
         try:

@@ -1,7 +1,7 @@
 """Start vLLM on a tiny random model, sample, and compute the log-probs of the sampled tokens with transformers, too.
 
-Nothing is simulated. The engine core runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that both end
-together; no graph is captured (enforce_eager). Argument: the folder for the model.
+The engine core runs in this process unless the user has set VLLM_ENABLE_V1_MULTIPROCESSING, so that both end together.
+No graph is captured (enforce_eager). Argument: the folder for the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def set_variables() -> None:
 
 
 def make_model(folder: str) -> Any:
-    """Write a Llama of two layers with random weights, large enough that its distributions are not flat."""
+    """Write and return a Llama of two layers with random weights, large enough that its distributions are not flat."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,5 +1,7 @@
 """Import a module and report its release; for PyTorch and vLLM, also report the platform that they detect.
 
+PyTorch also runs a kernel on each GPU.
+
 The argument is `module`, or `module:name` to also read a name from it. A module `*._C` is an extension of PyTorch, so
 PyTorch is imported first.
 """
