@@ -261,7 +261,10 @@ def _combine(values: list[Word], file: str, line: int) -> Value:
         return Value(True, Place(file, line))
     if len(values) == 1 or values[1].text == HOLE:
         value = values[0].to_value(file)
-        return Value(_parse(value.data), value.place, "", value.soft, value.outside) if value.known else value
+        data = _parse(value.data) if value.known else UNKNOWN
+        # A number such as 1.28e5 is shown as it is written.
+        written = value.data if isinstance(data, float) else UNKNOWN
+        return Value(data, value.place, "", value.soft, value.outside, written) if value.known else value
     data = [_parse(word.to_value(file).data) for word in values]
     soft = any(SOFT in word.text for word in values)
     return Value(UNKNOWN if UNKNOWN in data else data, Place(file, line), soft=soft, outside=soft)

@@ -16,7 +16,7 @@ from typing import Any
 from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS, PlanValue
 from diagnostics.lint.readers.hydra import uses_shipped_config
-from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
 from diagnostics.lint.versions import Versions
 
@@ -234,6 +234,10 @@ def _fill_trl(plan: RunPlan) -> None:
     if plan.settings.target != "AsyncGRPOConfig" and (uses is None or uses.data is False):
         plan.values.pop("rollout.mode", None)
     _fill_from_data(plan)
+    own = plan.option("num_processes") is not None and PROCESSES in plan.values
+    if own and not plan.settings.framework_parser:
+        # Only `trl grpo` passes the number in a config to the launcher.
+        plan.put(PROCESSES, replace(plan.values[PROCESSES], outside=True))
     loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
     accumulation = plan.whole_number("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:

@@ -168,6 +168,11 @@ def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
     where = (
         f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
     )
+    for option in () if releases else partial:
+        _, others = option_index.releases_with_all(plan.option_package, {*options} - {option})
+        if others:
+            where += f"; {others[0]} to {others[-1]} have all but {option}"
+            break
     reason = f"the release is unknown, and some lack {count_of(len(partial), 'option')} of this run: {where}"
     remedy = f"pass --{plan.option_package} VERSION" if releases else ""
     what = f"release of {DISPLAY_NAMES[plan.option_package]}"

@@ -194,10 +194,16 @@ def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
     """
     name, settings, found = plan.framework, plan.settings, {}
     reads_config = name == "verl" and settings.target in {"", "verl.trainer.main_ppo"}
-    if plan.own_copy or (name != "trl" and not reads_config):
+    if plan.own_copy or name not in {"trl", "verl"}:
         return {}
+    # A config that was not read may have keys of its own, but hardly those of EasyR1.
+    easyr1_names, roots = option_names("easyr1"), {key.partition(".")[0] for key in option_names("verl")}
     names, release = option_names(name, plan.role), plan.versions.known.get(name)
     for value in options_to_check(settings):
+        if not reads_config and name == "verl":
+            if value.key in easyr1_names and value.key.partition(".")[0] not in roots:
+                found[value.key] = value, f"{value.key} is an option of EasyR1, not of verl", ""
+            continue
         declared = value.key in settings.script_options
         refused = settings.framework_parser and not is_skipped(plan, value)
         if refused or value.place.file.endswith(".py") or (declared and not reads_config):
@@ -241,7 +247,23 @@ def missing_option(package: str, role: str, name: str, release: Version) -> tupl
     nearest = str(last if last < release else first)
     old, new = exact_options(package, role, nearest), exact_options(package, role, str(release))
     successors = [option for option in find_successors(name, old, new) if option != name]
-    return f"{name}: it exists from {first} to {last}", successors[0] if len(successors) == 1 else ""
+    span = f"last in {last}" if last < release else f"first in {first}"
+    return f"{name} ({span})", successors[0] if len(successors) == 1 else ""
+
+
+def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
+    """Return the run's option with the meaning that an option has in another framework; empty if there is none."""
+    framework = plan.framework
+    meanings = {dialect.names.get(name) for dialect in DIALECTS.values()} - {None}
+    equivalents = (option for option, meaning in DIALECTS[framework].names.items() if {meaning} == meanings)
+    return next(
+        (
+            option
+            for option in equivalents
+            if option in release_options(framework, plan.role, release) and option not in plan.options
+        ),
+        "",
+    )
 
 
 @cache

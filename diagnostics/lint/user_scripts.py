@@ -19,6 +19,7 @@ from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import framework_of_source
 from diagnostics.lint.project_files import find_above, find_script
 from diagnostics.lint.readers.python import MAX_SYNTAX_NODES, declared_options, parse_python, read_configs
+from diagnostics.lint.readers.shell_scope import HOLE
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
@@ -147,7 +148,8 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
 def _apply_config(settings: Settings, config: Settings) -> None:
     """Replace the command's options by those of the config object, with the values that the command passes on."""
     arguments, settings.options = dict(settings.options), dict(config.options)
-    for key, option in config.forwarded.items():
+    for key, expression in config.forwarded.items():
+        option = expression.data.rpartition(".")[2]
         if option in arguments:
             settings.set(key, arguments[option])
         elif key not in settings.options:
@@ -159,4 +161,5 @@ def _apply_config(settings: Settings, config: Settings) -> None:
 
 
 def _report(settings: Settings, why: str, remedy: str, place: Place | None = None) -> None:
-    settings.not_checked.append(NotChecked(settings.target, why, remedy, str(place or settings.place)))
+    target = settings.target.replace(HOLE, "...")
+    settings.not_checked.append(NotChecked(target, why, remedy, str(place or settings.place)))

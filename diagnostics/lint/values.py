@@ -65,7 +65,12 @@ class Value:
     @property
     def as_text(self) -> str:
         """Key and value as in the file, on one line."""
-        return f"{self.key} = {format_value(self.data if self.written is UNKNOWN else self.written)}"
+        return f"{self.key} = {format_value(self.shown)}"
+
+    @property
+    def shown(self) -> Any:
+        """The value as in the file."""
+        return self.data if self.written is UNKNOWN else self.written
 
     def with_key(self, key: str) -> Value:
         """Return the same value under another key."""
@@ -92,7 +97,7 @@ class Settings:
         forwards_arguments: Whether the script passes its own arguments on, by "$@".
         framework_parser: Whether the framework's own parser reads the options, and so refuses unknown names.
         target: The module, script or class that was recognised.
-        forwarded: In Python, keyword -> the script's own option that gives its value: {x: y} for `x=args.y`.
+        forwarded: In Python, keyword -> the expression with the script's own option that gives its value, as `args.y`.
         script_options: Options that the user's script declares.
         prefixes: Key of a Hydra override -> its prefix, such as `+`.
         not_checked: Inputs that could not be read or understood.
@@ -110,7 +115,7 @@ class Settings:
     forwards_arguments: bool = False
     framework_parser: bool = False
     target: str = ""
-    forwarded: dict[str, str] = field(default_factory=dict)
+    forwarded: dict[str, Value] = field(default_factory=dict)
     script_options: frozenset[str] = frozenset()
     prefixes: dict[str, str] = field(default_factory=dict)
     not_checked: list[NotChecked] = field(default_factory=list)
@@ -154,7 +159,7 @@ def parse_count(value: Value | None) -> int | None:
 def format_value(data: Any) -> str:
     """Return a value as one line of at most 80 characters; secrets are masked if the text is cut."""
     if data is UNKNOWN:
-        return "(not known)"
+        return "(set at run time)"
     if isinstance(data, bool) or data is None:
         return str(data).lower() if data is not None else "null"
     text = ",".join(map(str, data)) if isinstance(data, list) else str(data)

@@ -124,6 +124,52 @@ def test_named_framework_counts_for_scripts_without_its_parser():
     assert "error CFG113" in codes(run, ms_swift="4.4.0")
 
 
+def details(text, syntax="shell", **releases):
+    """Return the sentences, fixes and evidence of all findings as one text."""
+    return " ".join(
+        f"{finding.severity.word} {finding.detail} {finding.remedy} {finding.evidence}"
+        for finding in report(text, syntax, **releases).findings
+    )
+
+
+def test_unknown_option_names_its_counterpart_and_its_line():
+    """The fix names the run's option for another framework's; the evidence is the keyword, and the text as written."""
+    run = "python3 -m openrlhf.cli.train_ppo_ray --num_generations 4 --flash_attn --max_samples 1.28e5"
+    text = details(run, openrlhf="0.8.10")
+    for expected in (
+        "Write n_samples_per_prompt in place of num_generations.",
+        "Use --attn_implementation flash_attention_2.",
+        "takes a whole number for max_samples, not 1.28e5.",
+    ):
+        assert expected in text
+    script = (
+        "from trl import GRPOConfig\np.add_argument('--n', default=8)\n\nGRPOConfig(num_generation=a.n)\n"
+    )
+    assert "num_generation = a.n" in details(script, "python", trl="1.9.0")
+    run = "swift rlhf --rlhf_type grpo --reward_funcs a --tensor_parallel_size 2"
+    assert "no option tensor_parallel_size (last in 3.9.3)" in details(run, ms_swift="3.12.6")
+    run = VERL + "no.such_key=1 trainer.no_such_key=2"
+    assert "or write +no.such_key if your own code reads it." in details(run, verl="0.9.0")
+
+
+def test_option_of_easyr1_is_reported_without_the_config_of_verl():
+    run = (
+        "python3 -m recipe.dapo.main_dapo actor_rollout_ref.rollout.n=8 worker.rollout.n=4 reward_model.own=1"
+    )
+    assert "warning worker.rollout.n is an option of EasyR1, not of verl" in details(run, verl="0.4.1")
+    assert "reward_model" not in details(run, verl="0.4.1")
+
+
+def test_processes_in_a_config_are_certain_only_for_the_command_of_trl(tmp_path):
+    text = "num_processes: 8\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 1\nnum_generations: 16\n"
+    assert "warning One generation makes 8 completions" in details(text, "yaml", trl="0.18.0")
+    (tmp_path / "c.yaml").write_text(text)
+    (tmp_path / "run.sh").write_text("trl grpo --config c.yaml\n")
+    assert "CFG101" in {
+        f.code for f in lint(tmp_path / "run.sh", trl="0.18.0").findings if f.severity > Severity.WARNING
+    }
+
+
 def test_forwarded_arguments_are_no_value_of_a_flag():
     """The forwarded arguments in `--flag "$@"` are not read as the value of the flag."""
     [settings] = read_text('trl grpo --use_vllm "$@"\n', "run.sh")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from diagnostics.findings import Severity
+from diagnostics.fixes import count_of
 from diagnostics.lint import option_index
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
@@ -30,7 +31,8 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     unknown = alone and total is None and "devices.train" not in plan.values
     if unknown:
         total, names, applies = _generation_size(plan, 1)
-    own_script = bool(plan.settings.target) and not plan.settings.framework_parser
+    settings = plan.settings
+    own_script = bool(settings.target) and (not settings.framework_parser or settings.target.endswith(".py"))
     whole = total is None or total * (8 if unknown else 1) % group == 0
     if total is None or whole or (applies is None and own_script):
         return  # a script's own trainer may form its groups in another way
@@ -39,8 +41,8 @@ def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     formula = f" ({product})" if len(factors) > 1 else ""
     processes = (" per process", " with 1, 2, 4 or 8 processes") if unknown else ("", "")
     yield Problem(
-        f"One generation makes {total} completions{formula}{processes[0]}, not a multiple of num_generations {group}"
-        f"{processes[1]}.",
+        f"One generation makes {count_of(total, 'completion')}{formula}{processes[0]}, not a multiple of "
+        f"num_generations {group}{processes[1]}.",
         [*plan.evidence("group.size"), *factors],
         fix=f"Make it a multiple of {_required_multiple(plan, group)}{_fitting_groups(plan, total, group)}.",
         applies=applies,

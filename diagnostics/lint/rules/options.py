@@ -69,10 +69,9 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
         fixes = [
             f"Write {similar} in place of {value.key}." for value, similar in unknown.values() if similar
         ]
-        if len(fixes) < len(unknown):
-            rest = "the others" if fixes else "it" if len(unknown) == 1 else "them"
-            fixes.append(f"Leave {rest} out.")
-            fixes += ["Write + before a key that only your own code reads."] if name == "verl" else []
+        if rest := [value.key for value, similar in unknown.values() if not similar]:
+            own = f", or write +{rest[0]} if your own code reads it" if name == "verl" else ""
+            fixes.append(f"Leave {join_some(rest, _MAX_SHOWN)} out{own}.")
         program = f"{name} {release}" if release else DISPLAY_NAMES[name]
         values = [value for value, _similar in unknown.values()]
         yield _unknown_options(plan, program, list(unknown), values, " ".join(fixes))
@@ -94,6 +93,8 @@ def _unknown_to_release(plan: RunPlan, name: str, release: Version | None) -> di
             unknown[clause] = value, similar
         elif not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra):
             similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_SHOWN else ""
+            if not similar and name != "easyr1":
+                similar = option_index.equivalent_option(plan, value.key, release)
             # Forks of EasyR1 and unsloth add options to a class of the same name.
             if similar or (name != "easyr1" and plan.framework == name):
                 unknown[_described(value.key, similar)] = value, similar
@@ -149,9 +150,11 @@ def ineffective_options(plan: RunPlan, code: str) -> Iterator[Problem]:
     incomplete = plan.settings.has_unread_options or plan.needs_arguments
     reported: set[str] = set()
     for entry in DIALECTS[plan.framework].ineffective:
-        in_range = plan.versions.within(plan.option_package, entry.versions) is not False
-        lacks_needed = not entry.needs or _lacks_needed(plan, entry.needs)
-        if entry.code != code or not in_range or not lacks_needed or not conditions_hold(plan, entry.when):
+        in_range = plan.versions.within(plan.option_package, entry.versions)
+        # Without a release, only an entry with a condition of its own is reported.
+        if entry.code != code or in_range is False or (entry.needs and in_range is None):
+            continue
+        if (entry.needs and not _lacks_needed(plan, entry.needs)) or not conditions_hold(plan, entry.when):
             continue
         needed, _, values = entry.needs.partition("=")
         causes = [value for source in entry.when if (value := read_source(plan, source))]
@@ -195,8 +198,10 @@ def _lacks_needed(plan: RunPlan, needs: str) -> bool:
         own = parser_of(plan.framework) == "hydra" or settings.target in dialect.classes
         own_default = (own and not settings.framework_parser) or settings.script_options & {*names.split("|")}
         return not own_default and plan.disabled(*names.split("|"))
-    if not value.known or not values:
-        return value.known and value.data in (None, False, "")
+    if not value.known or value.outside:
+        return False  # a script may support both
+    if not values:
+        return value.data in (None, False, "")
     return str(value.data) not in values.split("/")
 
 
@@ -214,7 +219,7 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
         doubtful = parser_of(release.package) == "hydra" and not str(word)[:1].isdecimal()
         name = DISPLAY_NAMES[release.package] if by_omegaconf else release
         return Problem(
-            f"{name} takes {expected_type} for {value.key}, not {format_value(value.data)}.",
+            f"{name} takes {expected_type} for {value.key}, not {format_value(value.shown)}.",
             [value],
             fix=f"Write {expected_type}{' without quotes' if word != value.data else ''}.",
             severity=Severity.WARNING if doubtful else Severity.ERROR,
@@ -261,7 +266,8 @@ def _unknown_options(
     message = f"{program} has no option {join_some(described, _MAX_SHOWN, '; no option ')}."
     message += " With ignore_args_error it skips unknown options." if skips else ""
     # The environment may change the value of an option, and not its name.
-    values = [replace(value, outside=False) for value in values]
+    forwarded = plan.settings.forwarded
+    values = [replace(forwarded.get(value.key, value), outside=False) for value in values]
     return Problem(message, values, fix=fix, severity=Severity.WARNING if skips else Severity.ERROR)
 
 
