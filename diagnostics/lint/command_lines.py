@@ -1,9 +1,9 @@
 """Read one command into `Settings`: the framework that it starts, the launcher's settings, environment and options.
 
-`read_command` recognises a framework by its program or module, also behind launchers such as torchrun. Otherwise it
-reads the source of the user's script or module on the command line, and adds the settings of the config object that
-this script creates. A script that cannot be read counts as TRL's if its name has "grpo" and it gets `--config
-FILE.yaml`.
+`read_command` recognises a framework by its program, module or script, also behind launchers such as torchrun.
+Otherwise it reads the source of the user's script or module on the command line, and adds the settings of the config
+object that this script creates. A script that cannot be read counts as TRL's if its name has "grpo" and it gets
+`--config FILE.yaml`.
 
 Options are read as flags (`--key value`) or as Hydra overrides (`a.b=c`). An option whose value is unknown is set to
 UNKNOWN. An unknown word that may contain more options becomes an entry "not checked". The script in `bash -c SCRIPT` is

@@ -2,7 +2,8 @@
 
 The names, defaults and most derivations are data in a framework's TOML file; `read_source` reads the sources that these
 data name. Environment variables give visible devices, the allocator's mode, vLLM's V1 switch and Ray's address.
-Functions for TRL, ms-swift and verl do the rest; those of ms-swift and verl also correct flags of the settings.
+Functions for TRL, ms-swift and verl do the rest; those of ms-swift and verl also correct flags of the settings. If a
+sampling setting removes tokens from the distribution, the plan's `sampling.truncated` is true.
 """
 
 from __future__ import annotations

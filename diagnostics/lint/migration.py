@@ -1,8 +1,9 @@
 """Compare a run's options in two releases of its framework, for `lint --from X==1 --to X==2`: the report and a patch.
 
 Names, types and choices come from the API index, replacements of removed options from the dialects, and defaults from
-both. `compare_releases` reports removed options, values that only the new release refuses, and unset options whose
-default differs. `make_patch` returns a diff with the certain edits; it writes no file.
+both. `compare_releases` reports removed options, values that only the new release refuses, values of a type that the
+new release no longer declares, and unset options whose default differs or that are gone. `make_patch` returns a diff
+with the certain edits; it writes no file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """List the inputs of a run that `lint` could not check, as entries "not checked" with the reason and often a remedy.
 
-- `take_unknown_values`: values that a rule needed and that no file sets.
-- `check_reading`: a check with inputs that were not read, options that no indexed release has, `+` keys that releases
-  already have, and a release that is unknown although some releases lack an option of the run.
-- `merge_entries`: merges entries that differ only in location.
+- `take_unknown_values`: values that a rule needed and that are not known.
+- `check_reading`: a check with files and configs that were not read, options that no indexed release has, parts of a
+  config that are not indexed, `+` keys that releases already have, and an unknown release if some lack an option.
+- `merge_entries`: merges entries with the same text.
 """
 
 from __future__ import annotations

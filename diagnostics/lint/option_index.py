@@ -5,7 +5,8 @@
 - Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `releases_with_all`.
 - Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options.
 
-`expand_abbreviations` and `presume_misspelt` change the settings of a run.
+`expand_abbreviations` and `presume_misspelt` change the settings of a run. EasyR1 has no releases in the API index; its
+options are in `easyr1_options.json`.
 """
 
 from __future__ import annotations

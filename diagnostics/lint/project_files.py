@@ -1,8 +1,9 @@
 """Find the files below a folder that `lint` checks, and the files that a script or config names.
 
-Below a folder, files count by suffix; links, caches and installed packages are skipped, and at most 5,000 files are
-considered. A named file is found in the folder of the file that names it or up to five folders above, if it is at most
-as large as `MAX_BYTES` and in the same project; a config also in the working folder, and a script also in `src`.
+Below a folder, files count by suffix. Links, caches, installed packages and folders that a run writes are skipped, and
+at most 5,000 files are considered. A named file must be in the same project and not larger than `MAX_BYTES`. It is
+searched in the folder of the file that names it and up to five folders above; a config also in the working folder, and
+a script also in `src`.
 """
 
 from __future__ import annotations

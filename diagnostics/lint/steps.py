@@ -88,7 +88,10 @@ def run_lint(run: LintRun) -> Report:
 
 
 def read_inputs(run: LintRun) -> None:
-    """Read the files, the files of folders, and the command line."""
+    """Read the files, the files of folders, and the command line.
+
+    A named accelerate config also sets the numbers of processes and nodes of the named trainers.
+    """
     for path in run.paths:
         if path.is_dir():
             run.sources += _read_folder(path, run)
@@ -137,7 +140,7 @@ def make_plans(run: LintRun) -> None:
 
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
-    """Return the run plans of GRPO runs and servers."""
+    """Return the run plans of GRPO runs and servers, after completing abbreviated and misspelt options."""
     runs = [entry for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)]
     for entry in runs:
         option_index.expand_abbreviations(entry, versions.known.get(entry.framework))

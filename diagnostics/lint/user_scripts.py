@@ -1,7 +1,8 @@
 """Read the training script that a command starts, and add the settings of the config object that it creates.
 
-The options that the script declares are read, too, also those in up to eight files of the project that it imports. If
-the script is missing, or creates no config or several, an entry "not checked" is added.
+The options that the script declares are read, too, also those in up to eight files of the project that it imports. An
+entry "not checked" is added if the script is missing, or if it trains without a parser of TRL or transformers and
+creates no config or several.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
 def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:
     """Add the settings of the script that a command starts; if they cannot be read, add an entry "not checked".
 
-    Options that the command passes on to the config object take precedence.
+    If the script creates one config object, its options replace the command's, except those that the command passes on.
     """
     path = find_script(settings.target, file, module=module)
     if path is None:

@@ -170,7 +170,7 @@ def format_value(data: Any) -> str:
 def has_type(value: Value, types: Collection[str]) -> bool:
     """Return whether a parser may read a value as one of these types.
 
-    True for types other than bool, int, float and str, and for a text that a parser would convert.
+    True for an unknown value, for null, for types other than bool, int, float and str, and for any text.
 
     >>> has_type(Value(True, Place("run.yaml")), {"str"}), has_type(Value(8, Place("run.sh")), {"str"})
     (False, True)

@@ -1,4 +1,7 @@
-"""Choose the releases for which a run is checked: those that the user gives, the project requires, or are installed."""
+"""Choose the releases for which a run is checked: given by the user, required by its project, or installed.
+
+The user's come first, then the project's. No release is chosen for a project's own copy whose version cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +72,8 @@ class Versions:
 
 def collect_versions(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:
     """Return the versions that the user gave and, unless `installed` is False, the installed ones of other packages.
+
+    The installed PyTorch counts only if another package's installed version is used.
 
     Raises:
         UserError: A given text is no version.

@@ -2,7 +2,7 @@
 
 `compose_config` adds the options of the config and of the files in its defaults lists to the settings. Configs that
 verl ships are not read, because verl's dialect has their values. Files that are missing, or beyond the limits on number
-and size, become entries "not checked".
+and size, become entries "not checked". Defaults lists are followed over six levels of files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Parse YAML, JSON and TOML into nested dicts and lists whose leaves are `Value`s with their lines; flatten them.
 
 Text that cannot be parsed raises `UnreadableError`, and so does text beyond the limits on depth and number of values,
-so reading takes bounded time and memory. `check_run_count` limits the runs of a file for all readers.
+so reading takes bounded time and memory. `check_run_count` limits the runs and environment variables of a file for all
+readers.
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ def parse_documents(text: str, file: str, syntax: str) -> list[Any]:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Value]:
-    """Flatten nested tables to dotted keys; a list becomes one Value."""
+    """Flatten nested tables to dotted keys; a list becomes one Value.
+
+    Raises:
+        UnreadableError: A key is too long, or a list contains no value.
+    """
     if not isinstance(tree, dict):
         return {prefix: _join_list(tree).with_key(prefix)} if prefix else {}
     flat: dict[str, Value] = {}
@@ -199,7 +204,7 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
 
 
 def parse_json(text: str, file: str) -> Any:
-    """Parse JSON with the YAML parser, which records lines; if it refuses the text, with a JSON parser, without lines.
+    """Parse JSON with the YAML parser, which records lines; values of JSON that it refuses have no lines of their own.
 
     Raises:
         UnreadableError: See `parse_documents`.

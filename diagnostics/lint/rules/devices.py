@@ -19,7 +19,8 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compa
 def used_devices(plan: RunPlan) -> set[str]:
     """Return the ids of the devices that a run uses: as many of the visible ones as it has processes or ranks.
 
-    If this number is unknown, all visible devices are returned; if their ids are unknown, none.
+    A parallel size that a server does not set counts as 1. If a trainer's number of processes is unknown, all visible
+    devices are returned; if the ids are unknown, none.
     """
     visible: list[str] = plan.get("devices.ids") or []
     if plan.role == "serve":
@@ -55,7 +56,7 @@ def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Itera
 
 
 def server_is_local(trainer: RunPlan) -> bool:
-    """Return whether the trainer's server is on the trainer's machine; False if there is no address."""
+    """Return whether each address of the trainer's server is local; False if there is no address."""
     address = trainer.get("server.host") or trainer.get("server.address")
     hosts = address if isinstance(address, list) else [address]
     return all(any(word in str(host) for word in LOCAL_HOSTS) for host in hosts)

@@ -1,7 +1,7 @@
 """Convert a rule's problem to a finding, with title, evidence level and mitigations from the catalog.
 
-A value that the environment may replace, an unknown release or a changed copy of the framework lowers an error to a
-warning.
+A value that the environment may replace, or an unknown release, lowers an error to a warning. So does a changed copy of
+the framework, except for errors about the command or about the copy's own options.
 """
 
 from __future__ import annotations

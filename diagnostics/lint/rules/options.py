@@ -1,6 +1,6 @@
 """Rules about options: refused or misspelt names, refused values, `+` keys that exist, options that have no effect.
 
-A rule also checks that no options follow the end of the command.
+Another rule finds options that follow the end of the command.
 The names come from the option index, or from the files of the project's own copy of the framework; types and choices
 come from the API index. `refuse_value` also serves the comparison of two releases.
 """
@@ -124,7 +124,7 @@ def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Pr
 
 @rule("CFG113", check=CHECK, frameworks=("trl", "verl"), role="train", warnings_only=True)
 def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
-    """No option of a script or a config is missing in the release, or nearly one of the framework's."""
+    """No option of a script or a config is one that the release lacks, or a misspelt option of the framework."""
     release = plan.versions.known.get(plan.framework)
     for value, clause, name in option_index.doubtful_options(plan).values():
         if release and DIALECTS[plan.framework].removal(value.key, str(release)):
@@ -141,7 +141,7 @@ def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
 
 @rule("CFG111", check=CHECK, warnings_only=True)
 def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
-    """The run sets no option that has an effect only together with another option, and that one is off."""
+    """The run sets no option without effect: one that needs another option which is off or has another value."""
     return ineffective_options(plan, "CFG111")
 
 

@@ -1,6 +1,7 @@
 """Rule about placeholders (CFG120): template text such as `<your model>` that is still in place of a value.
 
-A text that is only probably a placeholder, or in an option that names the run, causes a warning in place of an error.
+Three kinds cause a warning in place of an error: a text that is only probably a placeholder, one in an option that
+names the run, and `???` in a YAML file that is checked without its command.
 """
 
 from __future__ import annotations

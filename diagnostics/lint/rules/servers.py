@@ -1,4 +1,4 @@
-"""Rules about rollout servers: ports, lengths, and options of the trainer that a server does not receive.
+"""Rules about rollout servers: ports, lengths, and options of a local engine that a trainer with a server sets.
 
 `pair_with_trainers` finds each trainer's server, for the rules that check both together.
 """
@@ -34,7 +34,7 @@ def _port_numbers(plan: RunPlan) -> set[int]:
 
 @rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
 def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """A trainer connects to the port on which its server listens."""
+    """A trainer connects to the port on which its local server listens."""
     expected, listening = _port_numbers(trainer), _port_numbers(server)
     is_local = trainer.evidence("server.host", "server.address") and server_is_local(trainer)
     if expected and listening and not expected & listening and is_local:
@@ -49,7 +49,7 @@ def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Pro
 
 @rule("CFG103", check=PAIRS, scope="pair", warnings_only=True)
 def server_length_fits(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """The trainer's prompt and completion fit into the server's max_model_len."""
+    """The prompt and completion of a trainer without multi-turn rollouts fit into the server's max_model_len."""
     limit, completion = server.whole_number("engine.max_length"), trainer.whole_number("data.max_completion")
     prompt = trainer.whole_number("data.max_prompt") or 0
     if not limit or completion is None or prompt + completion <= limit or trainer.get("rollout.multi_turn"):
