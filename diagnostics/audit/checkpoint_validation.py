@@ -1,8 +1,9 @@
 """Validate an untrusted checkpoint folder, and load its model, tokenizer and settings with transformers.
 
-No hub is contacted and no Python code of the folder runs. Settings by which transformers would import a kernel are
-refused, and so are links and settings that lead to files outside of the folder (and, in the hub's cache, its blobs).
-A model must be complete, and no larger than its files allow.
+No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder runs. Settings by which transformers would
+import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
+cache, its blobs). A model must be complete, and no larger than its files allow.
+
 `chat_ids` runs the folder's chat template, in transformers' sandbox. Building a model and running a template have time
 and memory limits in the main thread (SIGALRM, RLIMIT_AS; Linux). Problems become an AuditError in one line.
 """
@@ -46,7 +47,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the settings in config.json.
 
     Raises:
-        AuditError: The file is missing or invalid, or it describes a model that the folder's files cannot hold.
+        AuditError: The file is missing or invalid, describes a model that the folder's files cannot hold, or has a
+            setting by which transformers may load something from elsewhere.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -138,7 +140,8 @@ def load_model(folder: Path) -> Any:
     Adapters are refused: transformers 5 requests their base from the hub, even with local_files_only.
 
     Raises:
-        AuditError: The folder has no whole model, or weights are missing, which transformers would fill at random.
+        AuditError: The folder has no whole model that transformers loads, or weights are missing, which transformers
+            would fill at random.
         NotAvailableError: Building the model takes too long.
     """
     read_config(folder)

@@ -1,8 +1,8 @@
 """Track the faults that repeated scans of a run's metrics find: which appear, disappear and reappear, and when.
 
 `FindingTracker.scan` runs the checks of training curves. It reports a fault when two scans in a row find it (or as many
-as the caller requires), and withdraws it when three in a row do not. `finish` returns the audit. The callback imports
-this module in a training environment, so it may only import packages that are installed there.
+as the caller requires), and withdraws it when three in a row do not. `finish` returns the audit. `AuditCallback`
+imports this module in the trainer's process, so it may only import packages that are installed there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check training curves: rewards, gradients, KL, entropy, lengths and other metrics that a run logged.
 
-`check_metrics` runs all checks; `check_learning` says whether the metrics suffice to decide that the run learns. `audit
-RUN`, `audit --watch` and the callback use them. Most checks look for an episode: consecutive steps in which a symptom
+`check_metrics` runs all checks; `check_learning` checks whether the metrics suffice to decide if the run learns. `audit
+RUN`, `audit --watch` and the callback call both. Most checks look for an episode: consecutive steps in which a symptom
 holds. A fault has the numbers, the first and last step, and the likely causes in order (`curve_causes.toml`). Where it
 is known, a cause names the option to change in the run's framework.
 """
@@ -174,9 +174,10 @@ class Curves:
 
 
 def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
-    """Run all checks on all files; return the first finding of each family, and for `metrics` and `curves` one result.
+    """Run all checks on all files; return the first finding of each family, and a result for each topic without one.
 
-    That result is clean, or skipped if there are no metrics, or too few steps for curves.
+    The topics are `metrics` and `curves`. Their result is clean, or skipped if there are no metrics, or fewer than 8
+    steps for curves.
     """
     longest = max((len(entry.rows) for entry in series), default=0)
     if not longest:

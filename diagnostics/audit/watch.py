@@ -1,7 +1,8 @@
 """Implement `audit --watch FILE…`: look for changed metrics files every 2 s, and check all files when one has changed.
 
-`Watch` reports findings of the first scan at once, because it covers the files' whole history, and later findings when
-two scans agree. It ends at Ctrl-C, or when no file has changed for `--idle` seconds, and returns the audit.
+`Watch` reports findings of the first scan at once, because that scan covers the files' whole history, and later
+findings when two scans agree. It reports a finding as gone after three scans without it. `Watch` ends at Ctrl-C, or
+when no file has changed for `--idle` seconds, and returns the audit.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
 def check_cache(comparison: CacheComparison, floor: float, hiding: str = "") -> Result:
     """Return the result of the comparison; `floor` is the rounding error of a log-prob.
 
-    It is skipped if no prompt was in the cache, and masked by a fault of family `hiding`: other servers answered.
+    If the answers agree and no prompt is known to have been in the cache, the result is skipped. If they differ, a
+    fault of family `hiding` masks it, because other servers answered.
     """
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:

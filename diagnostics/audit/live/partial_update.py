@@ -2,7 +2,8 @@
 
 The tensors are examined in at most 12 groups: embedding, layers, head. The engine's log-prob difference is regressed on
 the separate effect of each group. The found groups are replaced in the model, whose log-probs are compared again. If
-this does not explain the difference, the tensors of the two most similar groups are examined one by one.
+this does not explain the difference, the tensors of the two most similar groups are examined one by one, except for a
+large model.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def score_sequences(
         tokenizer: Tokenizes the texts; None for random ids only.
         vocabulary: Number of ids to choose from.
         longest: Maximum number of ids in one sequence.
-        count: Number of ids in all sequences together.
+        count: Number of ids in all sequences together, of which up to 8 may be missing.
         bos: Begin-of-sequence id that each sequence starts with; empty for none.
     """
     generator = random.Random(17 if tokenizer is not None else 18)
@@ -55,7 +55,7 @@ def score_sequences(
 
 
 def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos: list[int]) -> list[int]:
-    """Return a prompt of `size` ids for the prefix-cache probe; it shares only `bos` with other probes."""
+    """Return a prompt of at most `size` ids for the prefix-cache probe; after `bos` it begins unlike other probes."""
     if tokenizer is None:
         return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
     ids = tokenizer(" ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)["input_ids"]

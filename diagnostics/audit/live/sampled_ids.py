@@ -2,8 +2,8 @@
 
 `check_ids` finds greedy sampling, one seed for all samples, and ids sampled at another temperature. By default vLLM
 reports raw log-probs, which do not depend on the sampling parameters. Then only the sampled ids show the temperature.
-They can prove a fault, but not that the sampling is clean: `recheck_raw` makes such a result undecided.
-`replace_refuted_results` decides which of two explanations of log-probs at temperature 1 holds.
+Sampled ids can prove a fault, but not that the sampling is clean: `recheck_raw` makes a clean result undecided if the
+log-probs may be raw. Log-probs of temperature 1 are raw, or the engine samples at 1: `replace_refuted_results` decides.
 
 `explain_logprobs` finds the mistake that reproduces log-probs which fit no sampling parameters: a shift by one token,
 log-probs of another sample, rounding, one bias on several ids, log-probs of another checkpoint. A fault that none
@@ -83,9 +83,7 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
 def replace_refuted_results(
     observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
 ) -> tuple[list[Result], list[Result]]:
-    """Decide whether log-probs that fit temperature 1 are raw, or the engine samples at temperature 1.
-
-    The server's logprobs_mode decides; if it is unknown, the sampled ids do.
+    """Decide by logprobs_mode, else by sampled ids: log-probs of temperature 1 are raw, or the engine samples at 1.
 
     Returns:
         The results about the parameters and those about the ids, with the refuted ones replaced or removed.

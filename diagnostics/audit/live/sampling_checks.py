@@ -150,7 +150,10 @@ def _parameter_fault(
 
 
 def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int]) -> list[Result]:
-    """Check that completions with fewer than the requested tokens end with an end token or at a reported stop."""
+    """Check that completions which are short, or finish by `stop`, end with an end token or at a reported stop.
+
+    The result is a fault, undecided without known end tokens, or empty.
+    """
 
     def is_stopped(entry: Completion) -> bool:
         last = {*entry.ids[-1:], *entry.reported[-1:]}
@@ -168,7 +171,7 @@ def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int
 
 
 def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Result]:
-    """Check that all sampled ids are below `size`, the tokenizer's number of ids; 0 if there is no tokenizer."""
+    """Return a fault if a sampled id is not below `size`, the tokenizer's number of ids (0 without a tokenizer)."""
     ids = [token for completion in completions for token in completion.ids]
     beyond = sum(token >= size for token in ids)
     if not size or not beyond:

@@ -1,8 +1,9 @@
 """Estimate an engine's sampling parameters from reported log-probs: search one, then two, on ever finer grids.
 
-`fit_sampling` returns at most two changed parameters, `interval` the confidence interval of one, and `find_rare_bias`
-a bias on one id. The searches begin with a subset of the tokens. All tokens are used only for the best parameters of
-these searches, so that the audit of a healthy engine takes little time.
+`fit_sampling` changes at most two parameters. `interval` returns the confidence interval of one. `middle_of_plateau`
+returns the middle of the values of top-p or min-p that keep the same tokens. `find_rare_bias` finds a bias on one id.
+Searches begin with a subset of the tokens. All tokens are used only for the best parameters of these searches, so that
+the audit of a healthy engine takes little time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Compare the server's settings (P0), tokenizer and chat template (P10) with the trainer's; this costs no tokens.
 
-`read_trainer_settings` reads the file of `--trainer-config`.
+`read_trainer_settings` reads the file of `--trainer-config`: sampling parameters, lengths, prompts, and how many
+checkpoints the engine may be behind.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
-    """Check the server's settings: raw log-probs at a temperature other than 1, a lower maximum length."""
+    """Return faults for raw log-probs at a temperature other than 1 and a too low maximum length; else one result.
+
+    That result is clean, or skipped if the server does not report its logprobs_mode.
+    """
     results: list[Result] = []
     mode, values = str(server.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
     if mode.startswith("raw") and trainer.sampling.temperature != 1:

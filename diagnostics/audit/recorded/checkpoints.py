@@ -1,9 +1,9 @@
 """Compare consecutive checkpoints (P13): find unmoved weights, frozen tensors, NaN, and updates lost in bfloat16.
 
 At most three pairs are compared, of each tensor a few thousand evenly spaced elements. "Did not move" is reported only
-after all bytes were compared. A bfloat16 weight loses an update smaller than half the spacing of its values (half an
-ulp). If bfloat16 weights are trained, small ones change and large ones do not, with a sharp edge. Weights trained in
-float32 and saved in bfloat16 have no such edge: among weights twice as large, half as many change.
+after all bytes were compared, up to 4 GiB. A bfloat16 weight loses an update smaller than half the spacing of its
+values (half an ulp). If bfloat16 weights are trained, small ones change and large ones do not, with a sharp edge.
+Weights trained in float32 and saved in bfloat16 have no such edge: among weights twice as large, half as many change.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Only `--reward` allows this, because `load_reward` and `check_reward_function` run the user's code. The function is
 called as in TRL, with keyword arguments that are lists of at most 512 samples, and returns a number or None for each.
-Faults are: it raises, a second call or one in a worker thread returns other numbers, more than 2 % of the recorded
-rewards are others.
+Faults are: the function raises, a second call or one in a worker thread returns other numbers, or more than 2 % of the
+recorded rewards differ. Fewer differences are undecided.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read tensors in the safetensors format without torch or the safetensors package: dtypes, shapes, bytes, elements.
 
 Untrusted files are checked: size of the header, shapes, offsets. `map_file` maps a file into memory instead of reading
-it. `elements` does not convert 16-bit floats.
+it. `elements` converts F64, F32, I64, I32, U8 and BOOL, and no other dtype.
 """
 
 from __future__ import annotations
@@ -87,6 +87,6 @@ def elements(tensor: Tensor) -> list[Any]:
     """Return a tensor's elements as numbers.
 
     Raises:
-        KeyError: Its dtype has no code in Python, as bfloat16.
+        KeyError: Its dtype is none of these: F64, F32, I64, I32, U8, BOOL.
     """
     return list(tensor.data.cast(_CODES[tensor.kind])) if tensor.data else []  # type: ignore[call-overload]
