@@ -170,6 +170,10 @@ def test_processes_in_a_config_are_certain_only_for_the_command_of_trl(tmp_path)
     }
 
 
+def test_closed_stream_is_no_file():
+    assert [plan.framework for plan in plans("exec >&-\ntrl grpo --num_generations 8 <&-\n")] == ["trl"]
+
+
 def test_forwarded_arguments_are_no_value_of_a_flag():
     """The forwarded arguments in `--flag "$@"` are not read as the value of the flag."""
     [settings] = read_text('trl grpo --use_vllm "$@"\n', "run.sh")

@@ -408,7 +408,9 @@ class _ScriptReader:
         heredocs = [redirect for redirect in redirects if redirect.type == "heredoc_redirect"]
         # The redirect to a file may be before or after `<<EOF`.
         files = [*redirects, *(child for heredoc in heredocs for child in heredoc.named_children)]
-        targets = [node_text(file.named_children[-1]) for file in files if file.type == "file_redirect"]
+        # `>&-` closes a stream and names no file.
+        named = (file for file in files if file.type == "file_redirect" and file.named_children)
+        targets = [node_text(file.named_children[-1]) for file in named]
         names = [word.clean.rpartition("/")[2] for word in words]
         targets += names[1:] if names[0] == "tee" else []
         if heredocs and (_SHELLS & set(names) or any(target.endswith(SCRIPT_SUFFIXES) for target in targets)):
