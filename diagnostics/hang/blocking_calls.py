@@ -53,6 +53,7 @@ _THREAD_START = ("??", "start_thread", "clone", "clone3")
 _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 """Calls by which a rank waits for its device or for a collective that it started."""
+_SENDING_SYSCALLS = ("sendto", "sendmsg", "write", "writev")
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
 # Waits for an event or a lock, which an outer frame of the standard library explains.
 _CONDITIONS = ("event", "lock", "processes_lock")
@@ -166,8 +167,10 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
     if call.kind == "loop" and not only_machinery and not any("asyncio" in f.path for f in thread.frames):
         by_syscall = _by_syscall(process, thread, call.caller)
         return by_syscall if by_syscall.kind != "loop" else call
-    if call.kind == "processes_queue" and thread.futex.startswith("sem:"):
-        return replace(call, detail=thread.futex)
+    if call.kind in ("processes_queue", "pipe_full") and thread.futex.startswith("sem:"):
+        return replace(
+            call, kind="processes_lock" if call.kind == "pipe_full" else call.kind, detail=thread.futex
+        )
     return call
 
 
@@ -233,6 +236,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
         ("pipe", "pipe" in kinds),
         ("loop", syscall.startswith("epoll")),
         ("device", frame is not None and frame.calls in _DEVICE_COPIES and is_dump),
+        ("socket_full", bool(kinds & {"tcp", "unix"}) and syscall in _SENDING_SYSCALLS),
         ("socket", bool(kinds & {"tcp", "unix", "socket"})),
         (_futex_kind(process, thread, frame, by_line), syscall == "futex"),
     )
@@ -321,6 +325,13 @@ def blocked_state(process: Process) -> BlockedState:
         return BlockedState(process, ((first, BlockingCall(ended or "unseen", caller=caller)),))
     steps = _steps(process, calls, first)
     thread, call = steps[-1]
+    # A sleeping process still sends what it put into a queue.
+    feeders = [
+        t for t in process.threads if calls[t.tid].kind == "processes_lock" and t.name == "QueueFeederThread"
+    ]
+    if feeders and call.kind == "sleep":
+        thread, call = feeders[0], calls[feeders[0].tid]
+        steps = (*steps, (thread, call))
     locked = _locked_threads(process, calls) if call.kind in WITHIN_PROCESS else ()
     collectives = tuple(t for t in process.threads if calls[t.tid].kind == "collective")
     runs_loop = any(PATTERNS["event_loops"].match(frame.location) for frame in thread.frames)
@@ -355,8 +366,15 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
     return tuple(steps)
 
 
+def _is_join(call: BlockingCall) -> bool:
+    return call.kind == "join" and bool(call.frame and _THREADING.match(call.frame.path))
+
+
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
-    """Return the threads that wait for locks, if there are several locks and no active thread runs: a deadlock."""
+    """Return the threads in a deadlock: all join one another, or wait for several locks while no active thread runs."""
+    joins = [t for t in process.threads if t.runnable is not None and _is_join(calls[t.tid])]
+    if len(joins) == len(process.threads) > 1:
+        return tuple(joins)
     inactive = (*IDLE, "unseen", "join", "future", "pool", "native")
     active = [t for t in process.threads if calls[t.tid].kind not in inactive]
     at_lock = [t for t in active if calls[t.tid].kind == "lock"]

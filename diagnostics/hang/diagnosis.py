@@ -95,7 +95,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
     culprits = set(worst.culprits)
     victims = tuple(k for k, b in waiting.items() if culprits & set(b.culprits) and k not in culprits)
-    cycle = worst.level == "cycle" and worst.cause != "locks"
+    cycle = worst.level == "cycle" and worst.cause not in ("locks", "joins")
     waited_s = _longest_wait_s(index, worst, (key, *victims))
     verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
     verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
@@ -103,7 +103,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
         verdict = replace(verdict, certainty="hypothesis")
     unexplained, blocking = _is_unexplained(index, worst), index.states_of(worst.culprits)
     kind = blocking[0].kind if blocking else ""
-    if unexplained or _other_end_may_be_missing(index, worst):
+    if unexplained or _may_wait_for_work(index, worst) or _other_end_may_be_missing(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
     if unexplained and kind in IN_COLLECTIVE:
         together = tuple(k for k in blockers if index.states[k].kind == kind)
@@ -261,6 +261,18 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
     if blocker.cause == "native":
         return not blocker.chain or all(s.kind in ("native", "collective", "join") for s in states)
     return bool(states) and all(s.kind == "unseen" for s in states) and blocker.level == "stuck"
+
+
+def _may_wait_for_work(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether no process may owe anything: the blocking one waits for a signal, or no request is known."""
+    blocking = index.states_of(blocker.culprits)
+    if not blocker.chain or not blocking or blocking[0].kind not in ("idle", "loop"):
+        return False
+    sources = index.states_of([blocker.chain[-1].source])
+    sockets = [socket for state in sources for socket in index.waited_sockets(state)]
+    signals = blocking[0].thread.syscall == "pause" and blocker.chain[-1].kind == "pipe"
+    of_child = all(state.process.ppid == blocking[0].process.pid for state in sources)
+    return (signals and of_child) or any(socket.simultaneous for socket in sockets)
 
 
 def _is_incomplete(index: JobIndex) -> bool:

@@ -22,8 +22,11 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 T = TypeVar("T")
 _MAX_PEERS = 128
 """Limit of processes at the other end of a connection; forked servers share a listening socket."""
+_GREETING = 512
+"""Bytes; a smaller total is the login at a listener of multiprocessing, with a name, and asks for nothing."""
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
-_TRANSFERS = ("pipe_full", "pipe", "socket", "http", "input")
+_TRANSFERS = ("pipe_full", "socket_full", "pipe", "socket", "http", "input")
+_CONNECTION = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/connection\.py$")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
 # Kinds of waits in which a parent does not wait for its workers.
 _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
@@ -79,6 +82,7 @@ class JobIndex:
             index._refine_waits()
             index._mark_idle_consumers()
             index._mark_idle_by_design()
+            index._mark_idle_consumers()  # of a parent that is idle by design
         return index
 
     def _add_process(self, process: Process) -> None:
@@ -112,6 +116,8 @@ class JobIndex:
             consumers = [w for w in workers if self._waits_for_task(self.states[w.key], process)]
             if not consumers or parent.kind not in _NOT_WAITING_FOR_WORKERS:
                 continue
+            if parent.thread.syscall == "pause" and len(process.threads) == 1:
+                continue  # it may have missed the signal
             for worker in consumers:
                 self._set_kind(self.states[worker.key], "idle")
             if parent.kind == "event" and all(self.states[worker.key].kind in IDLE for worker in workers):
@@ -134,7 +140,10 @@ class JobIndex:
         """Mark processes as idle whose worker thread, server or standard input has no work for them."""
         for state in list(self.states.values()):
             in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
-            rests = in_worker and state.kind in ("queue", "event") and not self.open_requests(state.process)
+            listener = any(_CONNECTION.search(frame.path) for frame in state.steps[0][0].frames)
+            limit = _GREETING if listener else 0
+            asked = [s for _, s in self.open_requests(state.process) if (s.bytes_received or limit) >= limit]
+            rests = in_worker and state.kind in ("queue", "event") and not asked
             rests = rests or (state.kind == "socket" and self._has_no_open_request(state))
             if rests or (state.kind == "input" and self._writers_are_idle(state.process)):
                 self._set_kind(state, "idle")
@@ -182,7 +191,8 @@ class JobIndex:
     def _transfers_data(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation, and received or moved data."""
         sockets = [socket for socket in self.waited_sockets(state) if socket.kind == "tcp"]
-        received = any(self._is_recent(s.received_s) for s in sockets)
+        sends = state.kind == "socket_full"
+        received = any(s.moved if sends else self._is_recent(s.received_s) for s in sockets)
         return (received or bool(state.process.io_moved and not sockets)) and self.ran(state)
 
     def ran(self, state: BlockedState) -> bool:
@@ -218,7 +228,7 @@ class JobIndex:
         sockets = self.waited_sockets(state)
         known = [s for s in sockets if s.kind == "tcp" and s.state == "ESTABLISHED" and s.quiet_s is not None]
         peers = [self.states[peer.key].kind for s in known for peer in self.peers(state.process, s)]
-        answered = not any(s.request_unanswered for s in known)
+        answered = not any(s.request_unanswered or s.simultaneous for s in known)
         return bool(peers) and len(known) == len(state.waited_fds) and answered and set(peers) <= set(IDLE)
 
     def _writers_are_idle(self, process: Process) -> bool:
@@ -320,6 +330,10 @@ class JobIndex:
         ports, connections = self.listening_ports(process), self.open_connections(process)
         accepted = [(item, socket) for item, socket in connections if port_of(socket.local) in ports]
         return [(item, socket) for item, socket in accepted if socket.unread or socket.owes_response]
+
+    def opens_fifo(self, process: Process) -> bool:
+        """Return whether a process waits for the other end of a named pipe to be opened."""
+        return "named pipe" in self.states[process.key].call.detail
 
     def has_backlog(self, process: Process) -> bool:
         """Return whether connections to a process are not accepted yet."""

@@ -17,7 +17,8 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
 # For these kinds of the last edge, the edge decides the cause, not the blocking call of the process at its end.
 CAUSE_BY_EDGE = {
-    "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
+    "file_lock": "file_lock", "pipe_full": "full_pipe", "socket_full": "full_pipe", "ring_write": "full_pipe",
+    "processes_lock": "lock",
 }  # fmt: skip
 # Kinds of blocked states in which a process cannot continue by itself.
 _GONE = ("stopped", "dead", "kernel")
@@ -113,6 +114,11 @@ class RootSearch:
             return end
         self._on_path.remove(edge.source)
         cycle = chain[[entry.source for entry in chain].index(edge.target) :]
+        if lock := next((entry for entry in cycle if entry.kind == "processes_lock"), None):
+            # Each process that maps a semaphore may have it, so this is no proof of a cycle.
+            return RootBlocker(
+                "stuck", "lock", (lock.source,), chain[: chain.index(lock)], certainty="hypothesis"
+            )
         culprits = tuple(entry.source for entry in cycle)
         certain = all(entry.certain for entry in cycle)
         certainty = "established" if certain else "supported"
@@ -132,7 +138,9 @@ class RootSearch:
             return RootBlocker("stuck", "absent", targets, chain, patient=False, certainty="established")
         back = next((edge for target in targets for edge in self._graph[target] if edge.target == key), None)
         if back:  # no majority: each waits for the other
-            return RootBlocker("cycle", "mismatch", (key, *targets), (*chain, back), patient=False)
+            operations = {state.call.operation for state in self._index.states_of((key, *targets))}
+            patient = operations == {"send", "recv"}  # the message may be on its way
+            return RootBlocker("cycle", "mismatch", (key, *targets), (*chain, back), patient)
         threaded = [target for target in targets if len(self._index.states[target].collectives) > 1]
         if threaded:
             return RootBlocker("stuck", "two_threads", tuple(threaded), chain, patient=False)
@@ -153,10 +161,12 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
     if kind in COMPUTING:
         return RootBlocker("busy", "spin_python" if kind in ("symbolic", "regex") else "busy", key, path)
     if state.locked:
-        return RootBlocker("cycle", "locks", key, path)
+        return RootBlocker("cycle", "joins" if kind == "join" else "locks", key, path)
     if kind in IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
         # The workers are idle, so the result that the process waits for is lost.
-        return RootBlocker("stuck", "lost_message", (path[-1].source,), path)
+        frames = index.states[path[-1].source].frames
+        in_callback = any(frame.function == "_invoke_callbacks" for frame in frames)
+        return RootBlocker("stuck", "callback" if in_callback else "lost_message", (path[-1].source,), path)
     level = "quiet" if _is_quiet(index, state, path) else "stuck"
     certainty = "established" if kind == "input" else "supported"
     return RootBlocker(level, _cause(index, state, path), key, path, kind != "input", certainty)
@@ -181,6 +191,8 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         ("mismatch", kind == "collective" and last == "collective"),
         # In a dump no more is known; its user had waited for the response.
         ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
+        # A socket that is not connected, such as one for UDP.
+        ("lost_message", kind == "socket" and live and not path and not index.waited_sockets(state)),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
         # At exit a queue waits for its feeder thread, which only a full pipe can block.
         ("full_pipe", kind == "join" and not live and functions & {"_finalize_join", "join_thread"}),

@@ -14,7 +14,7 @@ from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import CAUSE_BY_EDGE
 from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, WATCH_S, Verdict
-from diagnostics.hang.wait_kinds import CAUSES
+from diagnostics.hang.wait_kinds import CAUSES, WITHIN_PROCESS
 
 _MAX_NAMES = 4
 _WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
@@ -34,8 +34,11 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
     what, since = _predicate(index, verdict), _duration(verdict)
     victims = _short_labels(index, verdict.victims)
     blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
+    if any(index.has_backlog(state.process) for state in index.states_of(verdict.culprits)):
+        what += ", and accepts no connections, although clients wait for it"
     verb = "waits" if len(verdict.victims) == 1 else "wait"
     waited_for = f", and {victims} {verb} for it" if victims else ""
+    blocks = waited_for if verdict.cause == "dead" else blocks
     if verdict.outcome == PROGRESS:
         ended = any(state.kind == "dead" for state in index.states_of(verdict.culprits))
         return f"No hang so far: {who} {'has just ended' if ended else what}{waited_for}{since}."
@@ -43,9 +46,11 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
         if index.snapshot.seconds >= WATCH_S:
             return f"Not decided: {who} {what}{waited_for}{since}; it may work and sleep in turn."
         return f"Too early to say: {who} {what}{blocks}{since}."
+    if verdict.outcome == UNKNOWN and verdict.cause == "lost_answer":
+        what = "is idle, and may owe a response (the last data in both directions came at the same time)"
     if verdict.outcome == UNKNOWN:
         return f"Unknown cause: {who} {what}{waited_for}{since}."
-    return f"{_capitalize(who)} {what}{waited_for if verdict.cause == 'dead' else blocks}{since}."
+    return f"{_capitalize(who)} {what}{blocks}{since}."
 
 
 def _predicate(index: JobIndex, verdict: Verdict) -> str:
@@ -79,16 +84,23 @@ def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[Bl
     if len(states) == 1 and victim:
         return f"is in {describe_collective(states[0])} while the others are in {describe_collective(victim)}"
     listed = "; ".join(f"{_short_label(state)} in {describe_collective(state)}" for state in states)
-    return f"are in different collectives: {listed}"
+    matched = {state.call.operation for state in states} == {"send", "recv"}
+    differ = (
+        "a send and a recv that do not match in tag, order or size" if matched else "different collectives"
+    )
+    return f"are in {differ}: {listed}"
 
 
 def _doing(state: BlockedState) -> str:
     """Return what a process does, and where: "waits for an item of a queue in f (a.py:3)"."""
-    text, detail = state.call.wait.text, state.call.detail
+    text, detail, outer = state.call.wait.text, state.call.detail, ""
     if state.kind in ("native", "file") and detail:
         text = f"waits in the system call {detail}"
+    first, *further = [call for _, call in state.steps]
+    if further and first.kind in WITHIN_PROCESS and (frame := first.caller or first.frame):
+        outer = f", while its main thread {first.wait.text} in {frame_text(frame)}"
     frame = state.call.caller or state.call.frame
-    return f"{text} in {frame_text(frame)}" if frame else text
+    return f"{text} in {frame_text(frame)}{outer}" if frame else text
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:

@@ -20,7 +20,16 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 from diagnostics.output.redact import mask_and_cut
 
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
-_MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native", "barrier", "tasks_done")
+_MAY_WAIT_FOR_DEAD_CHILD = (
+    "sleep",
+    "event",
+    "lock",
+    "processes_lock",
+    "shared_event",
+    "native",
+    "barrier",
+    "tasks_done",
+)
 _RING_MEMORY = "/psm_"
 _MAX_MAPPINGS = 512
 """Mappings of ring buffers that are followed from one process."""
@@ -67,8 +76,12 @@ class _Waiter:
             edges = edges or (_FINDERS[name](self) if name in _FINDERS else [])
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
             edges = self.dead_processes("has not noticed the end of", self.children)
+        siblings = self.index.families[self.process.host, self.process.ppid]
+        if not edges and self.index.opens_fifo(self.process):
+            text = f"waits in the open of {self.thread.opens} for"
+            others = [p for p in siblings if p != self.process and self.index.opens_fifo(p)]
+            edges = [self.edge(p, text, self.syscall_file, certain=False) for p in others]
         if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
-            siblings = self.index.families[self.process.host, self.process.ppid]
             edges = self.dead_processes("waits in its own store; its sibling is", siblings)
         return edges or (self.any_peer() if self.has_unknown_peer() else [])
 
@@ -86,8 +99,8 @@ class _Waiter:
 
     def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
         """Return edges to dead children whose pipe never ends, because this process has the other end open too."""
-        own_end = f"pid {self.process.pid} has the other end open itself, so the pipe never ends"
-        text = "waits for data in a pipe from"
+        own_end = f"pid {self.process.pid} has the other end open itself, so it reads no end of the data"
+        text = "waits for data from"
         return self.dead_processes(text, self.children, *evidence, own_end, certain=certain)
 
     # Sockets and pipes.
@@ -117,10 +130,19 @@ class _Waiter:
         connects = self.kind == "connect"
         wait = self.state.call.wait.text
         text = "waits for a connection to be accepted by" if connects else f"{wait} from"
-        if peers := self.index.peers(self.process, socket):
-            return [self.edge(p, text, call, ends, _end_evidence(self.process, socket, p)) for p in peers]
-        if socket.kind == "unix":
-            return self.dead_children(call, ends, certain=True)
+        text = "sends data that is not read by" if self.kind == "socket_full" else text
+        # A process that has both ends open inherited one of them, as others may have: the owner may be dead.
+        owners = [owner.key for owner, _ in self.index.owners.get((self.process.host, socket.peer), ())]
+        inherited = socket.kind == "unix" and self.process.key in owners
+        peers = self.index.peers(self.process, socket)
+        edges = [
+            self.edge(p, text, call, ends, _end_evidence(self.process, socket, p), certain=not inherited)
+            for p in peers
+        ]
+        if socket.kind == "unix" and (inherited or not peers):
+            return edges + self.dead_children(call, ends, certain=not peers)
+        if edges:
+            return edges
         # A listening or unconnected socket has no peer: its address is 0.0.0.0:0.
         connected = socket.state != "LISTEN" and port_of(socket.remote)
         if not connected or self.index.connects_to_itself(self.process, socket):
@@ -239,6 +261,7 @@ class _Waiter:
             if process.key != self.process.key and not waits_too and len(edges) < self.limit:
                 mapped = f"/proc/{process.pid}/maps has it too"
                 text = "waits for a lock that may be held by a process that has ended, or by"
+                text = "waits for an event that may be set by" if self.kind == "shared_event" else text
                 edges.append(self.edge(process, text, call, mapped, certain=False))
         return edges
 

@@ -21,7 +21,7 @@ STATES = {
     8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING",
 }  # fmt: skip
 _SOCK_DIAG_BY_FAMILY, _DUMP, _DONE, _ERROR = 20, 0x301, 3, 2
-_TCP_INFO, _UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 2, 0, 2, 4
+_TCP_INFO, _UNIX_NAME, _UNIX_PEER, _UNIX_CLIENTS, _UNIX_QUEUES = 2, 0, 2, 3, 4
 # Offsets in tcp_info of times in milliseconds, and of bytes; the number of sent bytes is there from Linux 4.19 on.
 _LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED, _BYTES_SENT = 44, 52, 128, 200
 
@@ -29,9 +29,11 @@ _LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED, _BYTES_SENT = 44, 52, 128, 200
 def all_sockets() -> dict[int, Socket]:
     """Return the TCP and unix sockets of this network namespace by inode, as far as the kernel lists them."""
     sockets: list[Socket] = []
-    for part in (_unix_sockets(), _tcp_sockets(socket.AF_INET), _tcp_sockets(socket.AF_INET6)):
+    backlog: dict[int, int] = {}
+    for part in (_unix_sockets(backlog), _tcp_sockets(socket.AF_INET), _tcp_sockets(socket.AF_INET6)):
         with contextlib.suppress(OSError, AttributeError, struct.error):
             sockets += part
+    sockets = [replace(s, peer=backlog.get(s.inode, s.peer)) for s in sockets]
     # Give each TCP socket the inode of its other end, if that is on this host.
     ends = {(s.local, s.remote): s.inode for s in sockets if s.kind == "tcp" and s.state != "LISTEN"}
     linked = (replace(s, peer=ends.get((s.remote, s.local), 0)) if s.kind == "tcp" else s for s in sockets)
@@ -108,10 +110,14 @@ def _tcp_sockets(family: int) -> Iterator[Socket]:
             yield Socket(inode, "tcp", local, remote, state, unread, unsent, **traffic)
 
 
-def _unix_sockets() -> Iterator[Socket]:
-    for data in _messages(struct.pack("=BBxxIII8x", socket.AF_UNIX, 0, 0xFFFFFFFF, 0, 1 | 4 | 0x10)):
+def _unix_sockets(backlog: dict[int, int]) -> Iterator[Socket]:
+    """Yield the unix sockets; add each client that is not accepted to `backlog`, with the inode of its listener."""
+    for data in _messages(struct.pack("=BBxxIII8x", socket.AF_UNIX, 0, 0xFFFFFFFF, 0, 1 | 4 | 8 | 0x10)):
         (inode,) = struct.unpack_from("=I", data, 4)
         attributes = _attributes(data[16:])
+        backlog.update(
+            (client, inode) for (client,) in struct.iter_unpack("=I", attributes.get(_UNIX_CLIENTS, b""))
+        )
         (peer,) = struct.unpack("=I", attributes.get(_UNIX_PEER, bytes(4)))
         unread, unsent = struct.unpack("=II", attributes.get(_UNIX_QUEUES, bytes(8)))
         state = STATES.get(data[2], str(data[2]))
