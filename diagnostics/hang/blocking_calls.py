@@ -168,9 +168,8 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
         by_syscall = _by_syscall(process, thread, call.caller)
         return by_syscall if by_syscall.kind != "loop" else call
     if call.kind in ("processes_queue", "pipe_full") and thread.futex.startswith("sem:"):
-        return replace(
-            call, kind="processes_lock" if call.kind == "pipe_full" else call.kind, detail=thread.futex
-        )
+        kinds = {"pipe_full": "processes_lock"}  # before a message into the queue
+        return replace(call, kind=kinds.get(call.kind, call.kind), detail=thread.futex)
     return call
 
 
@@ -326,9 +325,7 @@ def blocked_state(process: Process) -> BlockedState:
     steps = _steps(process, calls, first)
     thread, call = steps[-1]
     # A sleeping process still sends what it put into a queue.
-    feeders = [
-        t for t in process.threads if calls[t.tid].kind == "processes_lock" and t.name == "QueueFeederThread"
-    ]
+    feeders = [t for t in process.threads if t.name == "QueueFeederThread" and t.futex.startswith("sem:")]
     if feeders and call.kind == "sleep":
         thread, call = feeders[0], calls[feeders[0].tid]
         steps = (*steps, (thread, call))
@@ -366,15 +363,13 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
     return tuple(steps)
 
 
-def _is_join(call: BlockingCall) -> bool:
-    return call.kind == "join" and bool(call.frame and _THREADING.match(call.frame.path))
-
-
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
     """Return the threads in a deadlock: all join one another, or wait for several locks while no active thread runs."""
-    joins = [t for t in process.threads if t.runnable is not None and _is_join(calls[t.tid])]
-    if len(joins) == len(process.threads) > 1:
-        return tuple(joins)
+    frames = [
+        calls[t.tid].frame for t in process.threads if calls[t.tid].kind == "join" and t.runnable is not None
+    ]
+    if len(process.threads) == sum(1 for f in frames if f and _THREADING.match(f.path)) > 1:
+        return process.threads
     inactive = (*IDLE, "unseen", "join", "future", "pool", "native")
     active = [t for t in process.threads if calls[t.tid].kind not in inactive]
     at_lock = [t for t in active if calls[t.tid].kind == "lock"]

@@ -220,12 +220,12 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 def _works(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether the holder of a file lock writes between sleeps, or a message passed the last edge meanwhile."""
-    edge = blocker.chain[-1] if blocker.chain else None
-    states = index.states_of((edge.source, edge.target)) if edge else []
-    if edge is None or len(states) < 2 or not index.snapshot.live or edge.target not in blocker.culprits:
+    kind = blocker.chain[-1].kind if blocker.chain else ""
+    states = index.states_of((blocker.chain[-1].source, *blocker.culprits)) if kind else []
+    if len(states) != 2:
         return False
     source, target = states
-    if edge.kind == "file_lock":
+    if kind == "file_lock":
         return target.kind == "sleep" and target.process.wrote and index.ran(target)
     # A thread at a futex, unlike one that spins, runs only if something arrives.
     woke = source.kind == "collective" and source.thread.syscall == "futex" and index.ran(source)
@@ -372,15 +372,8 @@ _NEXT_IN_COLLECTIVES = (
 def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]) -> tuple[str, ...]:
     """Return commands that would give more evidence, with the user's own process options."""
     if verdict.outcome == WAITING:
-        words = (
-            "python",
-            "-m",
-            "diagnostics",
-            "hang",
-            *selection,
-            "--seconds",
-            str(max(WATCH_S, 4 * round(index.snapshot.seconds))),
-        )
+        seconds = max(WATCH_S, 4 * round(index.snapshot.seconds))
+        words = ("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(seconds))
         return (quote_command(words),)
     if verdict.outcome == IDLE_JOB:
         return ()

@@ -17,8 +17,8 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
 # For these kinds of the last edge, the edge decides the cause, not the blocking call of the process at its end.
 CAUSE_BY_EDGE = {
-    "file_lock": "file_lock", "pipe_full": "full_pipe", "socket_full": "full_pipe", "ring_write": "full_pipe",
-    "processes_lock": "lock",
+    **dict.fromkeys(("pipe_full", "socket_full", "ring_write"), "full_pipe"),
+    "file_lock": "file_lock", "processes_lock": "lock",
 }  # fmt: skip
 # Kinds of blocked states in which a process cannot continue by itself.
 _GONE = ("stopped", "dead", "kernel")
@@ -116,9 +116,8 @@ class RootSearch:
         cycle = chain[[entry.source for entry in chain].index(edge.target) :]
         if lock := next((entry for entry in cycle if entry.kind == "processes_lock"), None):
             # Each process that maps a semaphore may have it, so this is no proof of a cycle.
-            return RootBlocker(
-                "stuck", "lock", (lock.source,), chain[: chain.index(lock)], certainty="hypothesis"
-            )
+            before = chain[: chain.index(lock)]
+            return RootBlocker("stuck", "lock", (lock.source,), before, certainty="hypothesis")
         culprits = tuple(entry.source for entry in cycle)
         certain = all(entry.certain for entry in cycle)
         certainty = "established" if certain else "supported"

@@ -84,11 +84,9 @@ def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[Bl
     if len(states) == 1 and victim:
         return f"is in {describe_collective(states[0])} while the others are in {describe_collective(victim)}"
     listed = "; ".join(f"{_short_label(state)} in {describe_collective(state)}" for state in states)
-    matched = {state.call.operation for state in states} == {"send", "recv"}
-    differ = (
-        "a send and a recv that do not match in tag, order or size" if matched else "different collectives"
-    )
-    return f"are in {differ}: {listed}"
+    if {state.call.operation for state in states} == {"send", "recv"}:
+        return f"are in a send and a recv that do not match in tag, order or size: {listed}"
+    return f"are in different collectives: {listed}"
 
 
 def _doing(state: BlockedState) -> str:

@@ -20,16 +20,8 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 from diagnostics.output.redact import mask_and_cut
 
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
-_MAY_WAIT_FOR_DEAD_CHILD = (
-    "sleep",
-    "event",
-    "lock",
-    "processes_lock",
-    "shared_event",
-    "native",
-    "barrier",
-    "tasks_done",
-)
+_LOCKS = ("lock", "processes_lock", "shared_event")
+_MAY_WAIT_FOR_DEAD_CHILD = (*_LOCKS, "sleep", "event", "native", "barrier", "tasks_done")
 _RING_MEMORY = "/psm_"
 _MAX_MAPPINGS = 512
 """Mappings of ring buffers that are followed from one process."""
@@ -134,11 +126,8 @@ class _Waiter:
         # A process that has both ends open inherited one of them, as others may have: the owner may be dead.
         owners = [owner.key for owner, _ in self.index.owners.get((self.process.host, socket.peer), ())]
         inherited = socket.kind == "unix" and self.process.key in owners
-        peers = self.index.peers(self.process, socket)
-        edges = [
-            self.edge(p, text, call, ends, _end_evidence(self.process, socket, p), certain=not inherited)
-            for p in peers
-        ]
+        peers = [(p, _end_evidence(self.process, socket, p)) for p in self.index.peers(self.process, socket)]
+        edges = [self.edge(p, text, call, ends, end, certain=not inherited) for p, end in peers]
         if socket.kind == "unix" and (inherited or not peers):
             return edges + self.dead_children(call, ends, certain=not peers)
         if edges:

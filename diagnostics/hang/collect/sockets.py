@@ -115,9 +115,8 @@ def _unix_sockets(backlog: dict[int, int]) -> Iterator[Socket]:
     for data in _messages(struct.pack("=BBxxIII8x", socket.AF_UNIX, 0, 0xFFFFFFFF, 0, 1 | 4 | 8 | 0x10)):
         (inode,) = struct.unpack_from("=I", data, 4)
         attributes = _attributes(data[16:])
-        backlog.update(
-            (client, inode) for (client,) in struct.iter_unpack("=I", attributes.get(_UNIX_CLIENTS, b""))
-        )
+        clients = struct.iter_unpack("=I", attributes.get(_UNIX_CLIENTS, b""))
+        backlog.update((client, inode) for (client,) in clients)
         (peer,) = struct.unpack("=I", attributes.get(_UNIX_PEER, bytes(4)))
         unread, unsent = struct.unpack("=II", attributes.get(_UNIX_QUEUES, bytes(8)))
         state = STATES.get(data[2], str(data[2]))
