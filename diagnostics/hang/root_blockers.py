@@ -165,7 +165,7 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
         # The workers are idle, so the result that the process waits for is lost.
         frames = index.states[path[-1].source].frames
         in_callback = any(frame.function == "_invoke_callbacks" for frame in frames)
-        return RootBlocker("stuck", "callback" if in_callback else "lost_message", (path[-1].source,), path)
+        return RootBlocker("stuck", "pool" if in_callback else "lost_message", (path[-1].source,), path)
     level = "quiet" if _is_quiet(index, state, path) else "stuck"
     certainty = "established" if kind == "input" else "supported"
     return RootBlocker(level, _cause(index, state, path), key, path, kind != "input", certainty)

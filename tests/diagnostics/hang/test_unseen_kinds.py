@@ -171,7 +171,7 @@ def test_callback_of_a_future_that_waits_for_its_own_pool_is_named():
     frames = (*frames, StackFrame(f"{PYTHON}/concurrent/futures/_base.py", "_invoke_callbacks"))
     idle = StackFrame(f"{PYTHON}/concurrent/futures/process.py", "_process_worker")
     driver = with_threads(sleeping(7, 1, *frames[:2], MAIN, thread=AT_FUTEX), thread(17, *frames))
-    assert verdict_of(driver, sleeping(8, 7, idle, thread=AT_FUTEX)).cause == "callback"
+    assert verdict_of(driver, sleeping(8, 7, idle, thread=AT_FUTEX)).cause == "pool"
 
 
 @pytest.mark.parametrize(("asleep_s", "outcome"), [(23.0, "waiting"), (400.0, "hang")])
