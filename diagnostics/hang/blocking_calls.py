@@ -365,11 +365,11 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
 
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
     """Return the threads in a deadlock: all join one another, or wait for several locks while no active thread runs."""
-    frames = [
-        calls[t.tid].frame for t in process.threads if calls[t.tid].kind == "join" and t.runnable is not None
-    ]
-    if len(process.threads) == sum(1 for f in frames if f and _THREADING.match(f.path)) > 1:
-        return process.threads
+    threads = process.threads
+    if len(threads) > 1 and all(
+        calls[t.tid].kind == "join" and _THREADING.match(t.frames[0].path) for t in threads
+    ):
+        return threads
     inactive = (*IDLE, "unseen", "join", "future", "pool", "native")
     active = [t for t in process.threads if calls[t.tid].kind not in inactive]
     at_lock = [t for t in active if calls[t.tid].kind == "lock"]

@@ -220,12 +220,11 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 def _works(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether the holder of a file lock writes between sleeps, or a message passed the last edge meanwhile."""
-    kind = blocker.chain[-1].kind if blocker.chain else ""
-    states = index.states_of((blocker.chain[-1].source, *blocker.culprits)) if kind else []
+    states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
     if len(states) != 2:
         return False
     source, target = states
-    if kind == "file_lock":
+    if blocker.cause == "file_lock":
         return target.kind == "sleep" and target.process.wrote and index.ran(target)
     # A thread at a futex, unlike one that spins, runs only if something arrives.
     woke = source.kind == "collective" and source.thread.syscall == "futex" and index.ran(source)
@@ -236,11 +235,10 @@ def _works(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience) -> bool:
     """Return whether a process may work and sleep in turn, as many healthy child processes do."""
-    last = blocker.chain[-1].kind if blocker.chain else ""
     if blocker.cause == "file_lock":
-        state = next(iter(index.states_of(blocker.culprits)), None)
-        return bool(state and state.kind == "sleep" and (state.asleep_s or math.inf) < patience.quiet_s)
-    return blocker.cause == "poll" and last in ("", "pipe", "child")
+        states = index.states_of(blocker.culprits)
+        return any(s.kind == "sleep" and (s.asleep_s or math.inf) < patience.quiet_s for s in states)
+    return blocker.cause == "poll" and (not blocker.chain or blocker.chain[-1].kind in ("pipe", "child"))
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
@@ -265,14 +263,13 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _may_wait_for_work(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether no process may owe anything: the blocking one waits for a signal, or no request is known."""
-    blocking = index.states_of(blocker.culprits)
-    if not blocker.chain or not blocking or blocking[0].kind not in ("idle", "loop"):
+    states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
+    if len(states) != 2 or states[1].kind not in ("idle", "loop"):
         return False
-    sources = index.states_of([blocker.chain[-1].source])
-    sockets = [socket for state in sources for socket in index.waited_sockets(state)]
-    signals = blocking[0].thread.syscall == "pause" and blocker.chain[-1].kind == "pipe"
-    of_child = all(state.process.ppid == blocking[0].process.pid for state in sources)
-    return (signals and of_child) or any(socket.simultaneous for socket in sockets)
+    source, target = states
+    of_child = blocker.chain[-1].kind == "pipe" and source.process.ppid == target.process.pid
+    simultaneous = any(socket.simultaneous for socket in index.waited_sockets(source))
+    return simultaneous or (of_child and target.thread.syscall == "pause")
 
 
 def _is_incomplete(index: JobIndex) -> bool:

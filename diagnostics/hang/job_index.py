@@ -322,18 +322,13 @@ class JobIndex:
     def shares_listener(self, process: Process, key: str) -> bool:
         """Return whether another process has a listening socket of this one, without connections to accept."""
         inodes = {item.inode for item in self.states[key].process.fds}
-        shared = any(socket.inode in inodes for socket in self._listening_sockets(process))
-        return shared and not self.has_backlog(process)
+        return any(s.inode in inodes and not s.unread for s in self._listening_sockets(process))
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections to a process with a request that it has not read or not answered."""
         ports, connections = self.listening_ports(process), self.open_connections(process)
         accepted = [(item, socket) for item, socket in connections if port_of(socket.local) in ports]
         return [(item, socket) for item, socket in accepted if socket.unread or socket.owes_response]
-
-    def opens_fifo(self, process: Process) -> bool:
-        """Return whether a process waits for the other end of a named pipe to be opened."""
-        return "named pipe" in self.states[process.key].call.detail
 
     def has_backlog(self, process: Process) -> bool:
         """Return whether connections to a process are not accepted yet."""

@@ -21,7 +21,6 @@ BUSY_SHARE = 0.3
 """A thread that was runnable for at least this share of the time computes."""
 TRANSFER_RATE = 1024
 """Bytes per second; a connection with more than this transfers data, and is no heartbeat."""
-_TIME_STEP_S = 0.002
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
 _LOCAL_ADDRESSES = (
@@ -222,9 +221,8 @@ class Socket:
     @property
     def simultaneous(self) -> bool:
         """Return whether the last data in both directions came so close that its order is unknown."""
-        if self.sent_s is None or self.received_s is None or not (self.bytes_sent and self.bytes_received):
-            return False
-        return abs(self.sent_s - self.received_s) <= _TIME_STEP_S
+        ordered = self.request_unanswered or self.owes_response
+        return self.quiet_s is not None and bool(self.bytes_sent and self.bytes_received) and not ordered
 
     @property
     def owes_response(self) -> bool:
@@ -242,7 +240,7 @@ def _is_unanswered(
     """
     if request_bytes is not None and response_bytes is not None and not (request_bytes and response_bytes):
         return request_bytes > 0
-    return request_s is not None and response_s is not None and request_s + _TIME_STEP_S < response_s
+    return request_s is not None and response_s is not None and request_s + 0.002 < response_s
 
 
 @dataclass(frozen=True)

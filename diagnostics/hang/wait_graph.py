@@ -69,9 +69,10 @@ class _Waiter:
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
             edges = self.dead_processes("has not noticed the end of", self.children)
         siblings = self.index.families[self.process.host, self.process.ppid]
-        if not edges and self.index.opens_fifo(self.process):
+        if not edges and "named pipe" in self.state.call.detail:
             text = f"waits in the open of {self.thread.opens} for"
-            others = [p for p in siblings if p != self.process and self.index.opens_fifo(p)]
+            details = {p: self.index.states[p.key].call.detail for p in siblings if p.key != self.process.key}
+            others = [p for p, detail in details.items() if "named pipe" in detail]
             edges = [self.edge(p, text, self.syscall_file, certain=False) for p in others]
         if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
             edges = self.dead_processes("waits in its own store; its sibling is", siblings)
