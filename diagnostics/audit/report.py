@@ -28,8 +28,8 @@ _STYLES = {FAULT: "bold red", CLEAN: "green", NOT_DECIDED: "yellow", MASKED: "ye
 _MAX_EVIDENCE, _MAX_CAUSES = 2, 3
 # Printed names of estimates.
 _ESTIMATES = {
-    "dialect": "formula:", "slope": "position on the line from the checkpoint (0) to the other weights (1):",
-    "version": "weights of", "way": "position on the line to the checkpoint (1):",
+    "dialect": "formula:", "slope": "position between the checkpoint (0) and the other weights (1):",
+    "version": "weights of", "way": "position on the line to the checkpoint (1):", "adapter": "factor of the adapter:",
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
     issue = results.issue_of(code)
     if issue is None:
         return
-    if not causes:
+    if not causes and not any(fact.name == "consequence_of" for fact in result.evidence):
         fix = recommended_fix(issue, frameworks=filter(None, [audit.framework]))
         step, command = first_step(fix)
         if step:
@@ -145,9 +145,10 @@ def estimate_text(estimate: results.Estimate) -> str:
     >>> estimate_text(results.Estimate("top_p", 0.9, 0.89, 0.9, 1.0))
     'top_p 0.9 (0.89 to 0.9), expected 1'
     """
-    text = f"{_ESTIMATES.get(estimate.name, estimate.name)} {_value_text(estimate.value)}"
-    if estimate.low is not None and estimate.high is not None:
-        text += f" ({_value_text(estimate.low)} to {_value_text(estimate.high)})"
+    value, low, high = map(_value_text, (estimate.value, estimate.low, estimate.high))
+    text = f"{_ESTIMATES.get(estimate.name, estimate.name)} {value}"
+    if estimate.low is not None and estimate.high is not None and not value == low == high:
+        text += f" ({low} to {high})"
     return text if estimate.expected is None else f"{text}, expected {_value_text(estimate.expected)}"
 
 
@@ -161,5 +162,5 @@ def _cost(audit: Audit) -> str:
     """Return the audit's duration; for a live audit also its tokens and requests."""
     if audit.source != results.LIVE:
         return f"{audit.seconds:.2g} s"
-    spent = f"{count_of(audit.tokens, 'token')} in {count_of(audit.requests, 'request')}"
+    spent = f"{count_of(audit.tokens, 'token')} with the prompts, in {count_of(audit.requests, 'request')}"
     return f"{spent}, {audit.seconds:.2g} s; nothing was changed"

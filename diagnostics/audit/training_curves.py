@@ -35,6 +35,8 @@ _MISMATCH = {"probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0,
 MOST_FLAT = 0.8
 """Largest share of groups with equal rewards that is no fault."""
 _FLAT_STEPS = 60
+# Least mean square of the steps between successive rewards without a trend, in variances; independent rewards have 2.
+_LEAST_STEP = 1.0
 # The mean of one reward function; functions that are usually 0, and those that may be learned late.
 _FUNCTION_MEAN = re.compile(r"(?:train/)?rewards/([^/]+)/mean")
 _PENALTY = re.compile(r"(?i)penal|punish|overlong|repet|length|cosine")
@@ -333,9 +335,17 @@ def _no_gradient(curves: Curves) -> Result | None:
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
-    """Find a learning rate that is 0 in all steps; skipped if it was printed as 0.000, which may be rounded."""
+    """Find a learning rate that is 0 in all steps, or to the end for more steps than the end of a schedule takes.
+
+    Skipped if it was printed as 0.000 in all steps, which may be rounded.
+    """
     rows, message = curves.select("lr"), "the learning rate is 0 in all {count} logged steps"
-    if len(rows) < 3 or any(curves.column("lr")):
+    if any(curves.column("lr")):
+        late = curves.longest_episode(("lr",), is_zero, max(MIN_STEPS, len(rows) // 10))
+        message = "the learning rate is 0 {span}: {count} of {steps} steps change nothing"
+        late = late if late and late.open else None
+        return curves.report(late, "metrics/rate_zero", message, "lr", causes="rate_ends", steps=len(rows))
+    if len(rows) < 3:
         return None
     if not all(map(is_zero, curves.column("lr"))):
         need = "a learning rate with more digits: it is printed as {printed}"
@@ -435,7 +445,10 @@ def _gradient_spikes(curves: Curves) -> Result | None:
 
 
 def _flat_reward(curves: Curves) -> Result | None:
-    """Find a reward below 0.9 without a trend over the whole run, which has at least 60 steps."""
+    """Find a reward below 0.9 without a trend over the whole run, which has at least 60 steps.
+
+    Rewards that rise and fall by parts, as with a curriculum, have a trend: their steps are small beside their spread.
+    """
     rows, values = curves.select("reward"), curves.column("reward")
     level = stats.median(values)
     if len(rows) < _FLAT_STEPS or level >= 0.9 or _flat_rewards(curves):
@@ -443,6 +456,8 @@ def _flat_reward(curves: Curves) -> Result | None:
     slope, error, residual = stats.fit_line([float(index) for index in range(len(values))], values)
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
+        return None
+    if stats.fsum((b - a) ** 2 for a, b in pairwise(values)) < _LEAST_STEP * residual * len(values):
         return None
     measured: dict[str, Any] = {"level": level, "slope": slope, "noise": noise}
     measured |= {"lowest": min(values), "highest": max(values)}
@@ -472,16 +487,25 @@ def _reward_collapse(curves: Curves) -> Result | None:
 
 
 def _evaluation_falls(curves: Curves) -> Result | None:
-    """Find an evaluation reward that fell clearly below its best while the training reward rose."""
-    values, (first, last) = curves.column("eval_reward"), curves.first_and_last_level("reward")
-    if len(values) < 5 or last <= first:
+    """Find an evaluation reward that fell clearly below its best, while the training reward rose in the same steps."""
+    values, rows = curves.column("eval_reward"), curves.select("eval_reward")
+    if len(values) < 5 or len(curves.column("reward")) < MIN_STEPS:
         return None
     best, now, noise = _peak_and_last(values, 3)
-    if now > best - max(0.2 * abs(best), 2 * noise) or last - first < 0.25 * (best - now):
+    index = max(index for index in range(len(rows) - 2) if stats.median(values[index : index + 3]) == best)
+    # Training rewards around the best evaluation: both fall together when a curriculum makes the problems harder.
+    start, end = (curves.rows.index(row) for row in (rows[index], rows[index + 2]))
+    around = Curves(curves.rows[max(0, start - MIN_STEPS // 2) : end + MIN_STEPS // 2]).column("reward")
+    first, last = stats.median(around), curves.first_and_last_level("reward")[1]
+    if now >= best - max(0.2 * abs(best), 2 * noise) or not around or last - first < 0.25 * (best - now):
         return None
-    late = curves.last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
+    after = Curves(rows[index:])
+    late = after.last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
     options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
-    message = "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, while the training reward rose"
+    message = (
+        "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, while the training reward rose from"
+        " {first:.3g} to {last:.3g}"
+    )
     options["causes"] = "evaluation_falls"
     return curves.report(late, "curves/evaluation_falls", message, "eval_reward", **options)
 
@@ -507,7 +531,7 @@ def _zero_reward_function(curves: Curves) -> Result | None:
     fact = note("notice", text, **values)
     if all(map(_FORMAT.search, zero)):
         return clean("metrics/zero_function", count=values["count"], evidence=(fact,))
-    text = "a completion that should get a reward of {name}: print both"
+    text = "print a right completion and the reward that {name} gives it"
     need = note("want_matching_reward", text, **values)
     return undecided("metrics/zero_function", need, count=values["count"], evidence=(fact,))
 

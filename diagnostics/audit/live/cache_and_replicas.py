@@ -128,6 +128,23 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     return fault("replicas/weights", message, values, residual=most, **fields)
 
 
+def check_requests(residuals: Sequence[float], alarm: float, replicas: Result) -> Result:
+    """Return a fault if some requests fit the checkpoint, and others are off by far more; else the given result.
+
+    Args:
+        residuals: For each request, the mean difference of its log-probs from the checkpoint's.
+        alarm: Fault threshold of the differences of all requests.
+        replicas: The result of `check_replicas`.
+    """
+    off = [residual for residual in residuals if residual > 4 * alarm]
+    if replicas.is_fault or not off or min(residuals) > alarm:
+        return replicas
+    message = "{off} of {count} requests do not fit the checkpoint: their log-probs are off by {most:.2g}; others fit"
+    values = {"off": len(off), "count": len(residuals), "most": max(off)}
+    fields: dict[str, Any] = {"evidence": tuple(Curves(()).causes("some_requests")), "count": len(residuals)}
+    return fault("replicas/weights", message, values, residual=max(off), alarm=alarm, **fields)
+
+
 def hides_weights(replicas: Result, weights: Result) -> bool:
     """Return whether the weights cannot be identified because servers with different weights answer in turn."""
     return replicas.is_fault and weights.outcome in (FAULT, NOT_DECIDED)

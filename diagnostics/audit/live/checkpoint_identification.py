@@ -272,8 +272,9 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
 
 def _unknown_fault(scores: Scores, siblings: Siblings) -> Result:
     """Report weights that none of the comparisons explains."""
-    text = "rounding to {dtype} makes {floor:.2g}; the weights were compared with those of {names}"
+    text = "tried: {names}, parts of them, positions between them; rounding to {dtype} makes {floor:.2g}"
     names = ", ".join([scores.reference.name, *(sibling.name for sibling, _ in siblings)])
     fact = note("off", text, off=scores.residual, floor=scores.floor, dtype=scores.dtype, names=names)
     message = "the engine's weights or computation differ: log-probs of given ids are off by {off:.2g}"
-    return _fault(scores, "weights/unknown", message, {"off": scores.residual}, probe="P1", evidence=(fact,))
+    facts = (fact, *Curves(()).causes("unknown_weights"))
+    return _fault(scores, "weights/unknown", message, {"off": scores.residual}, probe="P1", evidence=facts)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
+import re
+import time
 from typing import Any
 
 import httpx
@@ -84,25 +87,34 @@ class Client:
             return self.call(path, body)
 
     async def _fetch(self, call: str, body: dict[str, Any] | None) -> tuple[int, bytearray]:
-        """Return status and content of the response.
+        """Return status and content of the response; repeat the call after a 503 with Retry-After, up to the deadline.
 
         httpx's own timeouts apply to each read: a server that sends a byte a second, or endless 100 Continue answers,
         would never time out.
         """
-        content, method = bytearray(), "GET" if body is None else "POST"
-        async with (
-            asyncio.timeout(self._timeout_s),
-            httpx.AsyncClient(**self._options) as http,
-            http.stream(method, call, json=body) as response,
-        ):
-            if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-                # A kilobyte can unpack to gigabytes before any of it can be counted.
-                raise AuditError(f"{call}: its answer is compressed, which was not asked for")
-            async for part in response.aiter_raw():
-                content += part
-                if len(content) > _MAX_BYTES:
-                    raise AuditError(f"{call}: its answer is longer than {_MAX_BYTES >> 20} MiB")
-        return response.status_code, content
+        deadline = time.monotonic() + self._timeout_s
+        async with asyncio.timeout(self._timeout_s), httpx.AsyncClient(**self._options) as http:
+            while True:
+                async with http.stream("GET" if body is None else "POST", call, json=body) as response:
+                    content = await _read(response, call)
+                wait = response.headers.get("Retry-After", "")
+                seconds = max(1, int(wait)) if re.fullmatch("[0-9]{1,5}", wait) else math.inf
+                if response.status_code != 503 or time.monotonic() + seconds >= deadline:
+                    return response.status_code, content
+                await asyncio.sleep(seconds)
+                self.requests += 1
+
+
+async def _read(response: httpx.Response, call: str) -> bytearray:
+    content = bytearray()
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        # A kilobyte can unpack to gigabytes before any of it can be counted.
+        raise AuditError(f"{call}: its answer is compressed, which was not asked for")
+    async for part in response.aiter_raw():
+        content += part
+        if len(content) > _MAX_BYTES:
+            raise AuditError(f"{call}: its answer is longer than {_MAX_BYTES >> 20} MiB")
+    return content
 
 
 def _parse(status: int, content: bytearray, call: str) -> Any:

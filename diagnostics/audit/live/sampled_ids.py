@@ -180,16 +180,31 @@ def _find_mistake(
             return f"{affected} are shifted: each token has that of the token {place}", "mispaired"
     if wrong and all(any(rows_match(a, b) for b in range(len(rows)) if b != a) for a in wrong):
         return f"{affected} are those of another sample", "mispaired"
-    for step in _STEPS:
-        is_multiple = bool(((reported / step - (reported / step).round()).abs() < 1e-4).all())
-        if is_multiple and float((reported - computed).abs().max()) <= step / 2 + 4 * limit:
-            return f"the log-probs are rounded to multiples of {step:g}", "lost_digits"
+    if kind := _find_rounding(reported, computed, limit):
+        return f"the log-probs are rounded to {kind}", "lost_digits"
     if bias := _find_biases(observed, expected, limit):
-        return f"the engine adds {bias[0]:+.2f} to the logits of these ids: {bias[1]}", "bias"
+        message = f"the engine adds {bias[0]:+.2f} to the logits of these ids: {bias[1]} (of those that were sampled)"
+        return message, "bias"
     for name, other in others.items():
         if other.residual(expected) <= limit:
             return f"the log-probs are those of {name}; other weights sampled the tokens", "other_weights"
     return "", "unexplained"
+
+
+def _find_rounding(reported: Any, computed: Any, limit: float) -> str:
+    """Return what the log-probs are rounded to; an empty text if they have all digits, or rounding does not explain."""
+    import torch
+
+    error = (reported - computed).abs()
+    for step in _STEPS:
+        is_multiple = bool(((reported / step - (reported / step).round()).abs() < 1e-4).all())
+        if is_multiple and float(error.max()) <= step / 2 + 4 * limit:
+            return f"multiples of {step:g}"
+    for kind in (torch.bfloat16, torch.float16):
+        is_rounded = bool(((reported.to(kind).double() - reported).abs() <= 1e-6 * reported.abs()).all())
+        if is_rounded and bool((error <= torch.finfo(kind).eps / 2 * reported.abs() + 4 * limit).all()):
+            return str(kind).removeprefix("torch.")
+    return ""
 
 
 def _find_biases(observed: Observed, sampling: Sampling, limit: float) -> tuple[float, str] | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnostics.audit.live import sampled_ids, sampling_estimation
 from diagnostics.audit.live.reference import Reference
-from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
+from diagnostics.audit.live.sampling_distribution import NAMES, Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.live.server_settings import TrainerSettings
 from diagnostics.audit.results import CLEAN, Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
@@ -58,7 +58,9 @@ def check_sampling(
     completions = [completion for completion in completions if completion.ids]
     observed = Observed.compute(reference, completions, dtype)
     native = Observed.compute(reference, completions, dtype, native=True)
-    fit = sampling_estimation.fit_sampling(observed, expected, _rounding_error(observed, native, expected))
+    # The stated parameters are tested first: on few tokens, several estimates may explain the log-probs as well.
+    start = min((expected, Sampling(**trainer.request)), key=observed.residual)
+    fit = sampling_estimation.fit_sampling(observed, start, _rounding_error(observed, native, start))
     results = _check_token_ids(completions)
     fitted = _judge_fit(observed, fit, trainer, _rounding_error(observed, native, fit.sampling))
     if fitted[0].family == "sampling/law":
@@ -107,15 +109,24 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
     }  # fmt: skip
     if times > alarm:
         return [fault("sampling/law", "no sampling parameters explain the reported log-probs", **fields)]
-    if fit.changed:
-        found = [_parameter_fault(observed, fit, expected, name, fields) for name in fit.changed]
-        return [_compare_with_stated(result, trainer) for result in found]
+    different = [name for name in NAMES if fit.sampling.value(name) != expected.value(name)]
+    stated = [
+        _stated_notice(fault(f"sampling/{name}", "", **fields), name, fit.sampling.value(name))
+        for name in different
+        if name not in fit.changed
+    ]
+    changed = [name for name in fit.changed if name in different]
+    found = [_parameter_fault(observed, fit, expected, name, fields) for name in changed]
+    if found:
+        return [*(_compare_with_stated(result, trainer) for result in found), *stated]
     if rare := sampling_estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
         token, value, times_sampled = rare
         fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
         fields["estimates"] = (Estimate("id", token), Estimate("bias", value, expected=0.0))
         message = "the engine adds {value:+.2f} to the logit of token {id}"
-        return [fault("sampling/bias", message, {"id": token, "value": value}, **fields)]
+        return [fault("sampling/bias", message, {"id": token, "value": value}, **fields), *stated]
+    if stated:
+        return stated
     if times > _OPEN and floor >= 1e-4:
         need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
@@ -126,11 +137,20 @@ def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
     """Turn the fault of a parameter into a notice if the trainer's settings state the engine's value."""
     (found,) = result.estimates
     stated, value = trainer.request.get(found.name), result.values["value"]
-    is_allowed = found.name != "temperature" and stated is not None
-    if not is_allowed or abs(value - stated) > sampling_estimation.RANGES[found.name][3]:
+    if found.name == "temperature" or stated is None or found.low is None or found.high is None:
         return result
-    text = "{code}: the server samples with {name} {stated:g}, as stated; most trainers compute log-probs without"
-    values = {"name": found.name, "stated": stated, "code": result.code}
+    is_inside = found.low <= stated <= found.high
+    if not is_inside and abs(value - stated) > sampling_estimation.RANGES[found.name][3]:
+        return result
+    return _stated_notice(result, found.name, stated)
+
+
+def _stated_notice(result: Result, name: str, stated: float) -> Result:
+    text = (
+        "the server samples with {name} {stated:g}, as stated; most trainers compute log-probs without"
+        " (python -m diagnostics explain {code})"
+    )
+    values = {"name": name, "stated": stated, "code": result.code}
     return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
 
 

@@ -151,6 +151,12 @@ class _Probes:
             identified = identify(more)
         cost = client.tokens - before
         replicas = self._check_replicas(identified, sequences[0][:REPLICA_IDS])
+        if identified.result.family == "weights/unknown":
+            exact = self.reference.scores(sequences, identified.dtype)
+            sizes = [len(ids) - 1 for ids in sequences]
+            rows = (torch.tensor(scores, dtype=torch.float64) - exact).abs().split(sizes)
+            residuals = [float(row.mean()) for row in rows]
+            replicas = cache_and_replicas.check_requests(residuals, identified.result.alarm or 0.0, replicas)
         if cache_and_replicas.hides_weights(replicas, identified.result):
             identified.result, identified.weights = masked("weights", replicas.family, decisive=True), None
         self.results += [replace(identified.result, tokens=cost), replicas]
@@ -160,6 +166,14 @@ class _Probes:
         """Repeat a request of the cache probe at the end, and check server and prefix cache (P2, P14)."""
         faults = [result for result in self.results if result.is_fault and result.topic == "replicas"]
         if not faults and (changed := cache_and_replicas.check_unchanged(self.server, self._cache, floor)):
+            # What was sampled before and after the change cannot be compared.
+            sampled = {"sampling", "logprobs"}
+            self.results = [
+                masked(result.topic, changed.family, decisive=True)
+                if result.is_fault and result.topic in sampled
+                else result
+                for result in self.results
+            ]
             self.results.insert(0, changed)
             faults = [changed]
         hiding = faults[0].family if faults else ""

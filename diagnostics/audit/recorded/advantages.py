@@ -21,6 +21,7 @@ from typing import Any
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_indices
 from diagnostics.audit.recorded.stats import deviation, fsum, mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, note, skipped, undecided
+from diagnostics.audit.training_curves import Curves
 
 Groups = list[list[int]]
 _LEAST_SAMPLES, _MOST_SAMPLES = 8, 4096
@@ -211,7 +212,13 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
         residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
             estimates = (Estimate("dialect", formula),)
-            fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
+            evidence = (*fields["evidence"], *Curves(()).causes(family))
+            fields |= {
+                "estimates": estimates,
+                "residual": residual,
+                "runner_up": nearest,
+                "evidence": evidence,
+            }
             return fault(family, message, {"way": formula}, **fields)
     return None
 

@@ -208,7 +208,11 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         "share": len(flat) / len(groups), "groups": len(groups), "flat": len(flat), "easy": easy, "lowest": lowest,
         "hard": sum(reward <= lowest for reward in flat), "highest": highest,
     }  # fmt: skip
-    text = "{share:.0%} of {groups} groups have equal rewards: {hard} all {lowest:g}, {easy} all {highest:g}"
+    values["other"] = len(flat) - easy - values["hard"]
+    counts = "{hard} all {lowest:g}, {easy} all {highest:g}" + (
+        ", {other} of other rewards" if values["other"] else ""
+    )
+    text = f"{{share:.0%}} of {{groups}} groups have equal rewards: {counts}"
     estimate = Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups)))
     evidence = (note("flat_groups", text, place, **values),)
     fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": sum(map(len, groups))}
@@ -216,10 +220,9 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
         return fault("rewards/constant", message, values, **fields)
     if len(flat) == len(groups):
-        message = "no group has rewards that differ: {hard} all {lowest:g}, {easy} all {highest:g}"
+        message = f"no group has rewards that differ: {counts}"
         return fault("rewards/no_spread", message, values, **fields)
     if len(flat) > MOST_FLAT * len(groups) and easy < 0.8 * len(flat):
-        counts = "{hard} all {lowest:g}, {easy} all {highest:g}"
         message = f"{{flat}} of {{groups}} groups have equal rewards ({counts}): they produce no gradient"
         return fault("rewards/little_spread", message, values, **fields)
     return clean("rewards", **fields)

@@ -78,6 +78,17 @@ def test_truncation_that_the_trainer_states_is_a_notice(trained, tmp_path, state
     assert notices == ([] if faults else [{"name": "top_p", "stated": 0.9, "code": "NUM002"}])
 
 
+def test_stated_top_p_and_top_k_together_are_notices(trained, tmp_path):
+    """Both are tested as stated, before one of them is estimated alone."""
+    stated = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    audit = audit_fake_server(trained, trainer=trainer_file(tmp_path, **stated))
+    assert fault_values(audit) == {}
+    notices = {
+        fact.values["name"] for item in audit.results for fact in item.evidence if fact.name == "notice"
+    }
+    assert notices == {"top_p", "top_k"}
+
+
 def test_two_changed_sampling_parameters_are_found(trained):
     """Both changed parameters are found; an earlier version reported a min-p that fitted badly."""
     faults = fault_values(

@@ -122,3 +122,12 @@ def test_fix_is_that_of_the_framework_of_the_run(capsys, framework, shown, missi
     assert shown in fix
     assert missing not in fix
     assert "first_of_all" not in fix
+
+
+def test_consequence_of_another_fault_has_no_fix_of_its_own(capsys):
+    facts = (note("consequence_of", "probably a consequence of: greedy sampling"),)
+    symptom = Result("rewards/no_spread", FAULT, "samples", "no spread", code="REW004", evidence=facts)
+    report.write_audit(audit(symptom), "terminal")
+    printed = capsys.readouterr().out
+    assert "probably a consequence" in printed
+    assert "Fix:" not in printed

@@ -46,6 +46,7 @@ MISTAKES = {
     ),
     "other sample": (observe(lambda rows: rows.roll(1, 0)), "16 of 16 samples are those of another sample"),
     "rounded": (observe(lambda rows: (4 * rows).round() / 4), "rounded to multiples of 0.25"),
+    "rounded to 16 bits": (observe(lambda rows: rows.bfloat16().double()), "rounded to bfloat16"),
     "bias": (observe(logits=BIAS), "adds +1.50 to the logits of these ids: 4, 7, 12"),
     "negative bias": (observe(logits=-BIAS), "adds -1.50 to the logits of these ids: 4, 7, 12"),
 }

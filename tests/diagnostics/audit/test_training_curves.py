@@ -170,6 +170,24 @@ def test_rising_evaluation_and_noisy_short_evaluation_are_no_faults():
     )
 
 
+@pytest.mark.parametrize("level", [0.8, 0.3])
+def test_rewards_that_fall_with_evaluation_at_a_curriculum_change_are_no_fault(level):
+    """Training and evaluation rewards rise, fall together at step 61, and rise again."""
+    start = {0.8: 0.3, 0.3: 0.25}[level]
+    rise = lambda step: start + level * (step % 60) / 120 + random.Random(step).gauss(0, 0.02)  # noqa: E731
+    assert (
+        faults(lambda step: {"reward": rise(step), "eval_reward": rise(step) if step % 10 == 1 else None})
+        == {}
+    )
+
+
+@pytest.mark.parametrize(("last", "families"), [(30, {"metrics/rate_zero"}), (118, set())])
+def test_learning_rate_of_0_long_before_the_end_is_a_fault(last, families):
+    found = faults(lambda step: {"learning_rate": 1e-6 if step < last else 0.0})
+    assert set(found) == families
+    assert all("since step 30: 91 of 120 steps" in result.message for result in found.values())
+
+
 def test_maximum_difference_and_kl_to_the_old_policy_are_no_fault():
     """`rollout_probs_diff_max` is not read as the mean difference, nor `ppo_kl` as the KL to the reference."""
     extremes = {"training/rollout_probs_diff_max": 0.4, "actor/ppo_kl": 1.4}
