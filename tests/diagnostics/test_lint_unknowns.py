@@ -170,6 +170,12 @@ def test_processes_in_a_config_are_certain_only_for_the_command_of_trl(tmp_path)
     }
 
 
+def test_option_that_keeps_all_releases_out_is_named():
+    run = "python3 -m verl.trainer.main worker.rollout.n=8 trainer.total_episodes=1 trainer.max_try_make_batch=2"
+    reasons = [entry.why for check in report(run).checks for entry in check.not_judged]
+    assert any("have all but trainer.total_episodes" in reason for reason in reasons), reasons
+
+
 def test_closed_stream_is_no_file():
     assert [plan.framework for plan in plans("exec >&-\ntrl grpo --num_generations 8 <&-\n")] == ["trl"]
 
