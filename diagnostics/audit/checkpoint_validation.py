@@ -44,7 +44,7 @@ _PLAIN_NAME = re.compile(r"[\w.+-]*")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the settings in config.json.
+    """Return the settings in config.json, after validating them.
 
     Raises:
         AuditError: The file is missing or invalid, describes a model that the folder's files cannot hold, or has a
@@ -82,6 +82,7 @@ def _check_settings(path: Path) -> None:
 
 
 def _is_allowed(kind: str, value: str, folder: Path) -> bool:
+    """Return whether a setting is harmless: a known implementation, a plain name, or files inside the folder."""
     if kind == "choice":
         return value in _IMPLEMENTATIONS
     if kind == "name":
@@ -230,6 +231,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def _import_transformers() -> Any:
+    """Import transformers with the hub switched off for this process, and silence its messages."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
     from huggingface_hub import constants

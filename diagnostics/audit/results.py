@@ -314,6 +314,7 @@ def make_document(audit: Audit) -> dict[str, Any]:
 
 
 def _result_json(result: Result) -> dict[str, Any]:
+    """Return a result under the keys of the JSON document, with its sentence and the known issue's fixes."""
     fields = asdict(result)
     del fields["message"]
     fields |= {"facts": fields.pop("evidence"), "wanted": fields.pop("needed"), "by": fields.pop("masked_by")}

@@ -1,9 +1,9 @@
 """Check training curves: rewards, gradients, KL, entropy, lengths and other metrics that a run logged.
 
 `check_metrics` runs all checks; `check_learning` checks whether the metrics suffice to decide if the run learns. `audit
-RUN`, `audit --watch` and the callback call both. Most checks look for an episode: consecutive steps in which a symptom
-holds. A fault has the numbers, the first and last step, and the likely causes in order (`curve_causes.toml`). Where it
-is known, a cause names the option to change in the run's framework.
+RUN`, `audit --watch` and the callback call both. Most checks look for an episode: the steps in which a symptom holds.
+A fault has the numbers, the first and last step, and the likely causes in order (`curve_causes.toml`). A cause names
+the option to change in the run's framework, if it is known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CAUSES = msgspec.toml.decode(_CAUSE_FILE.read_bytes(), type=dict[str, list[_Cau
 
 @dataclass(frozen=True)
 class Episode:
-    """Consecutive rows of a series in which a symptom holds; `open` if the symptom holds to the end."""
+    """The rows of a series from a symptom's first to its last; `open` if the symptom holds to the end."""
 
     rows: tuple[MetricRow, ...]
     open: bool = True
@@ -114,7 +114,7 @@ class Curves:
         return Episode(rows[start:])
 
     def first_and_last_level(self, name: str) -> tuple[float, float]:
-        """Return the median of a metric in the first and the last eighth of its values; zeros for fewer than 8."""
+        """Return the medians of a metric's first and last eighth (at least 3 values each); zeros for fewer than 8."""
         values = self.column(name)
         part = max(3, len(values) // 8)
         long_enough = len(values) >= MIN_STEPS

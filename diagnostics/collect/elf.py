@@ -77,6 +77,7 @@ def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -
 
 
 def _read_extension(path: Path, available: set[str]) -> Extension:
+    """Read one compiled module; an unreadable file gives an Extension with a `problem`."""
     try:
         names, versions = read_elf(path)
     except (OSError, ValueError, struct.error, IndexError, OverflowError) as error:

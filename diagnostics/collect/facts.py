@@ -66,7 +66,7 @@ def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def system_nccl() -> list[str]:
-    """Return the NCCL releases in the names of files where vLLM and the loader search outside Python packages."""
+    """Return the NCCL releases outside Python packages, by the names of the files that vLLM and the loader may find."""
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     libraries = [f"{folder}/libnccl.so.2" for folder in (*folders, *system_folders())]
     named = os.environ.get("VLLM_NCCL_SO_PATH", "")

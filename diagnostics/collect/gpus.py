@@ -81,6 +81,7 @@ def collect(limit_s: float = LIMIT_S, program: str | None = None) -> Gpus:
 
 
 def _query_driver(limit_s: float, program: str | None) -> Gpus:
+    """Run nvidia-smi and parse its report; without a report, return the state and the problem."""
     program = program or shutil.which("nvidia-smi", path=_FOLDERS)
     if program is None:
         return Gpus("none", "nvidia-smi is not installed")
@@ -125,6 +126,7 @@ _UNSUPPORTED = {"N/A", "[N/A]", "Not Supported", "Requested functionality has be
 
 
 def _gpu(index: int, node: ET.Element) -> Gpu:
+    """Return the GPU that an element of the report describes."""
     errors = [_number(node, f"ecc_errors/volatile/{name}") for name in _ERRORS]
     counted = [number for number in errors if number is not None]
     pending = list(filter(None, (_field_text(node, path) for path in _PENDING)))

@@ -84,6 +84,7 @@ def read_record(place: str, listings: ModuleListings) -> RecordedFiles:
 
 
 def _compare(record: str, place: str, listings: ModuleListings) -> RecordedFiles:
+    """Compare the `.py` and `.so` files of a RECORD with the disk; listed modules are not looked up one by one."""
     site = os.path.dirname(place)  # noqa: PTH120 - as text, because the list is long
     damaged: list[str] = []
     tops: set[str] = set()
@@ -114,6 +115,7 @@ def _is_unneeded(folder: str) -> bool:
 
 
 def _compare_file(place: str, path: str, size: int) -> str:
+    """Describe a missing file, or a library of another length than recorded; empty if neither."""
     try:
         length = os.stat(place).st_size  # noqa: PTH116 - thousands of them
     except (OSError, UnicodeError):

@@ -257,6 +257,7 @@ def _memory_limit() -> tuple[float | None, float | None]:
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
+    """Examine the folders of a run in a thread; those that do not answer in 2 s keep unknown values."""
     results = {name: Disk(name, str(path)) for name, path in run_folders(prefix, environ).items()}
 
     def examine() -> None:
@@ -294,6 +295,7 @@ def _hub_home(environ: Mapping[str, str]) -> Path:
 
 
 def _disk(purpose: str, path: Path) -> Disk:
+    """Return a folder with its file system; if the folder does not exist, that of the nearest folder above."""
     nearest = path
     try:
         exists = path.exists()
@@ -310,6 +312,7 @@ def _disk(purpose: str, path: Path) -> Disk:
 
 
 def _container(environ: Mapping[str, str]) -> str:
+    """Return the kind of container by variables and marker files; empty if there is no such sign."""
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
     if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"):
@@ -319,6 +322,7 @@ def _container(environ: Mapping[str, str]) -> str:
 
 
 def _libraries() -> Libraries:
+    """Return glibc's release, and libstdc++'s newest GLIBCXX version by the name of its file."""
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
@@ -337,6 +341,7 @@ def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
 
 
 def _accelerate_config(path: Path) -> ConfigFile:
+    """Read the `name: value` lines of a config, without those that may be secret."""
     try:
         text = safe_io.read_head(path, safe_io.CONFIG_LIMIT).decode("utf-8", "replace")
     except OSError as error:

@@ -204,6 +204,7 @@ def normalise(name: str) -> str:
 
 
 def _read_distributions(folders: Iterable[Path]) -> _Distributions:
+    """Read the metadata in package folders; of several copies of a package, the first counts."""
     result, places = _Distributions(), set[str]()
     for place in islice(_metadata_places(folders), _MAX_PACKAGES):
         head, unread = _metadata_head(place)
@@ -251,6 +252,7 @@ def _field(head: str, name: str) -> str:
 
 
 def _package(name: str, version: str, place: str, head: str) -> Package:
+    """Return a package with its requirements; wheel tags and Python range only for those in CHECKED."""
     lines = [line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:"]
     requires = tuple(islice(filter(is_safe_to_parse, lines), _MAX_REQUIREMENTS))
     match = _INSTALLER.fullmatch(_read_optional(f"{place}/INSTALLER").strip())

@@ -50,6 +50,7 @@ def ray_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _release(folder: Path) -> str:
+    """Return the Ray release in the latest session's usage_stats.json; empty if unknown."""
     try:
         document = safe_io.parse_json(_read_file(folder, "session_latest/usage_stats.json"))
     except ValueError:

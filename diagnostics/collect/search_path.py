@@ -172,6 +172,7 @@ def _user_folders(environ: Mapping[str, str], release: str) -> list[Path]:
 
 
 def _folder_state(folder: Path) -> str:
+    """Return why a folder cannot be read, such as `not there`; empty if it can."""
     try:
         with os.scandir(folder):
             return ""

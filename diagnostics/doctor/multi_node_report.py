@@ -46,6 +46,7 @@ def report_on_nodes(nodes: list[Node], issues: dict[str, Issue], compat: Compat,
 
 
 def _subject(nodes: list[Node]) -> dict[str, Any]:
+    """Return the report's subject: the nodes, and the releases of Python and packages on those that answered."""
     environments = [node.facts.environment for node in nodes if node.facts]
 
     def join(values: list[str | None]) -> str:
@@ -61,6 +62,7 @@ def _subject(nodes: list[Node]) -> dict[str, Any]:
 
 
 def _reach_result(node: Node) -> CheckResult:
+    """Return the result of reaching a node: ok, else crashed with RAY951 (dead) or NET951."""
     name = f"reaching {node.label}"
     if not node.problem:
         return CheckResult(name, "ok")

@@ -69,9 +69,9 @@ class Node:
 
 
 def node_names(members: list[Node], total: int = 0) -> str:
-    """Return the names of nodes as a text, at most MAX_NAMES of them.
+    """Return the names of nodes as a text: at most MAX_NAMES of them, or with `total` all.
 
-    With `total`, the number of nodes that answered, all names are returned, or "All … nodes" for all that answered.
+    `total` is the number of nodes that answered; for that many nodes the text is "All … nodes that answered".
     """
     if len(members) == total:
         return "The node that answered" if total == 1 else f"All {total} nodes that answered"

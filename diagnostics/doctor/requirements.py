@@ -132,7 +132,7 @@ def unmet_requirements(environment: Environment, package: Package) -> list[Requi
     return sorted(unmet, key=lambda item: (environment.version(key[item]) is None, key[item]))
 
 
-def declared_engines(trainer: Package) -> list[Requirement]:
+def vllm_requirements(trainer: Package) -> list[Requirement]:
     """Return the version ranges that a trainer declares for vLLM, including those of extras."""
     parsed = (parse_requirement(line) for line in trainer.requires if line.startswith("vllm"))
     return [item for item in parsed if item and _is_engine(trainer, item) and item.specifier]

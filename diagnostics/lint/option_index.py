@@ -1,9 +1,12 @@
 """Look up options of a framework's releases, in the API index or in the project's own copy; compare a run's options.
 
-- Options of a release: `option_names`, `release_options`, `exact_options`, `release_span`, `lacks_option`.
+- Options of a release: `option_names`, `release_options`, `exact_options`, `release_span`, `lacks_option`; in a run's
+  release, `missing_option` describes one that is missing, and `experimental_options` returns those of verl's programs.
 - Options of a project's own copy: `copy_options`, which reads its files.
-- Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `releases_with_all`.
-- Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options.
+- Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `unindexed_part`, and
+  `releases_with_all`, which returns the releases that have all of them.
+- Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options,
+  and `equivalent_option` finds one of the same meaning.
 
 `expand_abbreviations` and `presume_misspelt` change the settings of a run. EasyR1 has no releases in the API index; its
 options are in `easyr1_options.json`.
@@ -253,7 +256,7 @@ def missing_option(package: str, role: str, name: str, release: Version) -> tupl
 
 
 def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
-    """Return the run's option with the meaning that an option has in another framework; empty if there is none."""
+    """Return the framework's option with the meaning that `name` has in others, unless it is set; empty if none."""
     framework = plan.framework
     meanings = {dialect.names.get(name) for dialect in DIALECTS.values()} - {None}
     equivalents = (option for option, meaning in DIALECTS[framework].names.items() if {meaning} == meanings)
@@ -357,7 +360,7 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
     )
 
 
-def unlike_easyr1_type(option: str, data: object) -> str:
+def easyr1_type_if_rejected(option: str, data: object) -> str:
     """Return the type of an option of EasyR1 in words if the option rejects the value; else ""."""
     kinds = _load("easyr1")["options"].get(option, ())[2:]
     return expected_if_rejected(kinds[0], data) if kinds else ""
@@ -425,6 +428,7 @@ def suggest(name: str, names: Iterable[str]) -> str:
 
 @lru_cache(4096)
 def _suggest(name: str, names: frozenset[str]) -> str:
+    """Return the most similar option, cached; see `suggest`."""
     head, dot, last = name.rpartition(".")
     # A dotted name is nearly always wrong only in its last part.
     siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names

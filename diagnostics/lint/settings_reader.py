@@ -35,7 +35,7 @@ _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
-    """Return the settings in a file or, for the path `-`, in 2 MB of standard input; empty if it has no framework's.
+    """Return the settings in a file, or for `-` in 2 MB of standard input; empty if no framework is configured.
 
     Raises:
         UnreadableError: The file cannot be read; the message names the file, the line if known, and the reason.

@@ -118,6 +118,7 @@ async def _read(response: httpx.Response, call: str) -> bytearray:
 
 
 def _parse(status: int, content: bytearray, call: str) -> Any:
+    """Return the content of a success status; raise RefusedError for others, but NotAvailableError for 503."""
     value: Any = content.decode("utf-8", "replace")
     with contextlib.suppress(ValueError, RecursionError):
         value = safe_io.parse_json(value) if value else {}

@@ -203,6 +203,7 @@ class Reference:
         return {name: tuple(tensor.shape) for name, tensor in self.state.items()}
 
     def _model(self, dtype: str, native: bool) -> Any:
+        """Return the model rounded to a dtype; unless `native`, it computes in float64 (float32 for large models)."""
         if (dtype, native) in self._models:
             return self._models[dtype, native]
         import torch

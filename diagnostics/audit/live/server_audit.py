@@ -79,6 +79,7 @@ def audit_server(
 
 
 def _check_dependencies() -> None:
+    """Raise AuditError if torch or transformers is not installed."""
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -196,7 +197,7 @@ class _Probes:
         return cache_and_replicas.check_replicas(self.server, ids, exact, floor, alarm)
 
     def check_sampling(self, identified: Identification, siblings: Sequence[Reference]) -> None:
-        """Check sampled ids and log-probs with the weights that the engine has (P5, P6, P8, P9)."""
+        """Check sampled ids and log-probs with the weights that the engine has (P5, P6, P8, P10)."""
         client, tokenizer, weights = self.server.client, self.tokenizer, identified.weights
         before, size = client.tokens, self.reference.vocabulary
         prompts = probe_inputs.sample_prompts(tokenizer, self.vocabulary, self.bos, _PROMPTS)

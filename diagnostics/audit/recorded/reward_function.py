@@ -72,6 +72,7 @@ def check_reward_function(run: RunArtifacts, reward: Reward | None) -> list[Resu
 
 
 def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -> Result:
+    """Return a recording's result: skipped without a required column, else a fault, undecided or clean."""
     try:
         rewards, error = _call(reward, rows)
     except _MissingColumnError as missing:

@@ -2,8 +2,8 @@
 
 `audit_run` returns the audit. `read_run` finds and reads the files: a file's name selects its reader. JSON lines, and
 a log or a file of another name that the user gave, are recognised by their content. Depth, number of files, bytes and
-samples are limited. `read_metrics` reads one file of metrics, for `--watch`.
-`report_unread` lists what could not be read; the audit is then incomplete. With a reward function, its code runs.
+samples are limited. `report_unread` lists what could not be read; the audit is then incomplete. `read_metrics` reads
+one file of metrics, for `--watch`. With a reward function, its code runs.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
 
 
 def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:
+    """Return the tensor of an entry of the header, after checking its shape, offsets and size."""
     kind, shape, (start, end) = str(entry["dtype"]), tuple(map(int, entry["shape"])), entry["data_offsets"]
     if len(shape) > _MAX_DIMENSIONS or not all(0 <= size <= _MAX_ELEMENTS for size in shape):
         raise ValueError(f"{name}: impossible shape")

@@ -1,7 +1,8 @@
 """Check recorded samples: prompts (`check_prompts`), duplicates, end tokens and rewards (`check_samples`).
 
 Faults are: one prompt for all, prompts that repeat after a resume, prompts inside completions, equal completions in
-each group, missing end tokens, missing rewards, groups whose rewards are equal. Truncation is measured, not judged.
+each group, missing end tokens, missing rewards, and more than 80 % of groups with equal rewards. Truncation is
+measured, not judged.
 """
 
 from __future__ import annotations

@@ -155,6 +155,7 @@ def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
 
 
 def _unpack(parquet: Any, data: bytes, name: str, budget: ReadBudget) -> list[Sample]:
+    """Return the samples of a Parquet file; raise ValueError if it is over a size limit or lacks a column."""
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))

@@ -127,7 +127,7 @@ def system_libraries(case: CheckInput) -> Iterator[Finding]:
 
 
 def module_name(path: str) -> str:
-    """Return a compiled module's name: of its file, with the package for those of vllm, xformers and flash_attn_3.
+    """Return the name of a compiled module; the package is part of it for vllm, xformers and flash_attn_3.
 
     >>> module_name("/env/lib/python3.11/site-packages/vllm/_C.abi3.so"), module_name("/env/flash_attn_2_cuda.so")
     ('vllm._C', 'flash_attn_2_cuda')

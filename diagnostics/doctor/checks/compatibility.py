@@ -45,6 +45,7 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
 
 
 def _unknown_finding(compat: Compat, installed: Evidence) -> Finding:
+    """Return CMP901 for a pair that the table does not have."""
     evidence = [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")]
     detail = "The result of this pair is unknown: the table has no run of it, and its source was not read."
     fix = Fix.of("Move to a pair that passed, or try this one.")
@@ -54,7 +55,7 @@ def _unknown_finding(compat: Compat, installed: Evidence) -> Finding:
 def _static_finding(
     case: CheckInput, static: StaticResult, installed: Evidence, pair: tuple[str, str]
 ) -> Finding:
-    """Report a pair of which only metadata and source were read."""
+    """Return CMP905 if metadata or source shows a break of the pair, else CMP901."""
     contract = f"{(static.contract or 'unknown').replace('_', ' ')} {static.missing}".strip()
     read = (
         f"declares: vllm{static.declares or ', any'}; contract: {contract}; requirements, at the pair's own date: "
@@ -76,6 +77,7 @@ def _static_finding(
 
 
 def _pair_sentence(static: StaticResult, pair: tuple[str, str]) -> str:
+    """Return a sentence on what metadata and source show about a pair."""
     verb = "allows" if static.allowed else "does not allow"
     allowed = f"TRL {pair[1]} {verb} vLLM {pair[0]} in its metadata"
     if static.contract == "fail":
@@ -93,6 +95,7 @@ def _pair_sentence(static: StaticResult, pair: tuple[str, str]) -> str:
 def _cell_finding(
     case: CheckInput, cell: dict[str, Any], static: StaticResult | None, installed: Evidence
 ) -> Finding:
+    """Return CMP902 with the failed layers of the pair's cell as evidence."""
     failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED_LAYERS}
     evidence = [installed]
     for name, layer in failed.items():

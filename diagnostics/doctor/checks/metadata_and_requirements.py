@@ -183,7 +183,7 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     If the ranges are only those of an extra, the severity is info, and a trainer that another trainer wraps is not
     reported: TRL's range does not apply to a run of ms-swift.
     """
-    vllm, ranges = environment.vllm, requirements.declared_engines(trainer)
+    vllm, ranges = environment.vllm, requirements.vllm_requirements(trainer)
     if vllm is None or not ranges or any(in_range(vllm.version, item.specifier) for item in ranges):
         return
     required = any(requirements.applies(environment, item) for item in ranges)

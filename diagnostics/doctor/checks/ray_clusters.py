@@ -34,6 +34,7 @@ def ray_clusters(case: CheckInput) -> Iterator[Finding]:
 
 
 def _other_release(environment: Environment, ray: Package, cluster: RayCluster) -> Finding:
+    """Return RAY901: a warning if a cluster runs here, else information."""
     text = f"its latest session was started by Ray {cluster.release}"
     again = install(environment, f"ray=={cluster.release}")
     advice = "Use one release for the cluster and the run: install the cluster's, or restart the cluster."
@@ -44,6 +45,7 @@ def _other_release(environment: Environment, ray: Package, cluster: RayCluster) 
 
 
 def _current_cluster(cluster: RayCluster) -> Finding:
+    """Return RAY012 if a cluster runs here, else RAY015."""
     file = f"{cluster.folder}/ray_current_cluster"
     evidence = [Evidence(f"`ray start` recorded the cluster {cluster.current}", file)]
     if cluster.running:

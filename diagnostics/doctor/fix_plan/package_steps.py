@@ -89,6 +89,7 @@ def _cost(target: PinnedSet | None, to_install: list[str]) -> str:
 
 
 def _caveats(to_install: list[str], installer: Installer) -> tuple[Advice, ...]:
+    """Return advice on versions that the package index may lack."""
     where = "a conda channel has" if installer.name == "conda" else "the package index has"
     caveat = f"Not checked: whether {where} these versions for this machine; try with --dry-run first."
     local = (

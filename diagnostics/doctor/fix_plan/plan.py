@@ -175,6 +175,7 @@ class Plan(Extra):
 
 
 def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> None:
+    """Print a step and its commands; `verbose` adds the details, else advice stands only without commands."""
     print_text(console, "")
     head = Text(f"{step.need}: ", STYLES[step.severity]) + Text(step.title, "bold")
     head += Text(f"  {' '.join(step.codes)}" if step.codes else "", "dim")

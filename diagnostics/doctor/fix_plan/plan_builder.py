@@ -189,6 +189,7 @@ def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]
 
 
 def _not_checked(report: Report) -> tuple[str, ...]:
+    """Return lines on inputs that were not checked, and on ignored checks."""
     return tuple(
         f"{check.check}: {line}"
         for check in report.checks
@@ -198,6 +199,7 @@ def _not_checked(report: Report) -> tuple[str, ...]:
 
 
 def _help_lines(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
+    """Return where to find help: if no set fits, if no step is known, and if the run still fails."""
     fresh = (
         "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- --list`), "
         "or add your own pair (docs/matrix.md)."

@@ -149,6 +149,7 @@ def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
 def _mitigation_step(
     edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], installer: Installer
 ) -> Step:
+    """Return the step with edits that avoid the issues of `users`, and with their findings' commands."""
     first = users[0][1]
     texts = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
     texts += [

@@ -123,6 +123,7 @@ def run_probes(probe: Probe) -> list[CheckResult]:
 
 
 def _compare_platforms(probe: Probe, torch: ChildResult | None, vllm: ChildResult | None) -> CheckResult:
+    """Return the result of `platform_findings`; skipped if no platform was reported."""
     what = "platforms against the machine"
     if not any(ended and {"cuda", "platform"} & set(ended.answer) for ended in (torch, vllm)):
         return CheckResult(what, "skipped", "neither PyTorch nor vLLM reported one")
@@ -131,6 +132,7 @@ def _compare_platforms(probe: Probe, torch: ChildResult | None, vllm: ChildResul
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
+    """Return the modules of installed packages; those that need vLLM or its extension only if it exists."""
     extensions = [Path(item.path) for item in environment.extensions if "/vllm/" in item.path]
     compiled = {path.name.partition(".")[0] for path in extensions}
     results = []
@@ -152,6 +154,7 @@ def run_live(probe: Probe, imports: Sequence[CheckResult] = ()) -> list[CheckRes
 
 
 def _engine(probe: Probe) -> list[CheckResult]:
+    """Return the results of tiny engine and log-probs; skipped without vLLM, torch or transformers."""
     engine, parity = "tiny engine", "log-probs against transformers"
     needed = {"vLLM": "vllm", "torch": "torch", "transformers": "transformers"}
     missing = ", ".join(name for name, package in needed.items() if package not in probe.environment.releases)
@@ -173,6 +176,7 @@ def _engine(probe: Probe) -> list[CheckResult]:
 
 
 def _collective(probe: Probe, backend: str) -> CheckResult:
+    """Return the result of a sum over two ranks; skipped without torch, or for NCCL without two GPUs."""
     what = f"two-rank collective, {backend}"
     gpus = probe.machine.gpus
     count = len(gpus.devices) if gpus.state == "ok" else 0

@@ -32,7 +32,7 @@ def used_devices(plan: RunPlan) -> set[str]:
 
 
 @rule("CFG108", check="trainer with server", scope="pair")
-def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
+def trainer_and_server_use_different_devices(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """A trainer and its local server use different GPUs, because NCCL refuses two ranks on one device."""
     if not server_is_local(trainer):
         return

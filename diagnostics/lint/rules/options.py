@@ -141,7 +141,7 @@ def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
 
 @rule("CFG111", check=CHECK, warnings_only=True)
 def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
-    """The run sets no option without effect: one that needs another option which is off or has another value."""
+    """The run sets no option without effect, such as one that needs another option which is off."""
     return ineffective_options(plan, "CFG111")
 
 
@@ -213,7 +213,7 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
         # Python converts no text, unless it is the default of an argument; any text has a truth value.
         is_word, word = not value.soft and wanted_type(release, value.key, "true") != "", "text"
     by_omegaconf = release.package == "easyr1"
-    expected = option_index.unlike_easyr1_type if by_omegaconf else partial(wanted_type, release)
+    expected = option_index.easyr1_type_if_rejected if by_omegaconf else partial(wanted_type, release)
     if is_word and (expected_type := expected(value.key, word)):
         # Hydra accepts any text, and verl fails later; a number with a unit, such as 2k, fails in each case.
         doubtful = parser_of(release.package) == "hydra" and not str(word)[:1].isdecimal()
