@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from packaging.version import Version
@@ -54,6 +55,8 @@ _TWO_WORDS = re.compile(r"[A-Z]\w*?[a-z0-9]_?[A-Z]|[A-Z]{2,}[a-z]")
 _MEMBER_ERRORS = {"attribute", "argument", "positional"}
 _CALL_REPAIRS = {"without": "Pass it in the call", "positional": "Pass fewer arguments by position"}
 _LONGEST = 2000
+# No package has a release before it that is worth a sentence.
+_FIRST_RELEASE = Version("0.1")
 _PROVIDERS = ("vllm", "transformers", "peft", "accelerate", "trl")
 _CALLERS = 3
 
@@ -140,9 +143,10 @@ class Explanation:
         if self.is_open:
             return f"{text} The log does not show which side is at fault."
         if self.namesake:
-            return (
-                f"{text} {self.namesake} has one of that name, too: not decided which of the two was called."
-            )
+            has_it = f"The installed {self.provider} {self.installed} has it"
+            replaced = f"so {self.namesake}'s class of that name was called, which is too old for it."
+            open_end = f"{self.namesake} has one of that name, too: not decided which of the two was called."
+            return f"{text} {f'{has_it}, {replaced}' if self.installed else open_end}"
         return f"{text}{self._deciding_sentences(releases)}"
 
     def _deciding_sentences(self, releases: list[str]) -> str:
@@ -196,12 +200,13 @@ class Explanation:
             inside = ", or an import inside it failed" if self.import_check else ""
             return f" So the one in use is older, or is not {self.provider}{inside}: {show}."
         if self.direction == "too old":
-            return f" The one in use is older, or another build. {show}."
+            return f" The one in use is older. {show}."
         others = self.failing or tuple(version for version in releases if version not in self.versions)
-        side = self.direction or f"a release {_describe_spans(others, releases).replace(' and ', ' or ')}"
         is_first = self.versions[0] == releases[0] and not self.override
+        is_first &= Version(releases[0]) >= _FIRST_RELEASE
         older = f", or older than {releases[0]}" if self.direction == "too new" and is_first else ""
-        return f" So the one in use is {side}{older}: {show}."
+        side = f" So the one in use is {self.direction}{older}:"
+        return f"{side if self.direction else _sides(self.provider, self.versions, others)} {show}."
 
     def _calling_sentence(self) -> str:
         """Return a sentence on the package whose code uses the name, with a leading space; '' if it is unknown."""
@@ -277,7 +282,7 @@ def _explain_undecided(message: str, installed: Callable[[str, str], str], calle
 
 
 def explain_own_class(
-    message: str, file: str, caller: str, installed: Mapping[str, str]
+    message: str, file: str, caller: str, installed: Mapping[str, str], also_missing: Iterable[str] = ()
 ) -> Explanation | None:
     """Explain an error about a class that is not in the index by the class that it extends; None if undecided.
 
@@ -289,6 +294,7 @@ def explain_own_class(
         file: The file of the traceback's last frame; '' if unknown.
         caller: The package of that file; '' if unknown.
         installed: Known releases by package.
+        also_missing: Further attributes that the object lacks.
     """
     text = _normalised_message(message)
     matches = ((pattern.search(text), kind) for pattern, kind in _ERRORS if kind in _MEMBER_ERRORS)
@@ -304,7 +310,7 @@ def explain_own_class(
     module, name, provider = found
     use = Use(kind, module, name, path)
     if kind == "attribute":
-        return _explain_own_attribute(use, provider, owner, caller, installed)
+        return _explain_own_attribute(use, provider, owner, caller, installed, also_missing)
     if not in_file:
         use, provider = outermost_definition(use, provider)
     # The releases that make the call define the argument in their own class, those that the subclass fits do not.
@@ -343,12 +349,26 @@ def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] |
 
 
 def _explain_own_attribute(
-    use: Use, provider: str, owner: str, caller: str, installed: Mapping[str, str]
+    use: Use,
+    provider: str,
+    owner: str,
+    caller: str,
+    installed: Mapping[str, str],
+    also_missing: Iterable[str],
 ) -> Explanation | None:
     """Explain an attribute that an instance of a user's class lacks, by the releases whose base class sets it."""
     found, missing, undecided = query.releases_with(provider, use)
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
     missing = [version for version in _releases(provider) if version in {*missing, *undecided}]
+    for name in also_missing:
+        index = store.load(provider)
+        known = (item.partition(".")[2] for item in index.packed(use.module)) if index else ()
+        # A person may write a name from memory.
+        names = {name, *get_close_matches(name, known, cutoff=0.8)}
+        uses = [replace(use, path=(item,)) for item in names]
+        both = [item for item in found if any(item in query.releases_with(provider, it)[0] for it in uses)]
+        missing = [item for item in _releases(provider) if item not in both] if both else missing
+        found = both or found
     if not found or not missing:
         return None
     release = installed.get(provider, "")
@@ -446,10 +466,18 @@ def _without_unproven_changes(explanation: Explanation, use: Use, message: str) 
     entry = index.packed(use.module).get(f"{use.name}.{use.path[0]}") if index else "def"
     is_open = bool(explanation.changes) and "def" not in str(entry)
     local_folder = _local_folder(message, use.module) if use.kind == "name" else ""
-    namesake = "" if explanation.installed else find_namesake(use, provider)
+    has_it = release is not None and _has(provider, explanation.versions, release)
+    is_ambiguous = has_it if release or use.kind == "attribute" else True
+    namesake = find_namesake(use, provider) if is_ambiguous else ""
     reason = "attribute" if is_open else "local_folder" if local_folder else "namesake" if namesake else ""
     if not reason:
         return explanation
+    if reason == "namesake" and has_it:
+        others = (item for item in _releases(provider) if item not in explanation.versions)
+        older = [item for item in others if Version(item) < release] if release else []
+        changes = f", such as {provider}<={older[-1]}" if older else ""
+        advice = _ADVICE["replaced"].format(provider=provider, namesake=namesake, changes=changes)
+        return replace(explanation, direction="", changes=(), elsewhere=advice, namesake=namesake)
     advice = _ADVICE[reason].format(
         provider=provider, changes=" or ".join(explanation.changes), module=use.module.partition(".")[0],
         folder=local_folder, namesake=namesake, call=".".join((use.name, *use.path[:1])),
@@ -753,12 +781,34 @@ def _changes(
         return "", []
     newer = [version for version in versions if Version(version) > known]
     older = [version for version in versions if Version(version) < known]
-    if known in map(Version, versions) or not versions:
+    if not versions or _has(provider, versions, known):
         return "", []
     changes = [f"{provider}>={item}" for item in newer[:1]] + [f"{provider}<={item}" for item in older[-1:]]
     if newer and older:
         return "", changes
     return "too old" if newer else "too new", changes
+
+
+def _has(provider: str, versions: Iterable[str], release: Version) -> bool:
+    """Return whether a release is one of `versions`, or a build between two neighbours in the index that both are."""
+    known, releases = {Version(item) for item in versions}, [*map(Version, _releases(provider))]
+    older, newer = [it for it in releases if it < release][-1:], [it for it in releases if it > release][:1]
+    return release in known or (bool(older) and release not in releases and {*older, *newer} <= known)
+
+
+def _sides(provider: str, versions: tuple[str, ...], others: tuple[str, ...]) -> str:
+    """Return a sentence for each span of releases without the name, with the nearest releases that have it."""
+    releases, text = _releases(provider), ""
+    spans = _spans(others, releases)
+    for first, last in spans:
+        older = [item for item in versions if Version(item) < Version(first)][-1:]
+        newer = [item for item in versions if last and Version(item) > Version(last)][:1]
+        changes = [f"{provider}<={item}" for item in older] + [f"{provider}>={item}" for item in newer]
+        span = f"from {first} on" if not last else first if first == last else f"from {first} to {last}"
+        if len(spans) == 1:
+            return f" So the one in use is {span}:"
+        text += f" If the one in use is {span}, take {' or '.join(changes)}."
+    return text
 
 
 def _ranges(provider: str, versions: tuple[str, ...]) -> tuple[str, list[str]]:

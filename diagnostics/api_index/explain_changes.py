@@ -89,7 +89,7 @@ class FitCheck:
     def with_other_packages(self) -> str:
         """Return the requirement with the packages that contradict its nearest release; '' if it has no release."""
         nearest = self._newest_first[-1 if ">" in self._change else 0 :][:1]
-        problems = [f"another {name}" for name in self._problems(nearest[0])] if nearest else []
+        problems = [f"a {name} that fits it" for name in self._problems(nearest[0])] if nearest else []
         return f"{self._change} with {' and '.join(problems)}" if problems else ""
 
     def _problems(self, version: str) -> list[str]:

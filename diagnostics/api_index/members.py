@@ -29,6 +29,8 @@ _BASES = {
     "Processor": "ProcessorMixin",
 }
 _EXPERIMENTAL = ".experimental."
+# Number of underscores in a function's name that hardly any other package has.
+_LONG_NAME = 3
 _WORD = re.compile(r"[A-Z][a-z0-9]+|[A-Z]+(?![a-z])")
 
 
@@ -42,7 +44,8 @@ def find_member(
 
     - Some of its releases satisfy the use, and others do not. An attribute may be undecided in others: the error
       shows that the release in use lacks it.
-    - All give the same answer, the use is a call, and the package is the caller or exports the class at top level.
+    - All give the same answer, the use is a call, and the package is the caller or exports the class at top level, or
+      the name of the function has four words or more.
 
     Args:
         kind: Kind of the use, as in Use.
@@ -135,14 +138,15 @@ def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
 
 
 def find_namesake(use: Use, provider: str) -> str:
-    """Return another package that defines a class and method of that name anew; '' if there is none.
+    """Return another package that defines a class of that name anew, with the called method; '' if there is none.
 
     Such a package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.
     """
-    for package in store.indexed_packages() if len(use.path) > 1 else ():
+    is_attribute = use.kind == "attribute"
+    for package in store.indexed_packages() if is_attribute or len(use.path) > 1 else ():
         index = store.load(package) if package != provider else None
         for module in index.find_name(use.name) if index else ():
-            if index and f"{use.name}.{use.path[0]}" in index.packed(module):
+            if index and (is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module)):
                 version = index.releases[max(_releases_with_class(index, module, use.name), default=-1)]
                 surface = query.surface_with_companions(Release(package, version))
                 if not _extends_namesake(surface, module, use.name):
@@ -205,4 +209,5 @@ def _is_decided(package: str, use: Use, *, is_caller: bool) -> bool:
         return bool(found and missing and not undecided)
     surface = query.surface_of(Release(package, query.find_releases(package, "")[0]))
     exported = surface.find(query.module_of(package), use.name) if surface else None
-    return bool(found or missing) and (is_caller or bool(exported and exported.is_class))
+    is_long = use.kind == "argument" and use.name.strip("_").count("_") >= _LONG_NAME
+    return bool(found or missing) and (is_caller or is_long or bool(exported and exported.is_class))

@@ -274,7 +274,9 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
         # Without a name that a module imports from a compiled module, the module itself could not be imported.
         is_dynamic &= bool(use.path) or not lookup.surface.imports_name(use.module, use.name)
         is_undecided = lookup.unfollowed or is_dynamic
-        results[2 if is_undecided else bool(problem)].append(version)
+        # The `apply` of autograd's Function takes no keyword argument.
+        is_apply = use.kind == "argument" and definition is not None and definition.entry.endswith(".apply")
+        results[2 if is_undecided else bool(problem) or is_apply].append(version)
     return results
 
 

@@ -7,6 +7,7 @@ finding that `--fail-on` counts; 3 for an unknown or only possible failure, a mi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,11 +17,13 @@ import click
 
 from diagnostics import UserError, catalog
 from diagnostics.cli import Command
-from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, Certainty
+from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, Certainty, Finding, Severity
 from diagnostics.output import progress, text_filters
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
+from diagnostics.triage.fact_collector import CUT_TRACEBACK
 from diagnostics.triage.groups import find_runs, print_groups
-from diagnostics.triage.missing_names import explain_missing_names
+from diagnostics.triage.log_facts import Hit
+from diagnostics.triage.missing_names import REFUSED, explain_missing_names
 from diagnostics.triage.report import report
 from diagnostics.triage.requirement_conflicts import explain_conflicts, stated_ranges
 from diagnostics.triage.rules import Rules
@@ -86,21 +89,33 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
     verdict = judge([scan(source, rules) for source in sources], rules, excerpt=excerpt)
     names = list(explain_missing_names(verdict, partial(stated_ranges, verdict)))
     conflicts = list(explain_conflicts(verdict))
+    if any(REFUSED in item.detail for item in names):
+        # To satisfy the requirement would bring the first error back.
+        conflicts = [replace(item, severity=Severity.INFO, remedy=None) for item in conflicts]
     verdict = replace(verdict, computed=(*names, *conflicts))
     if verdict.state in {"known", "clean"}:
         return verdict
     # Lines that only may report a failure are in no order.
     anchors = verdict.anchors if verdict.state == NOT_JUDGED else verdict.anchors[:1]
-    first = {item.location for item in anchors}
+    first = {item.location for item in anchors if not item.text.startswith(CUT_TRACEBACK)}
     places = {item.evidence[0].place for item in names}
+    computed = (*names, *conflicts)
+    first |= {it.evidence[0].place for it in computed if any(_is_same_failure(it, hit) for hit in anchors)}
     # If something else failed, requirements that are not met may be harmless.
     failed = any(log.failures or (log.errors and not log.cut) for log in verdict.logs)
     if (conflicts and not failed) or any(
         item.certainty != Certainty.HYPOTHESIS and item.evidence[0].place in (first or places)
-        for item in (*names, *conflicts)
+        for item in computed
     ):
         return replace(verdict, state="known", anchors=())
     return verdict
+
+
+def _is_same_failure(finding: Finding, hit: Hit) -> bool:
+    """Return whether another line reports the same message, cut off, or the same quoted name."""
+    text, message = finding.evidence[0].text, hit.text.partition(" (in ")[0]
+    names = [set(re.findall(r"'(\w+)'", item)) for item in (text, message)]
+    return text.startswith(message) or bool(names[0] & names[1])
 
 
 def exit_code(verdict: Diagnosis) -> int:

@@ -32,6 +32,8 @@ _MAX_BOX_LINES = 4
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)'")
 _BAR = re.compile(r"\d%\|")
 _RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
+# Beginning of the text that stands for the exception of a traceback that is cut off.
+CUT_TRACEBACK = "a traceback without its end"
 _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
 
 
@@ -113,7 +115,7 @@ class FactCollector:
         log.cut = [*unfinished[:_MAX_UNFINISHED], *[it for it in cut if not it.headed][-1:]]
         if unfinished and not log.failures and not log.errors:
             path, function = unfinished[0].frames[-1]
-            text = f"a traceback without its end, in {short_path(path)}, {function}"
+            text = f"{CUT_TRACEBACK}, in {short_path(path)}, {function}"
             log.add_error(log.hit(unfinished[0].line, text, unfinished[0].rank))
 
     def _add_table_row(self, line: Line, number: int) -> None:

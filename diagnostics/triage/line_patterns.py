@@ -43,6 +43,10 @@ _RELEASE = r"[A-Za-z][\w-]{0,40}(?:\[[\w,]{1,40}\])?(?: ?={1,2} ?| ?: ?| v)\d[\w
 # A line that is a list of releases: trl=0.18.0, vllm: 0.9.1
 _LIST_OF_RELEASES = re.compile(rf"{_RELEASE}(?:[\s,;]{{1,9}}{_RELEASE}){{0,40}}[\s,;.]{{0,9}}")
 
+_ADVICE = re.compile(
+    r"(?i)\b(?:requir|need|depend|incompatible|conflict|support|to fix|tr(?:y|ied)|downgrad|works?\b|worked"
+    r"|should|must|fixed)"
+)
 # Python prints this text for an exception in a destructor or a callback; the program goes on.
 IGNORED_EXCEPTION = "Exception ignored in"
 # torchrun prints this line above its table of the rank that failed first.
@@ -117,6 +121,28 @@ def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, st
         name = canonicalize_name(match.groupdict().get("name", "vllm"))
         with suppress(InvalidVersion):
             yield _DISTRIBUTIONS.get(name, name), str(Version(match["version"]))
+
+
+def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield (package, release, whether it is a lower bound) for releases that a person names in a line.
+
+    A line that reports a requirement, or that advises a change, names releases that need not be installed.
+    """
+    if _ADVICE.search(text):
+        return
+    for match in _written(names).finditer(text.replace("\uff1a", ":")):
+        name = canonicalize_name(match["name"])
+        with suppress(InvalidVersion):
+            yield _DISTRIBUTIONS.get(name, name), str(Version(match["version"])), bool(match["bound"])
+
+
+@cache
+def _written(names: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![\w./-])(?P<name>{names}|{_TITLES}|swift)`?(?:(?: version)?(?: to| is|:)?(?: version)? ?(?P<bound>>=?) ?"
+        rf"| ?={{1,2}} ?| ?: ?| (?:version )?v?){_NUMBER}(?=[\s,;`'\")(]|\.?$|[^\x00-\x7f])",
+        re.IGNORECASE,
+    )
 
 
 def mentioned_frameworks(text: str) -> list[str]:

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import PurePath
 
 from packaging.requirements import Requirement
@@ -22,11 +24,13 @@ from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback, exception_of
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage.line_patterns import installed_versions, pattern_of
+from diagnostics.triage.line_patterns import installed_versions, pattern_of, written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
 
 _CODE = "CMP906"
+# Part of the detail of a finding whose change another line of the log refuses.
+REFUSED = "but the log shows code that requires"
 _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_USERS, _MAX_FRAME_LINES = 20, 3, 2000, 3, 400
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
@@ -36,6 +40,11 @@ _WRAPPER = re.compile(
 )
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
 _FRAME = re.compile(r'  File "([^"]{1,600})", line \d+, in (<?\w+>?)')
+# Parts of messages that a person reports in a sentence.
+_MESSAGE = re.compile(
+    r"cannot import name '\w+' from '|'\w+\.[\w.]+' has no attribute '\w|No module named '\w+\."
+)
+_PASTED_LINES = 100
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 
 
@@ -57,13 +66,34 @@ def explain_missing_names(
     hidden = None
     for hit in hits:
         explanation = _explain(hit, logs[hit.source], installed)
+        bound = installed.bounds.get(explanation.provider) if explanation else None
+        if explanation and bound and not (explanation.installed or explanation.direction):
+            later = _explain(hit, logs[hit.source], {**installed, explanation.provider: bound})
+            if later and later.direction == "too new":
+                explanation = replace(later, installed="")
         if explanation and (explanation.changes or not explanation.import_check):
-            changes = fitting_changes(explanation.changes, installed, explanation.caller, required())
+            ranges = list(required())
+            changes = fitting_changes(explanation.changes, installed, explanation.caller, ranges)
+            if explanation.changes and not changes:
+                explanation = replace(explanation, elsewhere=_refusal(explanation, ranges))
             yield _finding(replace(explanation, changes=changes), hit, logs[hit.source])
             return
         hidden = hidden or (explanation and (explanation, hit, logs[hit.source]))
     if hidden:
         yield _finding(*hidden)
+
+
+def _refusal(explanation: Explanation, ranges: Iterable[Requirement]) -> str:
+    """Return advice if the log shows that other code refuses the release that has the name; else the present one."""
+    specifiers = [item.specifier for item in ranges if item.name == explanation.provider]
+    bounds = [str(one) for specifier in specifiers for one in specifier if one.operator in {"<", "<=", "=="}]
+    if not bounds:
+        return explanation.elsewhere
+    needed, refused = explanation.changes[0], f"{explanation.provider}{bounds[0]}"
+    return (
+        f"{needed} is needed, {REFUSED} {refused}: take a release of that code that allows it, or switch its check"
+        " off if the log says how."
+    )
 
 
 class LoggedReleases(Mapping[str, str]):
@@ -84,17 +114,29 @@ class LoggedReleases(Mapping[str, str]):
     @cached_property
     def _searched(self) -> dict[str, str]:
         names = pattern_of(store.indexed_packages())
-        lines = (parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES))
+        lines = [parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES)]
         found = [item for line in lines for item in installed_versions(line, names)]
-        return dict(reversed(found))  # the first line about a package counts
+        written = {item[:2] for line in lines for item in written_versions(line, names) if not item[2]}
+        count = Counter(name for name, _ in written)
+        # A person may name several releases of a package.
+        single = {name: release for name, release in written if count[name] == 1}
+        return single | dict(reversed(found))  # the first line about a package counts
+
+    @cached_property
+    def bounds(self) -> dict[str, str]:
+        """Oldest release by package, where the log only states that, as in `vllm >= 0.17`."""
+        names = pattern_of(store.indexed_packages())
+        lines = (parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES))
+        found = [item for line in lines for item in written_versions(line, names)]
+        return {name: release for name, release, is_bound in reversed(found) if is_bound}
 
 
 def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
     """Yield the last lines that are a message about a missing name, without the exception's name."""
-    first = max(log.lines - _MAX_LINES, 0) + 1
-    for number, raw in enumerate(log.lines_from(first, _MAX_LINES), first):
+    first = max(log.lines - _MAX_LINES, 0) + 1 if log.lines > _PASTED_LINES else 1
+    for number, raw in enumerate(log.lines_from(first, _PASTED_LINES), first):
         line = parse_line(raw)
-        if exception_of(line.text) and not line.is_harmless:
+        if (exception_of(line.text) or _MESSAGE.search(line.text)) and not line.is_harmless:
             before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2))).encode()
             yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank, before=before)
 
@@ -108,6 +150,7 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
         message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
+    wrapped = list(takewhile(str.strip, wrapped))
     frames = _callers(hit, log, message)
     file = frames[-1][0] if frames else ""
     caller = package_of(file) if file else ""
@@ -119,7 +162,7 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
     explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
     explanation = next(filter(None, explanations), None)
     if explanation is None:
-        explanation = explain_own_class(message, file, caller, installed)
+        explanation = explain_own_class(message, file, caller, installed, _also_missing(message, log))
     if explanation and explanation.caller == explanation.provider and not _is_written_in(hit, message):
         if not explanation.versions and "argument" not in message:
             return explanation
@@ -136,6 +179,17 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
         found = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
         return explain_missing(message, installed, found) if found else explanation
     return explanation
+
+
+def _also_missing(message: str, log: LogFacts) -> list[str]:
+    """Return further attributes that a log reports as missing in the object of a message."""
+    owner = re.search(r"'(\w+)' object has no attribute", message)
+    text = "\n".join(log.lines_from(1, _SEARCHED_LINES)) if owner else ""
+    found = re.findall(rf"'{owner[1]}' object has no attribute '(\w+)'", text) if owner else []
+    found += re.findall(
+        r"`?(\w+)`? is (?:not defined|missing|undefined)(?: there)?,? (?:either|too|as well)\b", text
+    )
+    return [name for name in dict.fromkeys(found) if f"'{name}'" not in message]
 
 
 def frames_of(traceback: Traceback, log: LogFacts) -> list[tuple[str, str]]:
@@ -156,7 +210,9 @@ def _without_wrappers(frames: list[tuple[str, str]], message: str) -> list[tuple
     If that is a module's lazy import, the log does not show the importing frame, so none is returned.
     """
     callers = list(frames)
-    while callers and (_WRAPPER.fullmatch(callers[-1][1]) or callers[-1][0].startswith("<frozen")):
+    while callers and (
+        _WRAPPER.fullmatch(callers[-1][1].rpartition(".")[2]) or callers[-1][0].startswith("<frozen")
+    ):
         callers.pop()
     is_import = re.search("cannot import name|No module named", message)
     return [] if is_import and len(callers) < len(frames) else callers

@@ -103,7 +103,8 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
     fallback = verdict.fallback
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
-        yield NotChecked(_FAILURE, "no known issue describes it", place=place)
+        if not any(finding.severity == Severity.ERROR for finding in verdict.computed):
+            yield NotChecked(_FAILURE, "no known issue describes it", place=place)
     elif verdict.state == "hypothesis":
         place = verdict.leads[0].hit.location
         yield NotChecked("the cause", "the logs lack the line that would confirm it", place=place)
@@ -118,7 +119,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             )
         elif fallback.stall:
             yield _stall(fallback.stall)
-        elif not fallback.failing:
+        elif not fallback.failing and not verdict.computed:
             last = fallback.last[-1] if fallback.last else None
             bar = fallback.open_bar
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from diagnostics.api_index import query
 from diagnostics.api_index.packages import PACKAGES as INDEXED
@@ -50,7 +51,7 @@ _DEMAND = re.compile(
     r"(?i)\b(?:requires?|required|needs?|must|please|supports?|supported|install|upgrade|at least)\b"
 )
 _FOUND = re.compile(
-    r"(?i)\b(?:found|have|got|installed|current(?:ly)?|is)\b[^\d<>]{0,40}v?(\d+\.\d[\w.+]{0,20})"
+    r"(?i)\b(?:found|detected|have|got|installed|current(?:ly)?|is)\b[^\d<>]{0,40}v?(\d+\.\d[\w.+]{0,20})"
 )
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -173,7 +174,7 @@ def stated_ranges(verdict: Diagnosis) -> Iterator[Requirement]:
     """Yield the requirements that exceptions and warnings in the logs state."""
     for log in verdict.logs:
         for item in _read_requirements(log, {}):
-            if item.is_raised or item.is_warning:
+            if item.is_raised or item.is_warning or (item.found and not item.user):
                 yield Requirement(f"{item.name}{item.specifier}")
 
 
@@ -282,11 +283,11 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
     failures = {failure.end: failure for failure in log.failures}
     for number, text in _joined_lines(log):
         evidence = Evidence(text.strip(), f"{log.source}:{number}")
-        pip_text = text.removeprefix("ERROR: ")
+        pip_text = text.removeprefix("ERROR: ").replace(" ,!=", ",!=")
         for wording, replacement in _REWORDED:
             pip_text = wording.sub(replacement, pip_text)
         matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
-        matches += [match for pattern in _SEARCHED if (match := pattern.search(text))]
+        matches += [match for pattern in _SEARCHED for match in pattern.finditer(text)]
         is_raised = number in failures or bool(_RAISED.search(text))
         is_warning = not is_raised and bool(_WARNED.search(text))
         if (is_raised or is_warning) and not matches:
@@ -296,7 +297,8 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
         missing = [(match["name"], match["range"]) for match in _UV_MISSING.finditer(text)]
         for match in matches or _UV.finditer(text):
             groups = match.groupdict()
-            user = " ".join(filter(None, (groups.get("user"), groups.get("version"))))
+            user = (groups.get("user") or "") + (groups.get("extra") or "")
+            user = " ".join(filter(None, (user, groups.get("version"))))
             # Other packages call that function of transformers, too, for packages that it does not require.
             if text != pip_text and user == "transformers" and not _requires(user, groups["name"]):
                 user = _raising_package(failures.get(number), log)
@@ -348,10 +350,10 @@ def _raised_requirements(
     text: str, user: str, evidence: Evidence, installed: Mapping[str, str]
 ) -> Iterator[StatedRequirement]:
     """Yield the first requirement on a known package that an exception's message states, unless it is met."""
-    for place, pattern in enumerate(_STATED):
+    for pattern in _STATED:
         demand = re.search(r"(?i)\b(?:needs|requires) ", text)  # a release before that is the one in use
         match = pattern.search(text, demand.end() if demand else 0) or pattern.search(text)
-        match = match if place == 1 or _DEMAND.search(text) else None
+        match = match if "found" in pattern.groupindex or _DEMAND.search(text) else None
         if match is None:
             continue
         # A sentence may end after a version.
@@ -361,8 +363,10 @@ def _raised_requirements(
         stated = groups.get("found") or next(iter(_FOUND.findall(text[match.end() :])), "").rstrip(".")
         found, least = stated or installed.get(name, ""), groups.get("least")
         try:
-            specifier = SpecifierSet(f">={least}" if least else groups.get("range") or f"!={found}")
-        except InvalidSpecifier:
+            listed = re.findall(r"\d[\w.]*\d", groups.get("listed", ""))
+            exact = f"=={max(listed, key=Version)}" if listed else ""
+            specifier = SpecifierSet(f">={least}" if least else exact or groups.get("range") or f"!={found}")
+        except (InvalidSpecifier, InvalidVersion):
             continue
         if name != user and not (found and in_range(found, specifier)):
             yield StatedRequirement(user, name, specifier, found, evidence, is_raised=True)

@@ -407,7 +407,7 @@ def test_script_is_the_caller_though_an_installed_package_uses_the_name(triage_l
         (["trl==0.15.2"], "transformers>=4.50.0,<=4.57.6;"),
         (["RuntimeError: please upgrade to transformers<=4.52.4"], "transformers>=4.50.0,<=4.52.4;"),
         # ms-swift 3.1.1 requires transformers<4.50.
-        (["ms-swift==3.1.1", "transformers==4.48.3"], "transformers>=4.50.0 with another ms-swift"),
+        (["ms-swift==3.1.1", "transformers==4.48.3"], "transformers>=4.50.0 with a ms-swift that fits it"),
     ],
 )
 def test_proposed_release_fits_what_the_log_states(triage_lines, lines, fix):
@@ -485,3 +485,119 @@ def test_module_name_on_two_lines_is_joined(triage_lines):
     assert finding.title.startswith(
         "transformers has transformers.utils.quantization_config.FPQuantConfig from"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "text"),
+    [
+        (  # a development build between two releases; unsloth's class stands in for vLLM's
+            "CMP906",
+            [
+                "    vllm 0.22.1.dev3  (main)",
+                "AttributeError: 'LRUCacheWorkerLoRAManager' object has no attribute 'get_dummy_lora_warmup_rank'",
+            ],
+            "vllm 0.22.1.dev3 has it, so unsloth-zoo's class of that name was called",
+        ),
+        (  # a lower bound in prose decides the side
+            "CMP906",
+            [
+                "It broke when I moved to vllm >= 0.18.0",
+                "ImportError: cannot import name 'Fp8LinearOp' from"
+                " 'vllm.model_executor.layers.quantization.utils.w8a8_utils'",
+            ],
+            "So the one in use is too new",
+        ),
+        (
+            "CMP906",
+            [
+                "vllm\uff1a0.8.4",
+                "ModuleNotFoundError: No module named 'vllm.model_executor.model_loader.bitsandbytes_loader'",
+            ],
+            "The installed vllm 0.8.4 is too old.",
+        ),
+        (  # both sides are open: each with its condition and its change
+            "CMP906",
+            ["ModuleNotFoundError: No module named 'vllm.lora.models'"],
+            "If the one in use is from 0.13.0 on, take vllm<=0.12.0.",
+        ),
+        (  # a release must have each attribute that the log shows missing
+            "CMP906",
+            [
+                "AttributeError: 'ToolGRPOTrainer' object has no attribute 'llm'",
+                "AttributeError: 'ToolGRPOTrainer' object has no attribute 'sampling_params'",
+            ],
+            "from 0.14.0 to 0.15.2. So the one in use is too new",
+        ),
+        (  # IPython's form of a decorator's frame
+            "CMP906",
+            [
+                "File ~/env/lib/python3.11/site-packages/transformers/utils/deprecation.py:165, in"
+                " deprecate_kwarg.<locals>.wrapper.<locals>.wrapped_func(*args, **kwargs)",
+                "--> 165 return func(*args, **kwargs)",
+                "TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'dataset_text_field'",
+            ],
+            "SFTTrainer(dataset_text_field=). Pass it in SFTConfig",
+        ),
+        (  # `apply` of an autograd function takes no keyword
+            "CMP906",
+            ["TypeError: liger_fused_linear_cross_entropy() got an unexpected keyword argument 'use_cache'"],
+            "No liger-kernel from",
+        ),
+        (  # the closing quote is missing, and other text follows
+            "CMP906",
+            [
+                "ImportError: cannot import name 'flash_attn_supports_top_left_mask' from"
+                " 'transformers.modeling_flash_attention_utils",
+                "",
+                "dpo training fails",
+            ],
+            "from 4.51.0 on. The one in use is older.",
+        ),
+        (
+            "CMP906",
+            ["Exception: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'"],
+            "from 2.1.0 to 2.3.1",
+        ),
+        (
+            "CMP906",
+            ["\u62a5\u9519cannot import name 'EncoderDecoderCache' from 'transformers'", "--beta 0.5"],
+            "from 4.43.0 on",
+        ),
+        (
+            "CMP904",
+            [
+                "ValueError: vllm version 0.10.0 not supported. Currently supported versions are 0.5.4 and 0.6.3."
+            ],
+            "requires vllm==0.6.3, found 0.10.0",
+        ),
+        (
+            "CMP904",
+            [
+                "ImportError: flash_attn package version must be greater or equal than 2.2.0. Detected version 2.0.1."
+            ],
+            "requires flash-attn>=2.2.0, found 2.0.1",
+        ),
+        (
+            "CMP904",
+            ["gradio==5.1.0 (needs starlette<1.0) and instrumentator==8.0 (needs starlette>=1.0)"],
+            "gradio 5.1.0 requires starlette<1.0; instrumentator 8.0 requires starlette>=1.0.",
+        ),
+    ],
+)
+def test_release_or_requirement_in_words_of_people_is_read(triage_lines, code, lines, text):
+    (finding,) = findings(triage_lines, code, *lines)
+    assert text in finding.title
+
+
+def test_change_that_the_log_shows_as_refused_is_not_proposed(triage_lines):
+    """The model type needs a release that another line of the log refuses: neither release is installed again."""
+    lines = (
+        "ValueError: The checkpoint has model type `qwen2_5_vl` but Transformers does not recognize this architecture.",
+        "ImportError: transformers>=4.41.2,<=4.48.1 ,!=4.48.0 is required for a normal functioning of this module, but"
+        " found transformers==4.49.0.",
+    )
+    (missing,) = findings(triage_lines, "CMP906", *lines)
+    (refusal,) = findings(triage_lines, "CMP904", *lines)
+    assert "requires transformers<=4.48.1" in fix_text(missing.remedy)
+    assert not commands_of(missing.remedy.actions)
+    assert refusal.remedy is None
