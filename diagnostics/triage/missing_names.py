@@ -265,7 +265,8 @@ def _finding(explanation: Explanation, hit: Hit, log: LogFacts) -> Finding:
     is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
     is_uncertain |= explanation.is_open
     is_uncertain |= explanation.is_conditional and not explanation.installed
-    is_uncertain |= bool(explanation.namesake) or not (explanation.is_decided or explanation.is_import)
+    is_uncertain |= bool(explanation.namesake and not explanation.installed)
+    is_uncertain |= not (explanation.is_decided or explanation.is_import)
     evidence = [Evidence(hit.quoted, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
