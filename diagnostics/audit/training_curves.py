@@ -499,8 +499,7 @@ def _evaluation_falls(curves: Curves) -> Result | None:
     first, last = stats.median(around), curves.first_and_last_level("reward")[1]
     if now >= best - max(0.2 * abs(best), 2 * noise) or not around or last - first < 0.25 * (best - now):
         return None
-    after = Curves(rows[index:])
-    late = after.last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
+    late = Curves(rows[index:]).last_episode("eval_reward", lambda value: value < best - 0.25 * (best - now))
     options: dict[str, Any] = {"best": best, "now": now, "first": first, "last": last}
     message = (
         "the evaluation reward fell from {best:.3g} to {now:.3g} {span}, while the training reward rose from"

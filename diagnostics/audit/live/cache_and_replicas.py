@@ -129,12 +129,9 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
 
 
 def check_requests(residuals: Sequence[float], alarm: float, replicas: Result) -> Result:
-    """Return a fault if some requests fit the checkpoint, and others are off by far more; else the given result.
+    """Return a fault if some requests are off by far more than others, which fit; else the result of `check_replicas`.
 
-    Args:
-        residuals: For each request, the mean difference of its log-probs from the checkpoint's.
-        alarm: Fault threshold of the differences of all requests.
-        replicas: The result of `check_replicas`.
+    `residuals` has the mean difference of each request's log-probs from the checkpoint's.
     """
     off = [residual for residual in residuals if residual > 4 * alarm]
     if replicas.is_fault or not off or min(residuals) > alarm:

@@ -109,24 +109,21 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
     }  # fmt: skip
     if times > alarm:
         return [fault("sampling/law", "no sampling parameters explain the reported log-probs", **fields)]
-    different = [name for name in NAMES if fit.sampling.value(name) != expected.value(name)]
-    stated = [
-        _stated_notice(fault(f"sampling/{name}", "", **fields), name, fit.sampling.value(name))
-        for name in different
-        if name not in fit.changed
+    results = [
+        _compare_with_stated(_parameter_fault(observed, fit, expected, name, fields), trainer)
+        if name in fit.changed
+        else _stated_notice(fault(f"sampling/{name}", "", **fields), name, fit.sampling.value(name))
+        for name in NAMES
+        if fit.sampling.value(name) != expected.value(name)
     ]
-    changed = [name for name in fit.changed if name in different]
-    found = [_parameter_fault(observed, fit, expected, name, fields) for name in changed]
-    if found:
-        return [*(_compare_with_stated(result, trainer) for result in found), *stated]
+    if results:
+        return results
     if rare := sampling_estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
         token, value, times_sampled = rare
         fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
         fields["estimates"] = (Estimate("id", token), Estimate("bias", value, expected=0.0))
         message = "the engine adds {value:+.2f} to the logit of token {id}"
-        return [fault("sampling/bias", message, {"id": token, "value": value}, **fields), *stated]
-    if stated:
-        return stated
+        return [fault("sampling/bias", message, {"id": token, "value": value}, **fields)]
     if times > _OPEN and floor >= 1e-4:
         need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
@@ -139,17 +136,14 @@ def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
     stated, value = trainer.request.get(found.name), result.values["value"]
     if found.name == "temperature" or stated is None or found.low is None or found.high is None:
         return result
-    is_inside = found.low <= stated <= found.high
-    if not is_inside and abs(value - stated) > sampling_estimation.RANGES[found.name][3]:
+    is_near = abs(value - stated) <= sampling_estimation.RANGES[found.name][3]
+    if not is_near and not found.low <= stated <= found.high:
         return result
     return _stated_notice(result, found.name, stated)
 
 
 def _stated_notice(result: Result, name: str, stated: float) -> Result:
-    text = (
-        "the server samples with {name} {stated:g}, as stated; most trainers compute log-probs without"
-        " (python -m diagnostics explain {code})"
-    )
+    text = "the server samples with {name} {stated:g}, as stated; see python -m diagnostics explain {code}"
     values = {"name": name, "stated": stated, "code": result.code}
     return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
 

@@ -168,13 +168,9 @@ class _Probes:
         faults = [result for result in self.results if result.is_fault and result.topic == "replicas"]
         if not faults and (changed := cache_and_replicas.check_unchanged(self.server, self._cache, floor)):
             # What was sampled before and after the change cannot be compared.
-            sampled = {"sampling", "logprobs"}
-            self.results = [
-                masked(result.topic, changed.family, decisive=True)
-                if result.is_fault and result.topic in sampled
-                else result
-                for result in self.results
-            ]
+            for index, result in enumerate(self.results):
+                if result.is_fault and result.topic in {"sampling", "logprobs"}:
+                    self.results[index] = masked(result.topic, changed.family, decisive=True)
             self.results.insert(0, changed)
             faults = [changed]
         hiding = faults[0].family if faults else ""

@@ -212,13 +212,8 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
         residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
             estimates = (Estimate("dialect", formula),)
-            evidence = (*fields["evidence"], *Curves(()).causes(family))
-            fields |= {
-                "estimates": estimates,
-                "residual": residual,
-                "runner_up": nearest,
-                "evidence": evidence,
-            }
+            fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
+            fields["evidence"] += tuple(Curves(()).causes(family))
             return fault(family, message, {"way": formula}, **fields)
     return None
 

@@ -210,9 +210,8 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         "hard": sum(reward <= lowest for reward in flat), "highest": highest,
     }  # fmt: skip
     values["other"] = len(flat) - easy - values["hard"]
-    counts = "{hard} all {lowest:g}, {easy} all {highest:g}" + (
-        ", {other} of other rewards" if values["other"] else ""
-    )
+    more = ", {other} of other rewards" if values["other"] else ""
+    counts = "{hard} all {lowest:g}, {easy} all {highest:g}" + more
     text = f"{{share:.0%}} of {{groups}} groups have equal rewards: {counts}"
     estimate = Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups)))
     evidence = (note("flat_groups", text, place, **values),)
