@@ -114,8 +114,9 @@ class RootSearch:
             return end
         self._on_path.remove(edge.source)
         cycle = chain[[entry.source for entry in chain].index(edge.target) :]
-        if lock := next((entry for entry in cycle if entry.kind == "processes_lock"), None):
-            # Each process that maps a semaphore may have it, so this is no proof of a cycle.
+        lock = next((entry for entry in cycle if entry.kind == "processes_lock"), None)
+        if lock and not any(entry.kind == "child" for entry in cycle):
+            # A parent that reads from its workers maps their lock, too, but rarely has it.
             before = chain[: chain.index(lock)]
             return RootBlocker("stuck", "lock", (lock.source,), before, certainty="hypothesis")
         culprits = tuple(entry.source for entry in cycle)

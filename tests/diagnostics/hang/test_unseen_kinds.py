@@ -145,6 +145,8 @@ def test_semaphore_shared_with_a_waiting_process_is_no_proof_of_a_cycle():
     worker = sleeping(8, 7, MAIN, thread=waits, fds=writes, shared=("/dev/shm/a#5",))
     verdict = verdict_of(parent, worker)
     assert (verdict.cause, verdict.certainty, verdict.culprits) == ("lock", "hypothesis", ("/8",))
+    joins = sleeping(7, 1, MAIN, thread={"syscall": "wait4"}, shared=("/dev/shm/a#5",))
+    assert verdict_of(joins, worker).cause == "deadlock"
     # The feeder thread of a queue waits for the queue's lock, whose owner was killed.
     feeder = thread(18, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed"), futex="sem:5")
     feeder = dataclasses.replace(feeder, name="QueueFeederThread")
