@@ -66,6 +66,11 @@ def explain_missing_names(
     hidden = None
     for hit in hits:
         explanation = _explain(hit, logs[hit.source], installed)
+        if explanation and explanation.import_check and explanation.installed:
+            # The error contradicts a release that a sentence names and that has the name.
+            doubted = {explanation.provider} & {*installed.written}
+            others = {name: release for name, release in installed.items() if name not in doubted}
+            explanation = _explain(hit, logs[hit.source], others)
         bound = installed.bounds.get(explanation.provider) if explanation else None
         if explanation and bound and not (explanation.installed or explanation.direction):
             later = _explain(hit, logs[hit.source], {**installed, explanation.provider: bound})
@@ -116,19 +121,25 @@ class LoggedReleases(Mapping[str, str]):
         names = pattern_of(store.indexed_packages())
         lines = [parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES)]
         found = [item for line in lines for item in installed_versions(line, names)]
-        written = {item[:2] for line in lines for item in written_versions(line, names) if not item[2]}
-        count = Counter(name for name, _ in written)
-        # A person may name several releases of a package.
-        single = {name: release for name, release in written if count[name] == 1}
-        return single | dict(reversed(found))  # the first line about a package counts
+        return self.written | dict(reversed(found))  # the first line about a package counts
 
     @cached_property
     def bounds(self) -> dict[str, str]:
         """Oldest release by package, where the log only states that, as in `vllm >= 0.17`."""
+        return {name: release for name, release, is_bound in reversed(self._named) if is_bound}
+
+    @cached_property
+    def written(self) -> dict[str, str]:
+        """Release by package, where people name exactly one in a sentence; it need not be the one in use."""
+        named = {(name, release) for name, release, is_bound in self._named if not is_bound}
+        count = Counter(name for name, _ in named)
+        return {name: release for name, release in named if count[name] == 1}
+
+    @cached_property
+    def _named(self) -> list[tuple[str, str, bool]]:
         names = pattern_of(store.indexed_packages())
         lines = (parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES))
-        found = [item for line in lines for item in written_versions(line, names)]
-        return {name: release for name, release, is_bound in reversed(found) if is_bound}
+        return [item for line in lines for item in written_versions(line, names)]
 
 
 def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
