@@ -117,11 +117,18 @@ class LoggedReleases(Mapping[str, str]):
         return len({**self._searched, **self._known})
 
     @cached_property
+    def _lines(self) -> list[str]:
+        return [parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES)]
+
+    @cached_property
     def _searched(self) -> dict[str, str]:
+        return self.written | self._listed
+
+    @cached_property
+    def _listed(self) -> dict[str, str]:
+        """Release by package, from lines that list installed packages; the first line about a package counts."""
         names = pattern_of(store.indexed_packages())
-        lines = [parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES)]
-        found = [item for line in lines for item in installed_versions(line, names)]
-        return self.written | dict(reversed(found))  # the first line about a package counts
+        return dict(reversed([item for line in self._lines for item in installed_versions(line, names)]))
 
     @cached_property
     def bounds(self) -> dict[str, str]:
@@ -130,16 +137,16 @@ class LoggedReleases(Mapping[str, str]):
 
     @cached_property
     def written(self) -> dict[str, str]:
-        """Release by package, where people name exactly one in a sentence; it need not be the one in use."""
+        """Release by package that only a sentence names, if it is one release; it need not be the one in use."""
         named = {(name, release) for name, release, is_bound in self._named if not is_bound}
         count = Counter(name for name, _ in named)
-        return {name: release for name, release in named if count[name] == 1}
+        reported = {*self._known, *self._listed}
+        return {name: release for name, release in named if count[name] == 1 and name not in reported}
 
     @cached_property
     def _named(self) -> list[tuple[str, str, bool]]:
         names = pattern_of(store.indexed_packages())
-        lines = (parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES))
-        return [item for line in lines for item in written_versions(line, names)]
+        return [item for line in self._lines for item in written_versions(line, names)]
 
 
 def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
