@@ -1,7 +1,7 @@
 """Load and validate the compatibility table (data/compat.json): published matrix results of vLLM with trainers.
 
 `load` returns a `Compat`: the results of the cells, and for pairs of vLLM and TRL also static results, which were read
-in metadata and source. A missing or invalid file gives no exception but a table with a `problem`.
+in metadata and source. For a missing or invalid file it returns a table with a `problem`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class StaticResult:
 
     @property
     def promising(self) -> bool:
-        """Whether nothing speaks against the pair: vLLM is in the declared range and has the names that TRL uses."""
+        """Whether vLLM is in the declared range and has the names that TRL uses, and `broken` is false."""
         return self.allowed and self.contract == "pass" and not self.broken
 
 

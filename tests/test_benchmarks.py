@@ -1,4 +1,7 @@
-"""Each program in `benchmarks/` runs to its end at a tiny size and prints figures; the GPU benchmark also runs TRL."""
+"""Each benchmark runs to its end and prints figures: `logprobs` at full size, the others at a small one.
+
+The GPU benchmark also runs TRL.
+"""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def test_pages_are_accessible_and_do_not_scroll_sideways(browser, page, width, s
 
 @pytest.mark.parametrize("page", ["docs/codes/SCH001", "docs/matrix"])
 @pytest.mark.parametrize("width", [360, 1300])
-def test_tab_reaches_every_element_with_visible_focus(browser, page, width):
-    """Tab reaches every visible element, also in the side tree and in scrolling boxes, and its focus is visible."""
+def test_tab_reaches_every_control_with_visible_focus(browser, page, width):
+    """Tab reaches every visible control, also in the side tree and in scrolling boxes, and its focus is visible."""
     with chromium.open_page(browser, address(page), width) as opened:
         assert chromium.unreached_by_tab(opened) == ([], [])
 

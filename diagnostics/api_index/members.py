@@ -1,4 +1,4 @@
-"""Find the indexed package and module of a class that an error names, or of the class that it extends by its name.
+"""Find the package and module of a class that an error names; guess an unknown class's base class from its name.
 
 `inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds another
 package that defines the same class and method.
@@ -66,7 +66,7 @@ def find_member(
 
 
 def inherited_use(use: Use, package: str) -> tuple[Use, str]:
-    """Return (use, package) for the class that defines a member or argument: the class itself, or a base class of it.
+    """Return (use, package) for the base class in another package that defines a member; else the use unchanged.
 
     The fields of TRL's GRPOConfig that transformers' TrainingArguments defines depend on the release of transformers.
     """

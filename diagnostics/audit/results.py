@@ -211,7 +211,7 @@ def undecided(family: str, need: Note, /, **fields: Any) -> Result:
 
 
 def skipped(family: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any) -> Result:
-    """Build the result of a check that was skipped: `needed` is the template of the missing input, `name` its note."""
+    """Build the result of a skipped check with one note `name`, whose text is the template `needed` with the values."""
     need = note(name, needed, **values)
     return _result(family, NOT_ASKED, values=values, needed=(need,), decisive=decisive)
 

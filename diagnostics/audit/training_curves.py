@@ -2,7 +2,8 @@
 
 `check_metrics` runs all checks; `check_learning` checks whether the metrics suffice to decide if the run learns. `audit
 RUN`, `audit --watch` and the callback call both. Most checks look for an episode: the steps in which a symptom holds.
-A fault has the numbers, the first and last step, and the likely causes in order (`curve_causes.toml`). A cause names
+A fault has the numbers, the first step, the last one if the symptom ended, and the likely causes in order
+(`curve_causes.toml`). A cause names
 the option to change in the run's framework, if it is known.
 """
 
@@ -275,7 +276,7 @@ def _not_a_number(curves: Curves) -> Result | None:
     return None
 
 
-def _flat_rewards(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
+def _steps_without_reward_spread(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
     """Find steps in which all rewards of each group are equal; also return the metrics that show it.
 
     Without such a metric, a constant reward with a gradient or loss of 0 counts. None if the task is solved.
@@ -303,7 +304,7 @@ def _no_reward_spread(curves: Curves) -> Result | None:
     rewards, episode = curves.column("reward"), None
     quoted: tuple[str, ...] = ("all_alike",)
     options: dict[str, Any] = {"causes": "reward_spread"}
-    if flat := _flat_rewards(curves):
+    if flat := _steps_without_reward_spread(curves):
         episode, quoted = flat
         if len({row.values["reward"] for row in episode.rows}) == 1:
             options |= {"steps": len(rewards), "causes": "reward"}
@@ -444,14 +445,14 @@ def _gradient_spikes(curves: Curves) -> Result | None:
     return curves.report(episode, "curves/gradient_spikes", message, "grad_norm", **options)
 
 
-def _flat_reward(curves: Curves) -> Result | None:
+def _reward_without_trend(curves: Curves) -> Result | None:
     """Find a reward below 0.9 without a trend over the whole run, which has at least 60 steps.
 
     Rewards that rise and fall by parts, as with a curriculum, have a trend: their steps are small beside their spread.
     """
     rows, values = curves.select("reward"), curves.column("reward")
     level = stats.median(values)
-    if len(rows) < _FLAT_STEPS or level >= 0.9 or _flat_rewards(curves):
+    if len(rows) < _FLAT_STEPS or level >= 0.9 or _steps_without_reward_spread(curves):
         return None
     slope, error, residual = stats.fit_line([float(index) for index in range(len(values))], values)
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
@@ -551,6 +552,6 @@ def _missing_steps(curves: Curves) -> Result | None:
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
     _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate,
-    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _gradient_spikes, _flat_reward, _reward_collapse,
+    _truncation, _mismatch, _clip_ratio, _evaluation_falls, _gradient_spikes, _reward_without_trend, _reward_collapse,
     _zero_reward_function, _missing_steps,
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Rank the mitigations of a known issue, and make findings and JSON summaries with the ranked mitigations.
+"""Rank the mitigations of a known issue, and build findings and JSON summaries with fixes.
 
-Mitigations for a frame of the traceback come first, then those with an edit for the frameworks in use, then those that
-helped in recorded runs against the largest number of possible triggers.
+Mitigations for a frame of the traceback come first, then those with an edit for the frameworks in use or for vLLM, then
+those that helped in recorded runs against the largest number of possible triggers.
 A mitigation that only failed against the possible triggers, or helps only against triggers that cannot occur in the
 installed releases, is not recommended. It is reported with the command that reproduces the failure, if one is recorded.
 """

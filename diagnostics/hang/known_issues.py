@@ -29,6 +29,8 @@ from diagnostics.hang.wait_kinds import PATTERNS
 
 
 class _Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What must all match: patterns of frames, kinds of waits, and whether the process was forked."""
+
     frames: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
     forked: bool = False

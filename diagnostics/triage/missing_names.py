@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.explain import Explanation, explain_missing, explain_own_class
-from diagnostics.api_index.explain_changes import fitting_changes
+from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line

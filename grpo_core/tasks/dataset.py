@@ -1,7 +1,8 @@
 """Build prompts from a data set or from the shipped task, and rollouts (prompts with seeded requests) from them.
 
 Data sets are JSON lines (also gzipped), Parquet, or folders of Hugging Face datasets. Overlong prompts are dropped or
-truncated, or end the run. Also the evaluation prompts, the prompt of the sync's probe, and the derivation of seeds.
+truncated, or end the run. The module also builds the evaluation prompts and the prompt of the weight-sync probe, and
+derives seeds.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 `schedule()` marks a new request as running, and the request leaves the prefill stage only when the *output* of that
 step is applied. A second `schedule()` in between finds a prefill among the running requests and asserts. The
 scheduler's comment gives the assumption: "the engine assumes that a failure in model execution will crash the vLLM
-instance / will not retry". So the output of a scheduled step was lost, or another caller stepped the same engine before
-it was applied. The forward pass is simulated. The callers are generators that take turns, instead of threads and
-coroutines.
+instance / will not retry". If the assertion fails, the output of a scheduled step was lost, or another caller stepped
+the same engine before it was applied. The forward pass is simulated. The callers are generators that take turns,
+instead of threads and coroutines.
 """
 
 from __future__ import annotations

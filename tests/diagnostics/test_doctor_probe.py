@@ -1,4 +1,4 @@
-"""`doctor --tier probe` and `live` import packages and start an engine in child processes, and report how they fail.
+"""`doctor --tier probe` imports packages, `--tier live` also starts an engine, in children; both report failures.
 
 Most children are real processes; `ScriptedChildren` returns prepared answers. Children end with doctor, and their files
 are removed unless doctor is killed.

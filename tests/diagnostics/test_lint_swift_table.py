@@ -1,7 +1,7 @@
-"""`lint` reports an error for exactly those ms-swift arguments that the release refused when its code was run.
+"""`lint` reports an error for the ms-swift arguments that the release refuses, and for no others that were run.
 
 diagnostics/data/swift.json records the runs, which stop after ms-swift's argument classes. REFUSED_LATER lists cases
-whose arguments its trainer refuses later; `lint` reports them too.
+that these classes accept and the trainer refuses later; `lint` reports them too.
 """
 
 import json

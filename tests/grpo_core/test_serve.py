@@ -62,7 +62,7 @@ def generate_body(**changes) -> bytes:
 
 
 def test_info_identifies_the_server(server):
-    """/health works without the engine, /info with it, and the interface is described."""
+    """/health answers, /info names protocol and engine, and the interface is described."""
     assert call(server, "GET", "/health") == (200, {"status": "ok"})
     status, info = call(server, "GET", "/info")
     assert (status, info["schema"], info["engine"]) == (200, "grpo-doctor.serve.v1", "transformers")
@@ -298,7 +298,7 @@ def accepts(server) -> bool:
 
 
 def test_second_ctrl_c_ends_a_call_without_a_traceback(forked_servers, model_dir, capfd):
-    """The client of a half-sent call gets status 503; before, the server printed one line of JSON with its address."""
+    """The client of a half-sent call gets status 503, and the server ends without a traceback."""
     capfd.readouterr()
     with own_server(forked_servers, model_dir) as (process, server):
         assert server.pid == process.pid

@@ -1,4 +1,7 @@
-"""The rollout server refuses callers, hosts, headers and bodies that its access rules forbid, also from browsers."""
+"""The rollout server refuses callers, hosts, headers and bodies that its access rules forbid.
+
+It closes idle and slow connections, serves one call per connection, and keeps validation errors short.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Build toy projects for the matrix tests: tiny real wheels in a package index on loopback, and tiny cell programs.
 
-`kit` is this module, for tests that need its functions. `use_index` replaces the API index that is shipped with the
+`kit` is this module, for tests that need its functions. `use_api_index` replaces the API index that is shipped with the
 project.
 """
 
@@ -283,7 +283,7 @@ def project(tmp_path: Path, index: Index) -> ToyProject:
     return make_project(tmp_path, index)
 
 
-def write_index(folder, **packages):
+def write_api_index(folder, **packages):
     """Write an API index without names: package -> {version: (day, requirements, Requires-Python)}."""
     for package, listed in packages.items():
         values = list(listed.values())
@@ -303,12 +303,12 @@ def write_index(folder, **packages):
 
 
 @pytest.fixture
-def use_index(tmp_path, monkeypatch):
+def use_api_index(tmp_path, monkeypatch):
     """Return a function that replaces the shipped API index by one with these releases."""
     cached = (store._load, query.surface_of, query.requirements_of, query.uses_of)
 
     def write(**packages):
-        write_index(tmp_path / "api", **packages)
+        write_api_index(tmp_path / "api", **packages)
         monkeypatch.setattr(store, "FOLDER", tmp_path / "api")
         for function in cached:
             function.cache_clear()

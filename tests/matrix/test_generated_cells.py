@@ -37,9 +37,9 @@ VLLM = {**{f"0.{minor}": uploaded(4 * minor) for minor in range(1, 12)}, "0.12":
 
 
 @pytest.fixture
-def generate(tmp_path, kit, use_index):
+def generate(tmp_path, kit, use_api_index):
     """Return a function that generates the cells of a matrix with one written cell, by id."""
-    use_index(trl=TRL, vllm=VLLM)
+    use_api_index(trl=TRL, vllm=VLLM)
 
     def cells(table=BREADTH, more=""):
         path = tmp_path / "matrix.toml"
@@ -140,14 +140,14 @@ def test_project_covers_every_minor_release_of_trl():
 
 
 @pytest.fixture
-def breadth_project(project, kit, use_index):
+def breadth_project(project, kit, use_api_index):
     """Return a toy project that generates cells from two vLLM and two TRL releases."""
     for version in ("1.0", "2.0"):
         project.index.add("vllm", version, kit.toy_vllm(version))
     project.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
     project.index.add("trl", "2.0", kit.toy_trl("from vllm import Newest"), extras={"vllm": ("vllm>=1.0",)})
     engines = dict.fromkeys(("1.0", "2.0"), uploaded(0))
-    use_index(trl={"1.0": uploaded(0, "<2"), "2.0": uploaded(0, ">=1.0")}, vllm=engines)
+    use_api_index(trl={"1.0": uploaded(0, "<2"), "2.0": uploaded(0, ">=1.0")}, vllm=engines)
     path = project.write(kit.cell_table("1.0", "1.0", kit.LIGHT_LAYERS, recipe=None), head=kit.HEAD)
     table = BREADTH.replace("3.11", kit.PYTHON).replace('"0.2"', '"1.0"').partition("[[")[0]
     path.write_text(path.read_text() + table)

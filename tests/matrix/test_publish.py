@@ -40,9 +40,9 @@ def make_event(question, outcome):
 
 
 @pytest.fixture
-def publish(tmp_path, kit, use_index):
+def publish(tmp_path, kit, use_api_index):
     """Return a function that publishes answers, {(cell, layer): outcome}, over an existing document."""
-    use_index(trl=TRL, vllm=VLLM)
+    use_api_index(trl=TRL, vllm=VLLM)
 
     def publish_answers(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None, others=()):
         path = tmp_path / "matrix.toml"

@@ -1,10 +1,11 @@
 """Compute a checkpoint's logits and log-probs with PyTorch, as the reference that an engine's are compared with.
 
 `Reference` is a checkpoint: a model, or a LoRA adapter (`Adapter`) on its base; it can be mixed with another one.
-`sibling_checkpoints` finds others in the same folder. Log-probs are computed in two ways. "Exact" rounds the weights to
+`sibling_checkpoints` finds those next to it. Log-probs are computed in two ways. "Exact" rounds the weights to
 the engine's dtype and computes in float64 (float32 for large models). "Native" computes in the engine's dtype. The mean
-difference of both is the floor: the rounding error of a correct engine of that dtype. For "exact" an adapter stays
-separate from its base, as in engines that apply it at run time; for "native" it is merged first.
+difference of both is the floor: the rounding error of a correct engine of that dtype. For "exact" the
+rounded adapter is added to the rounded base, and the sum is not rounded: this equals an engine that applies it at run
+time. For "native" the sum is rounded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check a server's samples: sampling parameters (P5), log-probs of the sampled ids (P6, P8), ids of the tokenizer.
+"""Check a server's samples: sampling parameters (P5), log-probs of sampled ids (P6, P8), ends, and unknown ids.
 
 `check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
 each parameter that differs from the trainer's, a logit bias on one id, or log-probs that no parameters explain. It

@@ -1,8 +1,8 @@
-"""Audit a live server: run the probes in an order in which each rules out a class of faults for the next.
+"""Audit a live server with a sequence of probes; each rules out a class of faults for the next.
 
 The order is: settings and tokenizer, requests for the prefix cache, weights, replicas, sampling, verdict on the prefix
-cache. `audit_server` compares with the checkpoint, loads torch and transformers, and keeps the token limit. It refuses
-a server that is not ready, or whose reported weight version changes meanwhile.
+cache. `audit_server` compares with the checkpoint, loads torch and transformers, and stays within the token limit. It
+refuses a server that is not ready, or whose reported weight version changes meanwhile.
 """
 
 from __future__ import annotations

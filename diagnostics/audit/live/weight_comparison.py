@@ -86,7 +86,7 @@ class Scores:
 
 
 def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str, exact: Any = None) -> Scores:
-    """Compare the engine's log-probs with a checkpoint's in a dtype; `exact` are those if they are known already."""
+    """Compare the engine's log-probs with a checkpoint's in a dtype; `exact` is the latter, if already computed."""
     exact = reference.scores(sequences, dtype) if exact is None else exact
     floor = 0.0
     if dtype != "float32" or not reference.large:  # a large model is computed in 32 bits both times

@@ -46,7 +46,9 @@ def median(values: Sequence[float]) -> float:
 
 
 def start_of_last_run(flags: Sequence[bool]) -> int:
-    """Return where the last flags that hold begin, with at most two misses in a row; their number if none holds.
+    """Return the index at which the last run of true flags begins; gaps of at most two false flags belong to it.
+
+    The result is the number of flags if the last three are false.
 
     >>> start_of_last_run([True, False, False, False, True, False, True])
     4

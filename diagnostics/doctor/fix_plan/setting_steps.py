@@ -1,6 +1,6 @@
 """Build the plan's steps besides the one that changes packages: variables, machine, repairs, and trainer options.
 
-`finding_step` carries out the fix of a finding of doctor's own. `setting_steps` applies mitigations of known issues;
+`finding_step` returns the step for a finding that is no known issue. `setting_steps` returns those of known issues;
 the packages that they require are in `mitigation_constraints`, and `package_steps` installs them.
 """
 

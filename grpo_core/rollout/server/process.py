@@ -1,6 +1,7 @@
 """Start and stop the rollout server: `serve` in this process, `ServerProcess` as the trainer's child.
 
-Also: the token from the environment variable GRPO_CORE_TOKEN, and the start and end of Python child processes.
+The module also reads the token from the environment variable GRPO_CORE_TOKEN, and starts and ends Python child
+processes.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def fingerprint_like(digest: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
-    """Compute a digest of tensors by the method of another digest, for a policy version.
+    """Compute a digest of the same kind as another one, for a policy version: `spot_digest`, or SHA-256.
 
     >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
     'spot128-v3-'
@@ -122,7 +122,7 @@ def blocks_of(words: torch.Tensor) -> torch.Tensor:
 
 
 def block_sums(blocks: torch.Tensor) -> torch.Tensor:
-    """Return the sums [N] of blocks of words [N, 512]."""
+    """Return the weighted sums [N] of blocks of words [N, 512]."""
     odd = _multipliers(blocks.device)
     # Other devices have no integer matrix product.
     return torch.mv(blocks, odd) if blocks.is_cpu else (blocks * odd).sum(1)

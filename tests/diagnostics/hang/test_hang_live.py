@@ -1,6 +1,7 @@
 """`hang` diagnoses real processes of this machine, saves bundles, and names a missing permission or wrong usage.
 
-Further tests cover source lines, ranks in the process table, and `--watch`: stalls, exit codes and signals.
+Further tests cover source lines, masking, processes of other users, the process limit, ranks in the process table, and
+`--watch`: stalls, exit codes and signals.
 """
 
 import importlib.util

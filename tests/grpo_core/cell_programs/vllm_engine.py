@@ -1,4 +1,4 @@
-"""Record in a cell how the in-process vLLM engine refuses inputs, handles Ctrl-C and affects its process; print JSON.
+"""Record in a cell the in-process vLLM engine's capabilities, refusals, KeyboardInterrupt and side effects; print JSON.
 
 Usage: python vllm_engine.py WORK_FOLDER. The assertions are in tests/grpo_core/test_vllm_engine_in_cells.py, which runs
 outside of the cell. The conformance suite checks what every engine must do.

@@ -1,4 +1,4 @@
-"""Narrow proposed changes of releases to those that fit the other installed packages.
+"""Narrow version requirements, such as `trl>=0.16.0`, to the releases that fit the other installed packages.
 
 If none fits, `fitting_changes` names the packages that must change, too.
 """
