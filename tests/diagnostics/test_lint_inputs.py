@@ -426,10 +426,11 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
         "python {}.py --num_generations 8\n",
     ],
 )
-def test_script_reads_no_file_outside_of_its_project(tmp_path, run_command, named, script):
+def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_command, named, script):
     """Texts of a sourced file, a config and a Python script are not printed, and the report is incomplete."""
     repository = tmp_path / "repo"
     (repository / ".git").mkdir(parents=True)
+    monkeypatch.chdir(repository)
     for suffix, text in (
         ("sh", "PHRASE=correct-horse"),
         ("yaml", "note: correct-horse"),
