@@ -153,8 +153,8 @@ class Explanation:
         """Return sentences on the release in use and the side at fault, with a leading space."""
         note = f" {self.elsewhere}" if self.elsewhere else ""
         if self.is_replaced:
-            others = tuple(version for version in releases if version not in self.versions)
-            written_for = f"written for one {_describe_spans(others, releases)}"
+            without = tuple(version for version in releases if version not in self.versions)
+            written_for = f"written for one {_describe_spans(without, releases)}"
             return f" {self.subclass} does not set it, so it was {written_for}."
         if self.subclass and not self.changes:
             return note
@@ -201,12 +201,12 @@ class Explanation:
             return f" So the one in use is older, or is not {self.provider}{inside}: {show}."
         if self.direction == "too old":
             return f" The one in use is older. {show}."
-        others = self.failing or tuple(version for version in releases if version not in self.versions)
+        without = self.failing or tuple(version for version in releases if version not in self.versions)
         is_first = self.versions[0] == releases[0] and not self.override
         is_first &= Version(releases[0]) >= _FIRST_RELEASE
         older = f", or older than {releases[0]}" if self.direction == "too new" and is_first else ""
         side = f" So the one in use is {self.direction}{older}:"
-        return f"{side if self.direction else _sides(self.provider, self.versions, others)} {show}."
+        return f"{side if self.direction else _sides(self.provider, self.versions, without)} {show}."
 
     def _calling_sentence(self) -> str:
         """Return a sentence on the package whose code uses the name, with a leading space; '' if it is unknown."""
@@ -304,10 +304,10 @@ def explain_own_class(
     if not member or method == "__init__" or (kind != "attribute" and not method):
         return None
     in_file = _class_of_file(owner, method, file)
-    found = in_file or find_extended_class(owner, member)
-    if found is None:
+    extended_class = in_file or find_extended_class(owner, member)
+    if extended_class is None:
         return None
-    module, name, provider = found
+    module, name, provider = extended_class
     use = Use(kind, module, name, path)
     if kind == "attribute":
         return _explain_own_attribute(use, provider, owner, caller, installed, also_missing)
@@ -357,7 +357,7 @@ def _explain_own_attribute(
     also_missing: Iterable[str],
 ) -> Explanation | None:
     """Explain an attribute that an instance of a user's class lacks, by the releases whose base class sets it."""
-    found, missing, undecided = query.releases_with(provider, use)
+    defining, missing, undecided = query.releases_with(provider, use)
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
     missing = [version for version in _releases(provider) if version in {*missing, *undecided}]
     for name in also_missing:
@@ -366,15 +366,15 @@ def _explain_own_attribute(
         # A person may write a name from memory.
         names = {name, *get_close_matches(name, known, cutoff=0.8)}
         uses = [replace(use, path=(item,)) for item in names]
-        both = [item for item in found if any(item in query.releases_with(provider, it)[0] for it in uses)]
+        both = [item for item in defining if any(item in query.releases_with(provider, it)[0] for it in uses)]
         missing = [item for item in _releases(provider) if item not in both] if both else missing
-        found = both or found
-    if not found or not missing:
+        defining = both or defining
+    if not defining or not missing:
         return None
     release = installed.get(provider, "")
     # The package's own code reads it: the release in use sets it, in a method that the user's class replaces.
-    is_replaced = caller == provider or release in found
-    versions, failing = (missing, found) if is_replaced else (found, missing)
+    is_replaced = caller == provider or release in defining
+    versions, failing = (missing, defining) if is_replaced else (defining, missing)
     direction, changes = _changes(provider, tuple(versions), release, tuple(failing))
     note = ""
     if not (caller or release) and direction == "too old":
@@ -384,7 +384,7 @@ def _explain_own_attribute(
             f" If it is in code of your own, take {newer}."
         )
     return Explanation(
-        use.text, provider, tuple(found), (), release, direction, tuple(changes), caller=caller,
+        use.text, provider, tuple(defining), (), release, direction, tuple(changes), caller=caller,
         elsewhere=note, failing=tuple(failing), subclass=owner, is_replaced=is_replaced,
     )  # fmt: skip
 
@@ -402,8 +402,8 @@ def _explain_shadowed(message: str) -> Explanation | None:
 def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Explanation | None:
     """Explain the first use of a message about which the index has facts; None if it has none."""
     for use, provider in _candidates(message, caller):
-        found, missing, undecided = query.releases_with(provider, use)
-        versions = tuple(found)
+        defining, missing, undecided = query.releases_with(provider, use)
+        versions = tuple(defining)
         if not versions and (undecided or not _is_indexed(provider, use.module)):
             continue
         release = installed.get(provider, "")
@@ -473,8 +473,8 @@ def _without_unproven_changes(explanation: Explanation, use: Use, message: str) 
     if not reason:
         return explanation
     if reason == "namesake" and has_it:
-        others = (item for item in _releases(provider) if item not in explanation.versions)
-        older = [item for item in others if Version(item) < release] if release else []
+        without = (item for item in _releases(provider) if item not in explanation.versions)
+        older = [item for item in without if Version(item) < release] if release else []
         changes = f", such as {provider}<={older[-1]}" if older else ""
         advice = _ADVICE["replaced"].format(provider=provider, namesake=namesake, changes=changes)
         return replace(explanation, direction="", changes=(), elsewhere=advice, namesake=namesake)
@@ -576,10 +576,10 @@ def _advice_without_release(use: Use, provider: str, caller: str) -> str:
     name = f"{use.name.removesuffix('Trainer')}Config"
     if use.kind != "argument" or name == f"{use.name}Config":
         return ""
-    found, _, _ = query.releases_with(provider, Use("argument", provider, name, use.path))
+    defining, _, _ = query.releases_with(provider, Use("argument", provider, name, use.path))
     return (
-        f"Pass it in {name}, which has it {_describe_spans(tuple(found), _releases(provider))}."
-        if found
+        f"Pass it in {name}, which has it {_describe_spans(tuple(defining), _releases(provider))}."
+        if defining
         else ""
     )
 
@@ -645,10 +645,10 @@ def _explain_choice(message: str, installed: Mapping[str, str]) -> Explanation |
         module for module in index.about["modules"] if _SCRIPTS.search(module) and module.endswith(end)
     ]
     if scripts:
-        found = {
+        defining = {
             version for item in scripts for version in query.releases_with(package, Use("name", item, ""))[0]
         }
-        versions, failing = [version for version in index.releases if version in found], []
+        versions, failing = [version for version in index.releases if version in defining], []
         subject = f"the command {value}"
     else:
         allowed = {item: options.choices(query.Release(package, item), option) for item in index.releases}
@@ -696,9 +696,9 @@ def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
             candidates = dict.fromkeys((*matching_uses, *([member] if member else [])))
             yield from dict.fromkeys(inherited_use(*item) for item in candidates)
             places = find_class(owner) if kind == "attribute" and not candidates else []
-            own = [(Use(kind, module, owner, path), package) for package, module in places]
+            class_uses = [(Use(kind, module, owner, path), package) for package, module in places]
             # The class of one package has it from a base class of another one, whose release decides.
-            yield from (item for use in own if (item := inherited_use(*use)) != use)
+            yield from (item for use in class_uses if (item := inherited_use(*use)) != use)
 
 
 def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:

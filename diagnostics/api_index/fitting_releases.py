@@ -44,23 +44,25 @@ class FitCheck:
     def __init__(
         self, change: str, installed: Mapping[str, str], caller: str, required: list[Requirement]
     ) -> None:
-        wanted = Requirement(change)
-        self._change, self._package = change, wanted.name
-        others = [Release(name, version) for name, version in installed.items() if name != self._package]
+        requirement = Requirement(change)
+        self._change, self._package = change, requirement.name
+        companions = [Release(name, version) for name, version in installed.items() if name != self._package]
         if self._package in installed:
             # A contradiction that the installed release has, too, is not the one to solve.
             present = Release(self._package, installed[self._package])
-            others = [item for item in others if item.package == caller or not _contradict(item, present)]
-        self._others = others
+            companions = [
+                item for item in companions if item.package == caller or not _contradict(item, present)
+            ]
+        self._others = companions
         # Packages whose requirements the installed releases do not meet anyway.
         self._unmet = {
             item.package
-            for item in others
+            for item in companions
             if any(not _meets(item, Release(name, version)) for name, version in installed.items())
         }
         self._ranges = [item.specifier for item in required if item.name == self._package]
         releases = query.find_releases(self._package, "")
-        self._newest_first = [item for item in releases if in_range(item, wanted.specifier)]
+        self._newest_first = [item for item in releases if in_range(item, requirement.specifier)]
 
     def narrowed_requirement(self) -> str:
         """Return the requirement, narrowed so that the newest release in it fits; '' if no such range is found."""

@@ -69,8 +69,8 @@ def explain_missing_names(
         if explanation and explanation.import_check and explanation.installed:
             # The error contradicts a release that a sentence names and that has the name.
             doubted = {explanation.provider} & {*installed.written}
-            others = {name: release for name, release in installed.items() if name not in doubted}
-            explanation = _explain(hit, logs[hit.source], others)
+            undoubted = {name: release for name, release in installed.items() if name not in doubted}
+            explanation = _explain(hit, logs[hit.source], undoubted)
         bound = installed.bounds.get(explanation.provider) if explanation else None
         if explanation and bound and not (explanation.installed or explanation.direction):
             later = _explain(hit, logs[hit.source], {**installed, explanation.provider: bound})
@@ -138,10 +138,10 @@ class LoggedReleases(Mapping[str, str]):
     @cached_property
     def written(self) -> dict[str, str]:
         """Release by package that only a sentence names, if it is one release; it need not be the one in use."""
-        named = {(name, release) for name, release, is_bound in self._named if not is_bound}
-        count = Counter(name for name, _ in named)
+        stated = {(name, release) for name, release, is_bound in self._named if not is_bound}
+        count = Counter(name for name, _ in stated)
         reported = {*self._known, *self._listed}
-        return {name: release for name, release in named if count[name] == 1 and name not in reported}
+        return {name: release for name, release in stated if count[name] == 1 and name not in reported}
 
     @cached_property
     def _named(self) -> list[tuple[str, str, bool]]:
@@ -185,7 +185,7 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
         if not explanation.versions and "argument" not in message:
             return explanation
         # The frame that called into the provider's own code.
-        outer = next((found for path, _ in reversed(frames) if (found := package_of(path)) != caller), "")
+        outer = next((called for path, _ in reversed(frames) if (called := package_of(path)) != caller), "")
         return explain_missing(message, installed, outer if outer in store.indexed_packages() else "")
     if explanation and not explanation.caller and explanation.is_decided:
         # The package that the last frame's line imports, or one whose release in the log uses the name.
@@ -194,8 +194,8 @@ def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanati
         users = {item.package: item.versions for item in explanation.callers}
         if not frames:
             hints += [package for package, versions in users.items() if installed.get(package) in versions]
-        found = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
-        return explain_missing(message, installed, found) if found else explanation
+        called = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
+        return explain_missing(message, installed, called) if called else explanation
     return explanation
 
 
@@ -203,11 +203,11 @@ def _also_missing(message: str, log: LogFacts) -> list[str]:
     """Return further attributes that a log reports as missing in the object of a message."""
     owner = re.search(r"'(\w+)' object has no attribute", message)
     text = "\n".join(log.lines_from(1, _SEARCHED_LINES)) if owner else ""
-    found = re.findall(rf"'{owner[1]}' object has no attribute '(\w+)'", text) if owner else []
-    found += re.findall(
+    attributes = re.findall(rf"'{owner[1]}' object has no attribute '(\w+)'", text) if owner else []
+    attributes += re.findall(
         r"`?(\w+)`? is (?:not defined|missing|undefined)(?: there)?,? (?:either|too|as well)\b", text
     )
-    return [name for name in dict.fromkeys(found) if f"'{name}'" not in message]
+    return [name for name in dict.fromkeys(attributes) if f"'{name}'" not in message]
 
 
 def frames_of(traceback: Traceback, log: LogFacts) -> list[tuple[str, str]]:

@@ -182,15 +182,18 @@ def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
     """Yield a hypothesis for each logged release that the metadata of another logged release excludes."""
     for user, (version, place) in verdict.versions.items():
         for name, ranges in query.requirements_of(query.Release(user, version)).items():
-            found, found_place = verdict.versions.get(name, ("", ""))
+            installed_release, found_place = verdict.versions.get(name, ("", ""))
             needed = ",".join(str(specifier) for specifier, extra in ranges if not extra)
-            if not found or in_range(found, SpecifierSet(needed)):
+            if not installed_release or in_range(installed_release, SpecifierSet(needed)):
                 continue
-            title = f"{user} {version} requires {name}{SpecifierSet(needed)}, found {found}."
+            title = f"{user} {version} requires {name}{SpecifierSet(needed)}, found {installed_release}."
             fix = Fix.of(
                 f"Install {name}{SpecifierSet(needed)}.", Install((f"{name}{SpecifierSet(needed)}",))
             )
-            evidence = (Evidence(f"{name} {found}", found_place), Evidence(f"{user} {version}", place))
+            evidence = (
+                Evidence(f"{name} {installed_release}", found_place),
+                Evidence(f"{user} {version}", place),
+            )
             yield Finding(
                 _CODE, title, Severity.WARNING, Certainty.HYPOTHESIS, "declared", title, evidence, fix
             )
@@ -198,9 +201,9 @@ def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
 
 def _without_distribution(item: StatedRequirement) -> str:
     """Return what to do if no file of a required release fits this Python and platform."""
-    other = _other_release(item, re.findall(r"\d[\w.+]*", item.offered))
+    other_release = _other_release(item, re.findall(r"\d[\w.+]*", item.offered))
     user = item.user.partition(" ")[0] or "what requires it"
-    change = f"take another release of {user}{f', such as {other}' if other else ''}."
+    change = f"take another release of {user}{f', such as {other_release}' if other_release else ''}."
     if not item.offered.startswith("pip"):
         return change.capitalize()
     return (
@@ -223,9 +226,11 @@ def _without_solution(items: list[StatedRequirement]) -> str:
     """Return a sentence on requirements that no release satisfies, with a release of one side that fits the others."""
     fitting = []
     for item in items:
-        others = SpecifierSet(",".join(str(other.specifier) for other in items if other is not item))
+        other_ranges = SpecifierSet(",".join(str(other.specifier) for other in items if other is not item))
         versions = [
-            text for text in query.find_releases(item.name, "") if others.contains(text, prereleases=True)
+            text
+            for text in query.find_releases(item.name, "")
+            if other_ranges.contains(text, prereleases=True)
         ]
         fitting.append(_other_release(item, versions[:_MAX_FITTING]))
     advice = f" {' or '.join(filter(None, fitting))} fits the other side." if any(fitting) else ""
@@ -306,11 +311,11 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
                 specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
             except InvalidSpecifier:
                 continue
-            name, found = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
+            name, release = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
             offered = _offered(groups, (groups.get("name"), groups["range"]) in missing)
-            if not (found and in_range(found, specifier)):
+            if not (release and in_range(release, specifier)):
                 raised = number in failures
-                yield StatedRequirement(user, name, specifier, found, evidence, offered, is_raised=raised)
+                yield StatedRequirement(user, name, specifier, release, evidence, offered, is_raised=raised)
 
 
 def _raising_package(failure: Traceback | None, log: LogFacts) -> str:
@@ -361,13 +366,15 @@ def _raised_requirements(
         title = canonicalize_name(groups["name"])
         name = _TITLES.get(title, title)
         stated = groups.get("found") or next(iter(_FOUND.findall(text[match.end() :])), "").rstrip(".")
-        found, least = stated or installed.get(name, ""), groups.get("least")
+        release, least = stated or installed.get(name, ""), groups.get("least")
         try:
             listed = re.findall(r"\d[\w.]*\d", groups.get("listed", ""))
             exact = f"=={max(listed, key=Version)}" if listed else ""
-            specifier = SpecifierSet(f">={least}" if least else exact or groups.get("range") or f"!={found}")
+            specifier = SpecifierSet(
+                f">={least}" if least else exact or groups.get("range") or f"!={release}"
+            )
         except (InvalidSpecifier, InvalidVersion):
             continue
-        if name != user and not (found and in_range(found, specifier)):
-            yield StatedRequirement(user, name, specifier, found, evidence, is_raised=True)
+        if name != user and not (release and in_range(release, specifier)):
+            yield StatedRequirement(user, name, specifier, release, evidence, is_raised=True)
         return

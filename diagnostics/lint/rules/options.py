@@ -70,8 +70,8 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
             f"Write {similar} in place of {value.key}." for value, similar in unknown.values() if similar
         ]
         if rest := [value.key for value, similar in unknown.values() if not similar]:
-            own = f", or write +{rest[0]} if your own code reads it" if name == "verl" else ""
-            fixes.append(f"Leave {join_some(rest, _MAX_SHOWN)} out{own}.")
+            own_key_hint = f", or write +{rest[0]} if your own code reads it" if name == "verl" else ""
+            fixes.append(f"Leave {join_some(rest, _MAX_SHOWN)} out{own_key_hint}.")
         program = f"{name} {release}" if release else DISPLAY_NAMES[name]
         values = [value for value, _similar in unknown.values()]
         yield _unknown_options(plan, program, list(unknown), values, " ".join(fixes))
@@ -195,8 +195,10 @@ def _lacks_needed(plan: RunPlan, needs: str) -> bool:
     if value is None:
         # In a config or a class of the user's own, an option may have another default.
         settings, dialect = plan.settings, DIALECTS[plan.framework]
-        own = parser_of(plan.framework) == "hydra" or settings.target in dialect.classes
-        own_default = (own and not settings.framework_parser) or settings.script_options & {*names.split("|")}
+        user_defaults = parser_of(plan.framework) == "hydra" or settings.target in dialect.classes
+        own_default = (user_defaults and not settings.framework_parser) or settings.script_options & {
+            *names.split("|")
+        }
         return not own_default and plan.disabled(*names.split("|"))
     if not value.known or value.outside:
         return False  # a script may support both
