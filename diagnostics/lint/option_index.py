@@ -354,7 +354,7 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
     """Return the options of a copy of verl in one of its configs; if `config` is empty, in that of its main program."""
     main = Path(folder, "trainer/main_ppo.py")
     text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
-    default = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
+    default = re.search(r"""hydra\.main\([^)]{0,300}config_name\s*=\s*["'](\w+)""", text)
     return (
         hydra.ComposedConfig(Path(folder, "trainer/config"), config or default[1]).options if default else {}
     )

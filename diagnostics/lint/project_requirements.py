@@ -123,9 +123,9 @@ def _requirement_files(folder: Path) -> list[Path]:
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file of at most 1 MB; empty if it cannot be read."""
+    """Return the text of a file of at most 1 MB; empty if it cannot be read, or is a link out of the project."""
     try:
-        return safe_io.read_text(path, _MAX_BYTES)
+        return safe_io.read_text(path, _MAX_BYTES) if is_in_project(path, str(path)) else ""
     except (OSError, ValueError):
         return ""
 

@@ -84,7 +84,9 @@ def _parses_known_classes(tree: ast.Module) -> bool:
         if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} <= known:
             known.add(node.name)
     calls = [
-        node for node in nodes if isinstance(node, ast.Call) and _PARSES.fullmatch(ast.unparse(node.func))
+        node
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _PARSES.fullmatch(node.func.id)
     ]
     if len(calls) != 1 or not (arguments := [*calls[0].args, *(item.value for item in calls[0].keywords)]):
         return False

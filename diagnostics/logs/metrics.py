@@ -30,7 +30,7 @@ _PAIRS = (
     re.compile(rf"^wandb:\s+(?P<name>{_NAME})\s+{_WRAPPED}\s*$"),
     # Step 3 | Loss: 0.1 | Mismatch KL: 0.2 of prime-rl,   • Loss: 0.1 of NeMo-RL, epoch: 3 loss: nan, loss nan
     re.compile(
-        r"(?:^|[|•·*,;>\t\s])\s*(?P<name>[A-Za-z][A-Za-z_./]*(?: [A-Za-z][A-Za-z_.]*){0,3})\s*[:=]\s+"
+        r"(?:^|[|•·*,;>\t\s])\s{0,8}(?P<name>[A-Za-z][A-Za-z_./]*(?: [A-Za-z][A-Za-z_.]*){0,3})\s*[:=]\s+"
         + _WRAPPED
     ),
     re.compile(rf"(?i)\b(?P<name>loss|grad[_ ]norm|reward|kl)\s+{_WRAPPED}"),

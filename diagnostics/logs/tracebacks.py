@@ -25,6 +25,8 @@ _FRAME = re.compile(
 )
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
 _EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
+# Beginning of a message that the patterns below read; they take quadratic time.
+_MAX_CLASS_TEXT = 300
 # Messages that a program or a person printed without the exception's class, and this class.
 _CLASS_BY_MESSAGE = (
     (re.compile(r"cannot import name '\w"), "ImportError"),
@@ -224,7 +226,7 @@ def exception_of(message: str) -> str:
     >>> exception_of("No module named 'trl.extras'"), exception_of("step 3")
     ('ModuleNotFoundError', '')
     """
-    return next((name for pattern, name in _CLASS_BY_MESSAGE if pattern.match(message)), "")
+    return next((name for pattern, name in _CLASS_BY_MESSAGE if pattern.match(message[:_MAX_CLASS_TEXT])), "")
 
 
 def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:

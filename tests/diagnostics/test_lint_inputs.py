@@ -147,6 +147,15 @@ def test_release_is_read_from_the_projects_requirements(tmp_path):
     assert collect_versions({}, installed=False).known == {}
 
 
+def test_linked_requirements_outside_of_the_project_are_not_read(tmp_path):
+    (tmp_path / "private.txt").write_text("trl==0.17.0\n")
+    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    (tmp_path / "repo" / "requirements.txt").symlink_to(tmp_path / "private.txt")
+    script = tmp_path / "repo" / "run.sh"
+    script.write_text("trl grpo --num_generations 8\n")
+    assert lint(script).subject["packages"] == {}
+
+
 def test_hydra_config_files_are_read(tmp_path):
     """Hydra's config files are found by `--config-path`, `--config-name` and the defaults list; overrides win."""
     (tmp_path / "conf/actor").mkdir(parents=True)

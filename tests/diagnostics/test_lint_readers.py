@@ -120,6 +120,10 @@ GROWING = {
     "shell sources": ("shell", lambda n: "source x.sh\n" * n + TRL_RUN * min(n, 400), 50),
     "shell servers": ("shell", lambda n: ("trl vllm-serve --port 1\n" + TRL_RUN) * n, 25),
     "shell placeholders": ("shell", lambda n: TRL_RUN[:-1] + "".join(f" --a{i} TODO" for i in range(n)), 200),
+    "shell interpolations": (
+        "shell", lambda n: f"python3 -m verl.trainer.main_ppo a.b='${{{' ' * n}$x'\n", 500,
+    ),
+    "yaml placeholders": ("yaml", lambda n: f'use_vllm: true\nrun_name: "{"xxx/" * n}\\nq"\n', 500),
     "yaml options": ("yaml", lambda n: "use_vllm: true\n" + "".join(f"num{i}: 1\n" for i in range(n)), 200),
     "python lists": ("python", lambda n: f"x = [{'1, ' * n}]\n" + "GRPOConfig(model_init_kwargs=x)\n" * (n // 8), 400),
     "notebook commands": (

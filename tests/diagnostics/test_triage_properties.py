@@ -86,8 +86,10 @@ def test_order_of_rank_files_keeps_the_verdict(rules, path, order, other):
         b"Traceback (most recent call last):\n" * 10_000,
         b"(" * 2_000_000 + b"\n" + b"[rank" * 1_000_000,
         b"ValueError: Token id 9 is out of vocabulary\n" * 100_000,
+        b'Traceback (most recent call last):\n  File "a.py", line 3, in main\n    f()\n' + b"A" * 60_000,
+        (b"loss" + b" " * 19_000 + b"1x\n") * 10,
     ],
-    ids=["long", "returns", "anchors", "heads", "brackets", "hits"],
+    ids=["long", "returns", "anchors", "heads", "brackets", "hits", "message", "blanks"],
 )
 def test_long_logs_are_judged_in_8_s(rules, data):
     """Each long log takes less than 8 s of CPU time; with quadratic work it takes hours."""

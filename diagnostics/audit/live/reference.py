@@ -74,9 +74,12 @@ class Adapter:
             second = tensors.get(f"{_PREFIX}{module}{_LORA_B}")
             if not name.endswith(_LORA_A) or second is None:
                 raise AuditError(f"{path}: {name} {_MERGE}")
-            rank = tensors[name].shape[0]
+            first = tensors[name]
+            if first.ndim != 2 or second.ndim != 2 or not len(first) or second.shape[1] != len(first):
+                raise AuditError(f"{path}: {name} has shape {[*first.shape]}, and its B {[*second.shape]}")
+            rank = len(first)
             scale = self._alpha / (math.sqrt(rank) if self._has_root_scale else rank)
-            products[f"{module}.weight"] = (second, tensors[name], scale)
+            products[f"{module}.weight"] = (second, first, scale)
         return products
 
 
@@ -240,6 +243,8 @@ class Reference:
             if name not in tensors:
                 raise AuditError(f"{self.folder}: its base has no {name}")
             target = tensors[name]
+            if target.shape != (len(left), right.shape[1]):
+                raise AuditError(f"{self.folder}: its product for {name} has another shape than the base's")
             factors = (matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right))
             with torch.no_grad():
                 target += self._adapter_factor * scale * torch.matmul(*factors)

@@ -28,7 +28,7 @@ _TOO_LARGE = f"its config has more than {_MAX_FILES} files, or more than {_MAX_B
 _PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
 # Names of the configs that verl ships, whose values are verl's defaults, and Hydra's name for the file itself.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
-_INTERPOLATION = re.compile(r"\$\{\s*([^${}]{1,300}?)\s*\}")
+_INTERPOLATION = re.compile(r"\$\{\s{0,8}([^${}]{1,300}?)\s{0,8}\}")
 # Maximum length of a chain of values that refer to other values.
 _MAX_STEPS = 8
 

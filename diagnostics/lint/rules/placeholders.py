@@ -28,6 +28,8 @@ _PLACEHOLDER = re.compile(
 _PROBABLE = re.compile(
     r"(?i)(?:.*[/=:])?your[-_/][\w.-]+(?:[/:].*)?|(?:.*/)?path[/_-]to(?:[/_-].*)?|(?:.*/)?x{3,}(?:/.*)?"
 )
+# A longer text is no placeholder; the patterns take quadratic time.
+_MAX_TEXT = 500
 _ERROR = "A placeholder is still in place of a value: {}."
 # Options that only give a run its name.
 _LABEL_OPTION = re.compile(
@@ -61,4 +63,6 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
 
 def _matches(pattern: re.Pattern[str], value: Value) -> bool:
     words = value.data if isinstance(value.data, list) else [value.data]
-    return any(isinstance(word, str) and pattern.fullmatch(word.strip()) for word in words)
+    return any(
+        isinstance(word, str) and len(word) <= _MAX_TEXT and pattern.fullmatch(word.strip()) for word in words
+    )

@@ -8,6 +8,8 @@ import shutil
 
 import peft
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.server_audit import audit_server
@@ -60,6 +62,22 @@ def test_adapter_merge_factor_and_step_are_identified(adapters, save_merged, ste
         any("--lora-modules" in fact.text for fact in item.evidence) for item in audit.select(FAULT)
     ]
     assert is_missing == [times == 0 for _ in faults]
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b"), [((0, 8), (8, 0)), ((), ()), ((2, 8), (8, 3)), ((1, 4000), (4000, 1))]
+)
+def test_adapter_of_another_shape_is_refused(adapters, tmp_path, shape_a, shape_b):
+    """Its product, which could take gigabytes, is not computed."""
+    folder = shutil.copytree(adapters / "checkpoint-20", tmp_path / "adapter")
+    path = folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("lora_A.weight"))
+    tensors[name] = torch.zeros(shape_a)
+    tensors[name.replace("lora_A", "lora_B")] = torch.zeros(shape_b)
+    save_file(tensors, path)
+    with pytest.raises(AuditError, match="shape"):
+        _ = Reference(folder).state
 
 
 @pytest.mark.parametrize(
