@@ -274,7 +274,7 @@ def mitigation_line(ranked: RankedMitigation) -> str:
     """Return a mitigation: its edits, whether a run verified it, and the triggers against which it failed."""
     change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
     line = f"{change.rstrip('.')} ({_test_result(ranked)})."
-    return line + (f" Does not help against: {_names(ranked.fails)}." if ranked.fails else "")
+    return line + (f" Does not help against: {_trigger_names(ranked.fails)}." if ranked.fails else "")
 
 
 def _test_result(ranked: RankedMitigation) -> str:
@@ -282,16 +282,17 @@ def _test_result(ranked: RankedMitigation) -> str:
     if ranked.evidence != "executed":
         return "not tested; read in source" if ranked.evidence == "static" else "not tested; reported"
     word = "verified" if ranked.as_run else "verified with another framework's options"
-    with_triggers = f"{word} for: {_names(ranked.helps)}"
+    with_triggers = f"{word} for: {_trigger_names(ranked.helps)}"
     if ranked.standing == NOT_TESTED:
         return f"not tested in this case; {with_triggers}"
     if ranked.untried:
-        return f"{with_triggers}; not tested for: {_names(ranked.untried)}"
+        return f"{with_triggers}; not tested for: {_trigger_names(ranked.untried)}"
     helps_always = set(ranked.triggers) <= set(ranked.helps) if ranked.triggers else not ranked.fails
     return word if helps_always else with_triggers
 
 
-def _names(triggers: Iterable[str]) -> str:
+def _trigger_names(triggers: Iterable[str]) -> str:
+    """Return the catalog's names of triggers as words, joined by commas."""
     return ", ".join(trigger.replace("_", " ") for trigger in triggers)
 
 
@@ -300,7 +301,7 @@ def failed_mitigation_line(ranked: RankedMitigation) -> str:
     run = f": {command_of(ranked.run)}" if ranked.run else ""
     against = [name for name in ranked.fails if name in ranked.triggers] or ranked.fails
     change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
-    return f"Does not help against {_names(against)}: {change.rstrip('.')} (tested{run})."
+    return f"Does not help against {_trigger_names(against)}: {change.rstrip('.')} (tested{run})."
 
 
 def fix_lines(fix: Fix) -> list[str]:

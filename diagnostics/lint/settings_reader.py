@@ -165,7 +165,7 @@ def _follow_all_files(runs: list[Settings], file: str) -> list[Settings]:
         _follow_files(settings)
         options += len(settings.options)
         if len(settings.options) > structured.MAX_RUN_OPTIONS or options > structured.MAX_OPTIONS:
-            reason = f"a run has more than {structured.MAX_RUN_OPTIONS} options, or all have {structured.MAX_OPTIONS}"
+            reason = f"more than {structured.MAX_RUN_OPTIONS} options in a run, or {structured.MAX_OPTIONS} in all runs"
             raise structured.UnreadableError(f"{file}: {reason}")
     return runs
 

@@ -47,6 +47,7 @@ def test_affected_release_is_reported_with_fixes_and_failed_mitigations(environm
     assert results["SCH001"].known_by == results["SCH002"].known_by == "executed"
     assert "Does not help against: min tokens" in fix_text(results["SCH002"].remedy)
     remedy = results["SCH001"].remedy
+    assert "lock_around_step" in {offer.mitigation for offer in remedy.does_not_help}
     assert "Does not help against " in fix_text(remedy)
     assert "lock_around_step" not in {offer.mitigation for offer in remedy.offers}
     assert report.exit_code(Severity.ERROR) == 3, "the machine was not examined"
