@@ -23,14 +23,13 @@ CLASH = "ValueError: 'aimv2' is already used by a Transformers config, pick anot
 
 
 def test_error_of_a_model_type_that_transformers_has_is_explained():
-    """The explanation names the callers in the shipped index; a type that no indexed package registers has none."""
+    """The explanation names the callers in the shipped index."""
     explanation = explain_missing(CLASH, {"vllm": "0.9.2", "transformers": "4.55.0"})
     assert explanation.changes == ("transformers<=4.53.3", "vllm>=0.10.0")
     assert explanation.sentences == (
         "transformers has the model type 'aimv2' itself from 4.54.0 to 5.24.0. The installed transformers 4.55.0 is too"
         " new. vllm 0.9.0 to 0.9.2 registers it (vllm/transformers_utils/configs/ovis.py:76)."
     )
-    assert explain_missing(CLASH.replace("aimv2", "mine")) is None
 
 
 @pytest.mark.parametrize("case", ERRORS["small_index"], ids=lambda case: case["message"])
@@ -40,52 +39,6 @@ def test_import_error_is_explained(index, case):
     explanation = explain_missing(case["message"], installed)
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
     assert explanation.callers[0].package == "trl"
-
-
-@pytest.mark.parametrize(
-    ("message", "changes"),
-    [
-        ("LoraConfig.__init__() got an unexpected keyword argument 'eva_config", ("peft>=0.14.0",)),
-        ("'GRPOConfig' object has no attribute 'num_iterations", ("trl>=0.16.0",)),
-        ("LoraConfig.__init__() got an unexpected keyword argument 'eva_conf", None),
-    ],
-)
-def test_name_that_is_cut_at_the_end_of_the_line_counts_if_a_release_has_it(message, changes):
-    """A part of a name, which no release has, is not reported as missing."""
-    explanation = explain_missing(message)
-    assert (explanation and explanation.changes) == changes
-
-
-def test_class_that_another_package_replaces_does_not_decide():
-    """unsloth-zoo has vLLM's class, too: without a stated vLLM release, no release and no command is concluded."""
-    message = "LRUCacheWorkerLoRAManager.create_lora_manager() takes 2 positional arguments but 3 were given"
-    explanation = explain_missing(message)
-    assert explanation.changes == ()
-    assert "unsloth-zoo has one of that name, too: not decided which" in explanation.headline
-    assert explain_missing(message, {"vllm": "0.11.0"}).changes == ("vllm>=0.14.0", "vllm<=0.3.0")
-
-
-def test_release_without_the_module_cannot_raise_an_error_about_a_name_in_it():
-    """transformers before 4.49 has no module of Qwen2.5-VL, so a name that is missing in it was removed later."""
-    module = "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"
-    error = f"ImportError: cannot import name 'Qwen2_5_VLFlashAttention2' from '{module}'"
-    explanation = explain_missing(error)
-    assert (explanation.direction, explanation.changes) == ("too new", ("transformers>=4.49.0,<=4.52.4",))
-
-
-def test_subclass_of_the_same_name_leaves_the_release_decided():
-    """ms-swift's GRPOTrainer extends TRL's, so that TRL's is still the one that an error without a path names."""
-    error = "GRPOTrainer._get_train_sampler() takes 1 positional argument but 2 were given"
-    explanation = explain_missing(error)
-    assert (explanation.namesake, explanation.changes) == ("", ("trl>=0.18.0",))
-
-
-def test_missing_argument_is_compared_with_the_number_required_per_release():
-    """The call has one argument less than the release in use requires, and as many as older releases require."""
-    method = "GenerationMixin._get_initial_cache_position()"
-    explanation = explain_missing(f"{method} missing 1 required positional argument: 'model_kwargs'")
-    assert (explanation.direction, explanation.changes) == ("too new", ("transformers>=4.41.0,<=4.51.3",))
-    assert "with only 2 required arguments from 4.41.0 to 4.51.3" in explanation.headline
 
 
 def test_missing_argument_that_every_release_requires_is_passed(make_index):
@@ -115,52 +68,12 @@ def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
     assert bool(explanation.changes) is not bool(folder)
 
 
-CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text in ("", ", size=1"))
-
-
-@pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["headline"])
+@pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["message"])
 def test_class_is_found_by_its_name(make_index, case):
     """A class that an error names without its module is found, although no other package uses the missing member."""
     make_index(*case["releases"])
-    assert explain_missing(case["message"]).headline == case["headline"]
-
-
-@pytest.mark.parametrize(
-    ("first", "last"),
-    [
-        ({"vllm/cache.py": CACHE_2}, {"vllm/cache.py": CACHE_2}),
-        ({"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE_2, "vllm/v1.py": CACHE}),
-        ({"vllm/cache.py": CACHE}, {"vllm/cache.py": "from torch import Base\nclass Cache(Base): ...\n"}),
-    ],
-    ids=["all releases have it", "two classes of that name", "base class of another package"],
-)
-def test_ambiguous_class_is_not_explained(make_index, first, last):
-    """A guess would send the user to the wrong package."""
-    make_index(first, first, last)
-    assert explain_missing("TypeError: Cache.__init__() got an unexpected keyword argument 'size'") is None
-
-
-CALLED = "TypeError: Cache.__init__() got an unexpected keyword argument 'by'"
-
-
-def test_call_inside_the_package_itself_is_a_defect(make_index):
-    """An argument that no release has is explained for a call inside vLLM, and not for a call from TRL."""
-    make_index({"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE_2})
-    assert explain_missing(CALLED, {}, "trl") is None
-    assert "The call is in vllm itself" in explain_missing(CALLED, {}, "vllm").headline
-
-
-def test_argument_that_no_release_has_is_explained_for_an_exported_class(make_index):
-    """A class at the package's top level is the one that users call, so its missing argument is no guess."""
-    files = {"vllm/__init__.py": "from vllm.cache import Cache\n", "vllm/cache.py": CACHE}
-    make_index(files, files, files)
-    assert explain_missing(CALLED).headline == "No vllm from 0.1 to 0.3 has vllm.cache.Cache(by=)."
-
-
-def test_name_of_a_module_that_decides_at_run_time_is_not_claimed(make_index):
-    """A module's `__getattr__` may define any name, so the index does not say that a release has it."""
-    make_index(*[{"vllm/lazy.py": "def __getattr__(name):\n    return load(name)\n"}] * 3)
-    assert explain_missing("ImportError: cannot import name 'Cache' from 'vllm.lazy'") is None
+    explanation = explain_missing(case["message"], {}, case.get("caller", ""))
+    assert (explanation and explanation.headline) == case["headline"]
 
 
 @pytest.mark.parametrize("case", ERRORS["shipped_index"], ids=lambda case: case["message"])
@@ -168,28 +81,7 @@ def test_error_is_explained_by_the_shipped_index(case):
     """The explanation has the side at fault and the changes, also for an unknown release and a wrapped message."""
     explanation = explain_missing(case["message"], case["installed"], case["caller"])
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
-
-
-@pytest.mark.parametrize(
-    ("message", "advice"),
-    [
-        (
-            "DPOTrainer.__init__() got an unexpected keyword argument 'beta'",
-            "Pass it in DPOConfig, which has it",
-        ),
-        ("vllm: error: unrecognized arguments: -language-model-only", "Write it with two dashes."),
-    ],
-)
-def test_argument_at_another_place_is_named(message, advice):
-    """The headline says where or how the argument is accepted."""
-    assert advice in explain_missing(message, {"vllm": "0.23.0"}).headline
-
-
-def test_package_outside_the_index_is_named_with_its_caller():
-    """For a package that is not indexed, the explanation names both packages and claims no releases."""
-    explanation = explain_missing("ImportError: cannot import name 'x' from 'megatron.core'", {}, "mbridge")
-    assert explanation.headline == "mbridge imports megatron.core.x, which the megatron in use does not have."
-    assert not explanation.changes
+    assert explanation.headline == case.get("headline", explanation.headline)
 
 
 @pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
@@ -211,21 +103,6 @@ def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_exten
 )
 def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
     assert explain_own_class(message, "", "", {}) is None
-
-
-def test_member_of_a_class_whose_members_are_unread_is_named_with_its_reader():
-    """The index has only the names of vLLM's tool parsers, so it claims no releases."""
-    message = "AttributeError: type object 'Glm47MoeModelToolParser' has no attribute '_extract'"
-    explanation = explain_missing(message, {}, "vllm-ascend")
-    assert explanation.headline.startswith(
-        "vllm-ascend reads vllm.tool_parsers.glm47_moe_tool_parser.Glm47Moe"
-    )
-    assert (explanation.is_decided, explanation.changes) == (False, ())
-
-
-@pytest.mark.parametrize("option", ["temperature", "VLLM_USE_V1"])
-def test_parameter_or_environment_variable_is_no_option_of_the_server(option):
-    assert explain_missing(f"vllm: error: unrecognized arguments: --{option} 1") is None
 
 
 def test_import_of_a_folder_without_an_init_is_no_matter_of_releases(index):
@@ -259,9 +136,15 @@ def test_newer_caller_is_recommended(index):
         "ImportError: cannot import name 'a' from 'other.b'",
         "ModuleNotFoundError: No module named 'ray._private.ray_logging.filters'",
         "x" * 10**6,
+        CLASH.replace("aimv2", "mine"),
+        # A part of a name, which no release has.
+        "LoraConfig.__init__() got an unexpected keyword argument 'eva_conf",
+        # A sampling parameter and an environment variable are no options of the server.
+        "vllm: error: unrecognized arguments: --temperature 1",
+        "vllm: error: unrecognized arguments: --VLLM_USE_V1 1",
     ],
 )
-def test_message_without_a_known_name_is_not_explained(index, message):
+def test_message_without_a_known_name_is_not_explained(message):
     assert explain_missing(message) is None
 
 
