@@ -23,7 +23,8 @@ from typing import Any
 import click
 
 from diagnostics import UserError, called_as, version
-from diagnostics.findings import INTERRUPTED, USAGE
+from diagnostics.cpu_limit import CpuLimitError
+from diagnostics.findings import INCOMPLETE, INTERRUPTED, USAGE
 from diagnostics.missing_packages import install_hint
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask, mask_and_cut
@@ -211,6 +212,9 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, program
         except click.ClickException as error:
             error.show()
             return USAGE
+        except CpuLimitError as error:
+            print(f"{PROGRAM}: not checked: {sanitize.escape(str(error))}", file=sys.stderr)
+            return INCOMPLETE
         except Exception as error:  # noqa: BLE001 - the one handler for unexpected errors
             return report_error(error)
         return code if isinstance(code, int) else 0

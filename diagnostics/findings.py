@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.cpu_limit import CpuLimitError
 from diagnostics.fixes import Fix
 
 if TYPE_CHECKING:
@@ -170,8 +171,10 @@ class CheckResult:
         return cls(check, outcome, "", findings, not_judged=not_judged)
 
     @classmethod
-    def of_error(cls, check: str, error: Exception) -> CheckResult:
-        """Build the result of a check that raised an exception."""
+    def of_error(cls, check: str, error: BaseException) -> CheckResult:
+        """Build the result of a check that raised an exception, or reached its limit of processor time."""
+        if isinstance(error, CpuLimitError):
+            return cls(check, "crashed", str(error))
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         return cls(check, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")

@@ -70,6 +70,9 @@ def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -
     results = []
     for path in sorted(paths)[:_MAX_EXTENSIONS]:
         file = os.path.realpath(path)
+        if Path(file).name != path.name:
+            results.append(Extension(str(path), problem="a link to a file of another name"))
+            continue
         if file not in by_file:
             by_file[file] = _read_extension(path, available)
         results.append(replace(by_file[file], path=str(path)))

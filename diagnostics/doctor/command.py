@@ -19,12 +19,14 @@ import click
 from diagnostics import UserError, catalog, compat_table
 from diagnostics.cli import Command
 from diagnostics.collect import facts
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.doctor import run_checks, target_env
 from diagnostics.findings import FINE, INCOMPLETE, Report
 from diagnostics.multi_node_options import NodeOptions, node_options
 from diagnostics.output import progress, report_output, text_filters
 from diagnostics.output.report_output import ReportOptions, write_report
 
+_COLLECT_S = 120.0
 _PATH = click.Path(path_type=Path)
 FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
 
@@ -73,7 +75,8 @@ def command(
         if nodes:
             return examine_nodes(nodes, python, prefix, output)
         root = target_env.prefix_of(python) if python else prefix
-        collected = facts.collect(root)
+        with cpu_limit("reading the environment", _COLLECT_S):
+            collected = facts.collect(root)
         if facts_json:
             print(json.dumps(text_filters.redact_for_sharing(collected.to_json()), indent=1))
             return FINE

@@ -11,10 +11,12 @@ from diagnostics.catalog.model import Issue
 from diagnostics.collect.machine import Machine
 from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import Compat
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.doctor.checks.registry import REGISTERED, CheckInput, NoMachineError, NotApplicableError
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.frameworks import PACKAGES
 
+_CHECK_S = 20.0
 STATIC = "static: read from files; nothing was imported, so an installed package may still fail to start (--tier probe)"
 
 
@@ -60,12 +62,13 @@ def describe_machine(machine: Machine) -> str:
 def run_check(name: str, results: Iterable[Finding | NotChecked]) -> CheckResult:
     """Read the results of a check from its generator; an exception becomes the check's result."""
     try:
-        results = list(results)
+        with cpu_limit("this check", _CHECK_S):
+            results = list(results)
     except NotApplicableError as error:
         return CheckResult(name, "skipped", str(error))
     except NoMachineError:
         results = [NotChecked("the machine", "it was not examined")]
-    except Exception as error:  # noqa: BLE001 - a check that crashes is a result
+    except (Exception, CpuLimitError) as error:  # noqa: BLE001 - a check that crashes is a result
         return CheckResult.of_error(name, error)
     findings = (item for item in results if isinstance(item, Finding))
     return CheckResult.of(name, findings, (item for item in results if isinstance(item, NotChecked)))

@@ -21,6 +21,7 @@ import click
 from diagnostics import UserError
 from diagnostics.cli import Command, seconds_option
 from diagnostics.collect.remote import Answer, NodeError, Program
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.hang import watch
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
@@ -94,7 +95,8 @@ def _run(request: SimpleNamespace) -> int:
         raise UserError(f"hang: {error}") from None
     if request.save:
         save_snapshot(snapshot, request.save)
-    diagnoses = diagnose_jobs(request, snapshot)
+    with cpu_limit("diagnosing the processes", _DIAGNOSE_S):
+        diagnoses = diagnose_jobs(request, snapshot)
     return print_diagnoses(request, diagnoses)
 
 
@@ -129,6 +131,7 @@ def diagnose_jobs(request: SimpleNamespace, snapshot: Snapshot) -> list[Diagnosi
     return sorted(diagnoses, key=lambda diagnosis: _WORST_FIRST.index(diagnosis.verdict.outcome))
 
 
+_DIAGNOSE_S = 60.0
 _WORST_FIRST = ("hang", "unknown", "waiting", "progress", "idle")
 
 

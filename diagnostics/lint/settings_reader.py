@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import uses_overrides
 from diagnostics.lint import command_lines
@@ -30,6 +31,8 @@ _SUFFIXES = {
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING, _MAX_BASES = 3, 8
+# Limit of processor time for one file with the files that it names; large real scripts need below 1 s.
+_READ_S = 5.0
 # A flag or an override where a command is expected: the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 
@@ -48,7 +51,11 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
         text = safe_io.read_text(path, structured.MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise structured.UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
-    return read_text(text, name, framework, detect_syntax(path, text))
+    try:
+        with cpu_limit("reading it", _READ_S):
+            return read_text(text, name, framework, detect_syntax(path, text))
+    except CpuLimitError as error:
+        raise structured.UnreadableError(f"{name}: {error}") from None
 
 
 def detect_syntax(path: Path, text: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.fixes import join_some
 from diagnostics.lint import not_checked, option_index
@@ -32,6 +33,8 @@ from diagnostics.output.redact import mask_and_cut
 
 COMMAND_LINE = "command line"
 _MAX_NAMES = 6
+# Limit of processor time for the checks, and for each run in addition; a real run needs a few milliseconds.
+_CHECK_S, _CHECK_RUN_S = 10.0, 0.05
 
 
 @dataclass
@@ -82,8 +85,10 @@ class LintRun:
 def run_lint(run: LintRun) -> Report:
     """Read the inputs, check the rules on their run plans, and return the report."""
     read_inputs(run)
-    make_plans(run)
-    checks = [*check_plans(run.plans), *not_checked.check_reading(run.plans)]
+    runs = sum(len(source.settings) for source in run.sources)
+    with cpu_limit("checking the runs", _CHECK_S + _CHECK_RUN_S * runs):
+        make_plans(run)
+        checks = [*check_plans(run.plans), *not_checked.check_reading(run.plans)]
     return build_report(run, [*run.unread, *checks])
 
 
@@ -99,7 +104,8 @@ def read_inputs(run: LintRun) -> None:
         try:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
-            run.unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
+            reason = str(error).removeprefix(f"{path}: ")
+            run.unread.append(CheckResult(f"reading {path}", "crashed", reason, reads=True))
     explicit = [settings for source in run.sources if source.explicit for settings in source.settings]
     for config, trainer in itertools.product(explicit, explicit):
         if config.framework == "accelerate" and trainer.role == "train":
@@ -200,7 +206,7 @@ def _check_group(
         for plans in subjects[rule.scope]:
             try:
                 findings += check_rule(rule, *plans)
-            except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
+            except (Exception, CpuLimitError) as error:  # noqa: BLE001 - a rule that crashes is a result
                 return CheckResult.of_error(name, error)
             unknowns += not_checked.take_unknown_values(plans, decides=not rule.warnings_only)
     return CheckResult.of(name, merge_identical(findings), not_checked.merge_entries(unknowns))

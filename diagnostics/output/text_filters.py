@@ -12,9 +12,11 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from diagnostics.collect.metadata_validation import is_package_version
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.output import redact, sanitize
 
 T = TypeVar("T")
+_MASKING_S = 60.0
 Change = Callable[[str], str]
 Skip = frozenset[tuple[str, str]]
 """Fields that stay as they are, as (name of the dataclass, name of the field)."""
@@ -56,7 +58,8 @@ def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip
         prose: Function for a text of several lines; None to use `line`.
         skip: Fields that stay as they are.
     """
-    changed: T = _change(value, line, prose or line, skip)
+    with cpu_limit("masking the texts of the report", _MASKING_S):
+        changed: T = _change(value, line, prose or line, skip)
     return changed
 
 

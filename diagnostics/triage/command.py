@@ -17,6 +17,7 @@ import click
 
 from diagnostics import UserError, catalog
 from diagnostics.cli import Command
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, Certainty, Finding, Severity
 from diagnostics.output import progress, text_filters
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
@@ -31,6 +32,7 @@ from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource, SkippedFiles, SourceError, find_logs
 from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis, judge
 
+_JUDGE_S = 20.0
 # Exit codes by state; any other state is incomplete: an unknown failure, or a log that was not checked.
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
 
@@ -86,9 +88,11 @@ def _triage_groups(runs: dict[str, list[LogSource]], excerpt: bool, *, as_json: 
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
     """Read all logs of one run and return one verdict; `excerpt` is an argument of `judge`."""
-    verdict = judge([scan(source, rules) for source in sources], rules, excerpt=excerpt)
-    names = list(explain_missing_names(verdict, partial(stated_ranges, verdict)))
-    conflicts = list(explain_conflicts(verdict))
+    logs = [scan(source, rules) for source in sources]
+    with cpu_limit("judging the logs", _JUDGE_S + len(logs)):
+        verdict = judge(logs, rules, excerpt=excerpt)
+        names = list(explain_missing_names(verdict, partial(stated_ranges, verdict)))
+        conflicts = list(explain_conflicts(verdict))
     if any(REFUSED in item.detail for item in names):
         # To satisfy the requirement would bring the first error back.
         conflicts = [replace(item, severity=Severity.INFO, remedy=None) for item in conflicts]

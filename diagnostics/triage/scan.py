@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.output import progress
@@ -22,6 +23,8 @@ from diagnostics.triage.rules import AnchorSearch, Rules
 _WINDOW = 4096
 # Number of bytes before a line in which a label may show that the line is a secret.
 _CONTEXT = 256
+# Limit of processor time for a block of the log (1 to 2 MB); a real one needs below 1 s.
+_BLOCK_S = 10.0
 # Number of the log's first bytes that are kept for the metrics.
 HEAD = 1 << 16
 # A progress bar overwrites its line; this number of its last states is read.
@@ -44,10 +47,11 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
     scanner = _BlockScanner(log, rules)
     try:
         for block in source.blocks():
-            scanner.scan_block(block)
+            with cpu_limit(f"{source.name}: the part from line {scanner.number} on", _BLOCK_S):
+                scanner.scan_block(block)
             log.head = log.head or block[:HEAD]
             log.tail = (log.tail + block[-TAIL:])[-TAIL:]
-    except SourceError as error:
+    except (SourceError, CpuLimitError) as error:
         log.problem = str(error)
     log.before = b""
     scanner.collector.finish()
@@ -59,14 +63,14 @@ class _BlockScanner:
 
     def __init__(self, log: LogFacts, rules: Rules) -> None:
         self._log = log
-        self._number = 1
+        self.number = 1
         self._has_samples: bool | None = None
         self._anchors = AnchorSearch(rules)
         self.collector = FactCollector(log, rules, self._anchors)
 
     def scan_block(self, data: bytes) -> None:
         """Check a block from anchor to anchor, and line by line inside a traceback."""
-        number = self._number
+        number = self.number
         position, size = 0, len(data)
         self._has_samples = None
         while position < size:
@@ -88,7 +92,7 @@ class _BlockScanner:
                     end = match.start() + 2 * _WINDOW
             number += data.count(b"\n", position, end)
             position = end
-        self._number = number
+        self.number = number
         self._log.lines = max(self._log.lines, number if data[-1:] != b"\n" else number - 1)
 
     def _check_line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:

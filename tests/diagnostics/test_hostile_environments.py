@@ -303,19 +303,26 @@ def test_folder_under_many_spellings_is_listed_once(tmp_path, monkeypatch):
 
 
 def test_elf_file_with_many_links_is_read_once(tmp_path, monkeypatch):
-    """A compiled module with 300 links is read once, and only names of libraries that are checked are stored."""
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "_C0.so").touch()
-    for number in range(1, 300):
-        (tmp_path / "vllm" / f"_C{number}.so").symlink_to("_C0.so")
+    """A compiled module with 300 links is read once, and only names of libraries that are checked are stored.
+
+    A link to a file of another name is not followed.
+    """
+    file = tmp_path / "_C.so"
+    file.touch()
+    folders = [tmp_path / str(number) for number in range(300)]
+    link_to(file, *(folder / "vllm" / "_C.so" for folder in folders), folders[0] / "vllm" / "other.so")
     read = []
     names = ["libtorch.so", "libother.so", "libtorch.so"]
     monkeypatch.setattr(elf, "read_elf", lambda path: read.append(path) or (names, ["GLIBC_2.17", "X_1"]))
-    results = elf.collect([tmp_path], Path("/nowhere"), {})
-    assert (len(read), len({result.path for result in results})) == (1, 300)
+    refused = [result for result in elf.collect(folders, Path("/nowhere"), {}) if result.problem]
+    assert [(result.path, result.problem) for result in refused] == [
+        (str(folders[0] / "vllm" / "other.so"), "a link to a file of another name")
+    ]
+    results = [result for result in elf.collect(folders[1:], Path("/nowhere"), {}) if not result.problem]
+    assert (len(read), len({result.path for result in results})) == (2, 299)
     assert {(result.needed, result.versions) for result in results} == {(("libtorch.so",), ("GLIBC_2.17",))}
     names[:] = [f"libtorch{number}" for number in range(1000)]
-    assert {result.needed for result in elf.collect([tmp_path], Path("/nowhere"), {})} == {()}
+    assert {result.needed for result in elf.collect(folders, Path("/nowhere"), {})} == {()}
 
 
 @pytest.mark.parametrize("marker", ["os_name ~= 'a'", "python_version >= 'a.b'", "'x' in extras"])

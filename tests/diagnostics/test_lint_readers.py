@@ -185,6 +185,14 @@ def test_time_grows_in_proportion_to_the_text(syntax, text_of, size):
     assert min(seconds(size * 8) for _ in range(2)) < 24 * min(seconds(size) for _ in range(5))
 
 
+def test_script_with_a_long_chain_of_calls_is_read(tmp_path, run_command):
+    imports = "from trl import GRPOConfig\nfrom transformers import HfArgumentParser\n"
+    (tmp_path / "train.py").write_text(f"{imports}x = f{'()' * 1500}\n")
+    (tmp_path / "run.sh").write_text("python train.py --num_generations 8\n")
+    result = run_command("lint", tmp_path / "run.sh")
+    assert (result.code, result.err) == (0, "")
+
+
 def test_too_large_file_is_refused_by_its_size(tmp_path):
     path = tmp_path / "big.yaml"
     with path.open("wb") as file:

@@ -26,9 +26,12 @@ from diagnostics.audit.recorded.sample_checks import check_prompts, check_sample
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped
 from diagnostics.audit.training_curves import Curves, check_learning, check_metrics
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.output import progress
 
 _MAX_SHOWN = 12
+# Limit of processor time for the checks, and for each sample in addition.
+_CHECK_S, _CHECK_SAMPLE_S = 30.0, 0.01
 _MAX_DEPTH, _MAX_ENTRIES, _MAX_SERIES, _MAX_RECORDINGS = 7, 50_000, 16, 4
 _NAMES = {
     "parquet": re.compile(r"completions_\d+\.parquet"),
@@ -64,21 +67,23 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     if not (run.recordings or run.series or run.checkpoints or run.unread):
         files = "trainer_state.json, *.jsonl of metrics or completions, completions_*.parquet, *.safetensors, a log"
         raise AuditError(f"{path}: no run artifacts: expected {files}")
-    run = weigh_rewards(run)
-    samples = [*check_samples(run), *check_advantages(run)]
-    rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
-    results = put_causes_first(
-        check_learning(run.series, rewards),
-        *check_metrics(run.series),
-        *check_prompts(run),
-        *check_texts(run),
-        *samples,
-        *check_masks(run),
-        *check_checkpoints(run),
-        *check_reward_function(run, function),
-        *check_streams(run),
-        *report_unread(run.unread),
-    )
+    count = sum(len(entry.rows) for entry in run.recordings)
+    with cpu_limit("checking the run", _CHECK_S + _CHECK_SAMPLE_S * count):
+        run = weigh_rewards(run)
+        samples = [*check_samples(run), *check_advantages(run)]
+        rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
+        results = put_causes_first(
+            check_learning(run.series, rewards),
+            *check_metrics(run.series),
+            *check_prompts(run),
+            *check_texts(run),
+            *samples,
+            *check_masks(run),
+            *check_checkpoints(run),
+            *check_reward_function(run, function),
+            *check_streams(run),
+            *report_unread(run.unread),
+        )
     names = [entry.framework for entry in run.recordings]
     names += [Curves(entry.rows).framework for entry in run.series]
     framework, seconds = next(filter(None, names), ""), time.monotonic() - began
@@ -210,8 +215,14 @@ def _read_series(kinds: Kinds, unread: run_data.UnreadInputs) -> Iterator[run_da
     for kind, read in _METRICS.items():
         paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
         for (path,) in _limit([[path] for path in paths], _MAX_SERIES, unread):
-            if series := read(path, unread):
-                yield series
+            try:
+                with cpu_limit("reading it", run_data.READ_S):
+                    entry = read(path, unread)
+            except CpuLimitError as error:
+                unread.add(path, error)
+                continue
+            if entry:
+                yield entry
 
 
 def _checkpoints(paths: list[Path]) -> tuple[run_data.Checkpoint, ...]:

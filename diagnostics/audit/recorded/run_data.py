@@ -20,6 +20,8 @@ from diagnostics.output.redact import mask_and_cut
 # Limits: bytes of one file, of one run, of one line and of one text; samples and files of one run.
 MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
 MAX_TEXT, MAX_ROWS, MAX_FILES = 64 * safe_io.KIB, 60_000, 200
+READ_S = 60.0
+"""Limit of processor time for one file."""
 JsonObject = dict[str, Any]
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
 
@@ -144,9 +146,9 @@ class Checkpoint:
 class UnreadInputs(list[tuple[str, str]]):
     """Inputs that exist and were not read, or not as a whole, as (path, reason)."""
 
-    def add(self, place: object, reason: str | Exception) -> None:
+    def add(self, place: object, reason: str | BaseException) -> None:
         """Add an input and the reason; an exception is reduced to its first line with secrets masked."""
-        if isinstance(reason, Exception):
+        if isinstance(reason, BaseException):
             lines = str(reason).strip().splitlines()
             reason = mask_and_cut(lines[0], 200) if lines else type(reason).__name__
         self.append((str(place), reason))

@@ -25,6 +25,7 @@ from diagnostics import safe_io
 from diagnostics.audit.checkpoint_validation import resource_limit
 from diagnostics.audit.recorded import run_data, safetensors
 from diagnostics.audit.recorded.run_data import ReadBudget, Recording, Sample, number, text_of, whole_number
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 
 _TABLE_COLUMNS = {"step", "prompt", "completion"}
 # Columns of TRL's and ms-swift's tables that are no reward, and those that are not of the data set.
@@ -72,8 +73,9 @@ def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Record
         if budget.rows <= 0:
             break
         try:
-            samples = read_part(budget)
-        except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
+            with cpu_limit("reading it", run_data.READ_S):
+                samples = read_part(budget)
+        except (Exception, CpuLimitError) as error:  # noqa: BLE001 - pyarrow's errors have no common class
             budget.unread.add(place, error)
             continue
         rows += samples

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
+from diagnostics.cpu_limit import MB, CpuLimitError, cpu_limit
 from diagnostics.fixes import count_of
 from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.discovery import role_of_title
@@ -29,6 +30,8 @@ MAX_BYTES = 256 << 20
 MAX_LINE = 1000
 MAX_PROCESSES, MAX_THREADS = 1024, 512
 """Limits of processes, and of threads in each; the report counts those beyond them."""
+# Limit of processor time for a dump and for each megabyte of it; a real one needs up to 1 s.
+_PARSE_S = 8.0
 EXPECTED = (
     "expected a snapshot of hang --save, stacks of py-spy, faulthandler, gdb or pystack, "
     "a flight recorder's dump or NCCL RAS"
@@ -55,8 +58,12 @@ def read_files(names: Sequence[str]) -> Snapshot:
     errors: dict[str, str] = {}
     for name in names:
         try:
-            parts.append(parse_dump(name, _read_bytes(name)))
-        except ParseError as error:
+            data = _read_bytes(name)
+            with cpu_limit(f"{name}: reading it", _PARSE_S * (1 + len(data) / MB)):
+                parts.append(parse_dump(name, data))
+        except (ParseError, CpuLimitError) as error:
+            if len(names) == 1:
+                raise
             errors[Path(name).name] = str(error)
     if not parts:
         raise ParseError("; ".join(errors.values()))

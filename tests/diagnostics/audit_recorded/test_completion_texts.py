@@ -23,8 +23,8 @@ def ordinary(generator):
     return " ".join(generator.choices(WORDS.split(), k=120)) + f" = {generator.random()}"
 
 
-def fault_messages(change, prompt="What is 2+2?"):
-    """Return message by family of the faults in 40 steps of 16 completions; `change` may return another text."""
+def find_faults(change, prompt="What is 2+2?"):
+    """Return the faults in 40 steps of 16 completions; `change` may return another text."""
     generator = random.Random(0)
     rows = []
     for number in range(640):
@@ -35,7 +35,18 @@ def fault_messages(change, prompt="What is 2+2?"):
             )
         )
     results = check_texts(RunArtifacts((Recording("step.jsonl", tuple(rows)),)))
-    return {result.family: result.message for result in results if result.outcome == FAULT}
+    return [result for result in results if result.outcome == FAULT]
+
+
+def fault_messages(*arguments, **options):
+    """Return the message of each fault by its family."""
+    return {result.family: result.message for result in find_faults(*arguments, **options)}
+
+
+def test_secret_in_the_example_is_masked_before_the_text_is_cut():
+    """The quoted end of a completion begins within a token."""
+    text = "hf_" + "aB3dE5gH7j" * 3 + f" {TURN:<145}"
+    assert "<secret>" in find_faults(lambda *_: text)[0].evidence[0].text
 
 
 @pytest.mark.parametrize(

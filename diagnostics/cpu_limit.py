@@ -1,0 +1,58 @@
+"""Limit the processor time of work on untrusted input: no file can keep a command busy for minutes.
+
+Patterns and parsers here need time linear in their input. This limit is for inputs that nobody thought of: the work
+ends with a `CpuLimitError`, which is reported as "not checked" (exit code 3), and the remaining inputs are checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+MB = 1_000_000
+# At this interval after the limit the error is raised again, so that work that goes on after it ends soon, too.
+_AGAIN_S = 0.2
+
+
+class CpuLimitError(BaseException):
+    """Raised by work that needed more processor time than its limit; the message names the work and the limit.
+
+    It is no Exception, so that a handler in the middle of the work does not catch it.
+    """
+
+
+@contextlib.contextmanager
+def cpu_limit(work: str, seconds: float) -> Iterator[None]:
+    """Limit the processor time of the body of a `with` statement, in the main thread.
+
+    Python code and regular expressions are interrupted; a call of other C code is interrupted when it returns. An
+    enclosing limit that ends earlier stays in force. In other threads there is no limit.
+
+    Args:
+        work: The work as the subject of a sentence, such as "reading run.sh".
+        seconds: The limit.
+
+    Raises:
+        CpuLimitError: The body exceeded the limit.
+    """
+    outer_s, _ = signal.getitimer(signal.ITIMER_PROF)
+    if threading.current_thread() is not threading.main_thread() or 0 < outer_s <= seconds:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise CpuLimitError(f"{work} needed more than {seconds:.0f} s of processor time")
+
+    previous, began = signal.signal(signal.SIGPROF, stop), time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
+        if outer_s:
+            left = max(outer_s - (time.process_time() - began), 0.01)
+            signal.setitimer(signal.ITIMER_PROF, left, _AGAIN_S)

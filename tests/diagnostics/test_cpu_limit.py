@@ -1,0 +1,93 @@
+"""Work on an input ends at its limit of processor time, and the input is reported as not checked."""
+
+import contextlib
+import itertools
+import re
+import signal
+import threading
+
+import pytest
+
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
+from tests.diagnostics.test_report_options import LOG, SCRIPT
+
+LIMIT_S = 0.1
+STACKS = 'Process 7: python train.py\nThread 7 (idle): "MainThread"\n    wait (threading.py:355)\n'
+
+
+def compute_forever():
+    for _ in itertools.count():
+        with contextlib.suppress(Exception):
+            int("1")
+
+
+@pytest.mark.parametrize("work", [compute_forever, lambda: re.search(r"(a|aa)+$", "a" * 60 + "b")])
+def test_loops_and_regular_expressions_end_at_the_limit(work):
+    """Also a loop that catches exceptions ends; afterwards no timer and no handler is left."""
+    with (
+        pytest.raises(CpuLimitError, match="reading x needed more than 0 s"),
+        cpu_limit("reading x", LIMIT_S),
+    ):
+        work()
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+    assert signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
+
+
+def test_inner_limit_leaves_the_outer_one_in_force():
+    def work():
+        with pytest.raises(CpuLimitError, match="inner"), cpu_limit("inner", LIMIT_S):
+            compute_forever()
+        with cpu_limit("longer than the outer one", 60):
+            compute_forever()
+
+    with pytest.raises(CpuLimitError, match="outer"), cpu_limit("outer", 3 * LIMIT_S):
+        work()
+
+
+def test_other_threads_have_no_limit():
+    states = []
+
+    def work():
+        with cpu_limit("a thread", LIMIT_S):
+            states.append(signal.getitimer(signal.ITIMER_PROF))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert states == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "slow_function", "expected"),
+    [
+        ("lint a.sh b.sh", "lint.settings_reader._READ_S", "lint.readers.shell.read_script", "reading a.sh"),
+        ("lint b.sh", "lint.steps._CHECK_S", "lint.steps.make_plan", "checking the runs"),
+        ("lint b.sh", "lint.steps._CHECK_S", "lint.steps.check_rule", "checking the runs"),
+        ("triage a.log", "triage.scan._BLOCK_S", "triage.scan.parse_line", "a.log: the part from line 1 on"),
+        ("triage a.log", "triage.command._JUDGE_S", "triage.command.judge", "judging the logs"),
+        ("hang --from a.txt", "hang.parsers.dump_files._PARSE_S", "hang.parsers.dump_files.parse_dump", "reading it"),
+        ("hang --from a.txt", "hang.command._DIAGNOSE_S", "hang.command.diagnose", "diagnosing the processes"),
+        ("audit run", "audit.recorded.run_data.READ_S", "audit.recorded.sample_files._verl_sample", "reading it"),
+        ("audit run", "audit.recorded.run_audit._CHECK_S", "audit.recorded.run_audit.check_texts", "checking the run"),
+        ("doctor --prefix env", "doctor.command._COLLECT_S", "collect.facts.collect", "reading the environment"),
+        ("doctor --prefix env", "doctor.run_checks._CHECK_S", "doctor.checks.known_issues.affects", "this check"),
+        ("lint b.sh", "output.text_filters._MASKING_S", "output.redact.mask", "masking the texts"),
+    ],
+    ids=lambda value: value.rpartition(".")[2] if "." in value and " " not in value else None,
+)  # fmt: skip
+def test_commands_report_what_they_did_not_check(
+    tmp_path, environment, monkeypatch, run_command, words, limit, slow_function, expected
+):
+    """Each command exits with 3 and names the work that reached its limit, without a traceback."""
+    monkeypatch.chdir(tmp_path)
+    environment.add("vllm", "0.7.3")
+    (tmp_path / "run").mkdir()
+    for name, text in {"a.sh": SCRIPT, "b.sh": SCRIPT, "a.log": LOG, "a.txt": STACKS}.items():
+        (tmp_path / name).write_text(text)
+    lines = [f'{{"input": "p{n}", "output": "a", "score": {n % 2}.0, "step": 1}}' for n in range(8)]
+    (tmp_path / "run" / "1.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(f"diagnostics.{limit}", LIMIT_S)
+    monkeypatch.setattr(f"diagnostics.{slow_function}", lambda *_, **__: compute_forever())
+    code, out, err = run_command(*words.split())
+    assert (code, "Traceback" in err) == (3, False), out + err
+    assert re.search(rf"{expected}.* needed more than", " ".join((out + err).split())), out + err
