@@ -163,8 +163,8 @@ def check_claims(claims: Iterable[Affected], release: str | None) -> tuple[str, 
     if not is_release(release):
         return (UNREADABLE if ranges else NOT_EXAMINED), ""
     inside = [claim for claim in ranges if in_range(release, claim.versions)]
-    if any(not claim.looked_to or in_range(release, f"<={claim.looked_to}") for claim in inside):
+    if any(not claim.examined_until or in_range(release, f"<={claim.examined_until}") for claim in inside):
         return AFFECTED, ""
     if inside:
-        return NOT_EXAMINED, newest(claim.looked_to for claim in inside)
+        return NOT_EXAMINED, newest(claim.examined_until for claim in inside)
     return (NOT_AFFECTED if ranges else NOT_EXAMINED), ""

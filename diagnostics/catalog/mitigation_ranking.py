@@ -174,7 +174,7 @@ class _Case:
             standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if helped else fixes.NOT_TESTED,
             evidence=mitigation.evidence,
             edits=tuple(edit for edit, _ in edits),
-            as_run=any(set(helped or mitigation.helps) & set(bound.ran) for _, bound in edits),
+            as_run=any(set(helped or mitigation.helps) & set(bound.tested_triggers) for _, bound in edits),
             triggers=self._known,
             helps=mitigation.helps,
             fails=mitigation.fails,

@@ -2,7 +2,7 @@
 
 For an issue, the document that `explain --format json` prints has the attributes of `Issue`, and the keys that
 `diagnostics.catalog.documents` adds. `diagnostics.catalog.schema` makes the records from an entry's TOML file, whose
-layout is described in docs/catalog.md.
+layout is described in docs/catalog.md. Where a field has another `name`, that is its key in both documents.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from diagnostics import frameworks
 from diagnostics.fixes import Advice, Edit, Install, SetOption, edit_without_framework
@@ -74,9 +74,9 @@ class Affected(Record, frozen=True):
         releases: Single releases, those that were run.
         evidence: One of EVIDENCE.
         source: Source of the claim: a file and line, a thread, or the run.
-        looked_to: The newest release examined, for a range without an end.
+        examined_until: The newest release examined, for a range without an end.
         needed: Whether the issue occurs only if this package's release is affected, too.
-        read: The search in source code that established a static claim; None if there is none.
+        source_search: The search in source code that established a static claim; None if there is none.
     """
 
     package: Text
@@ -84,9 +84,9 @@ class Affected(Record, frozen=True):
     source: Text
     versions: Versions = ""
     releases: Names = ()
-    looked_to: Release = ""
+    examined_until: Release = field(default="", name="looked_to")
     needed: bool = False
-    read: SourceSearch | None = None
+    source_search: SourceSearch | None = field(default=None, name="read")
 
 
 class Frame(Record, frozen=True):
@@ -128,18 +128,18 @@ class Signature(Record, frozen=True):
 
 
 class ConfigRule(Record, frozen=True):
-    """Values of the run plan that together cause the issue; if `by_rule`, a lint rule replaces this comparison."""
+    """Values of the run plan that together cause the issue; if `has_own_rule`, a lint rule replaces this comparison."""
 
     about: Text
     when: tuple[tuple[str, Any], ...]
-    by_rule: bool = False
+    has_own_rule: bool = field(default=False, name="by_rule")
 
 
 class Bound(Record, frozen=True):
     """Releases that have the option names of an edit, and the triggers that exactly this edit was run against."""
 
     versions: Versions = ""
-    ran: Names = ()
+    tested_triggers: Names = field(default=(), name="ran")
 
 
 class Mitigation(Record, frozen=True):
@@ -232,8 +232,8 @@ class WaitGraphPattern(Record, frozen=True):
     """Pattern of an issue in a wait graph: cause classes, and frames of the blocking process and of a waiting one."""
 
     causes: Names
-    culprit: tuple[Frame, ...] = ()
-    waiter: tuple[Frame, ...] = ()
+    blocking: tuple[Frame, ...] = field(default=(), name="culprit")
+    waiting: tuple[Frame, ...] = field(default=(), name="waiter")
 
 
 class CheckCode(Record, frozen=True):
@@ -252,7 +252,7 @@ class Issue(Record, frozen=True):
     Attributes:
         aliases: Earlier titles and other names.
         symptoms: Descriptions in the words and languages of users; `explain WORDS` searches them.
-        not_run: Reason why the issue was not reproduced; empty if a run is recorded.
+        not_reproduced_because: Reason why the issue was not reproduced; empty if a run is recorded.
         audit: Families of `audit` results that are reported as this issue.
     """
 
@@ -274,7 +274,7 @@ class Issue(Record, frozen=True):
     config: tuple[ConfigRule, ...] = ()
     triggers: tuple[IssueTrigger, ...] = ()
     hang: tuple[WaitGraphPattern, ...] = ()
-    not_run: str = ""
+    not_reproduced_because: str = field(default="", name="not_run")
     audit: Names = ()
 
     def trigger_names(self) -> tuple[str, ...]:

@@ -211,13 +211,13 @@ def _claim_problems(keys: Keys, claim: model.Affected) -> Iterator[Problem]:
         yield (*keys, "versions"), "`releases` instead: an executed claim lists the releases that were run"
     if "<=" in claim.versions:
         yield (*keys, "versions"), "< where the issue ends; the newest release examined is `looked_to`"
-    if claim.read is not None and claim.evidence != "static":
+    if claim.source_search is not None and claim.evidence != "static":
         yield (*keys, "read"), "`static`: it says what was read in the source of each release"
-    if claim.looked_to and ("<" in claim.versions or not claim.versions):
+    if claim.examined_until and ("<" in claim.versions or not claim.versions):
         yield (*keys, "looked_to"), "a range without an end beside it"
-    if claim.read is not None:
+    if claim.source_search is not None:
         try:
-            re.compile(claim.read.pattern)
+            re.compile(claim.source_search.pattern)
         except re.error as error:
             yield (*keys, "read", "pattern"), f"a regular expression ({error})"
 
@@ -239,7 +239,7 @@ def _mitigation_problems(keys: Keys, mitigation: model.Mitigation) -> Iterator[P
         yield (*keys, "edits"), "the edit for at least one framework"
     tested = {*mitigation.helps, *mitigation.fails}
     for (framework, _), bound in zip(mitigation.edits, mitigation.bounds, strict=True):
-        if not set(bound.ran) <= tested:
+        if not set(bound.tested_triggers) <= tested:
             yield (*keys, "edits"), f"`ran` of {framework} among the triggers of `helps` and `fails`"
     if (mitigation.evidence == "executed") != bool(tested):
         yield (*keys, "evidence"), "`executed` exactly where `helps` or `fails` name what was run"

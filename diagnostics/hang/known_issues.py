@@ -62,12 +62,12 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
     culprits = _frames(diagnosis, verdict.culprits)
     waiters = _frames(diagnosis, verdict.victims) or culprits
     matches = [
-        (bool(shape.culprit) + bool(shape.waiter), bool(shape.culprit), issue.code)
+        (bool(shape.blocking) + bool(shape.waiting), bool(shape.blocking), issue.code)
         for issue in catalog.load().values()
         for shape in issue.hang
         if verdict.cause in shape.causes
-        and _matches(shape.culprit, culprits)
-        and _matches(shape.waiter, waiters)
+        and _matches(shape.blocking, culprits)
+        and _matches(shape.waiting, waiters)
     ]
     *_, code = max(matches, default=(0, False, ""))
     return replace(diagnosis, verdict=replace(verdict, code=code))

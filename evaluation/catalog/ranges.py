@@ -63,8 +63,8 @@ def any_file_matches(wheel: Sources, files: Iterable[str], pattern: str) -> bool
 
 def claim_key(code: str, claim: Affected) -> str:
     """Return the key of a claim in ranges.json."""
-    assert claim.read is not None
-    return f"{code} {claim.package} {' '.join(claim.read.files)} {claim.read.pattern}"
+    assert claim.source_search is not None
+    return f"{code} {claim.package} {' '.join(claim.source_search.files)} {claim.source_search.pattern}"
 
 
 def searchable_claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
@@ -73,7 +73,7 @@ def searchable_claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
         (code, claim)
         for code, entry in catalog.load().items()
         for claim in entry.affected
-        if claim.read is not None and (not codes or code in codes)
+        if claim.source_search is not None and (not codes or code in codes)
     ]
 
 
@@ -113,7 +113,8 @@ def _matching_claims(
     return [
         key
         for key, claim in claims_of_package
-        if claim.read and any_file_matches(wheel, claim.read.files, claim.read.pattern)
+        if claim.source_search
+        and any_file_matches(wheel, claim.source_search.files, claim.source_search.pattern)
     ]
 
 
@@ -157,9 +158,9 @@ def main() -> int:
     for code, claim in selected:
         matching = known["found"].get(claim_key(code, claim), {}).get("in", [])
         suggestion = propose_range(known["releases"].get(claim.package, []), matching)
-        if suggestion != (claim.versions, claim.looked_to):
+        if suggestion != (claim.versions, claim.examined_until):
             print(
-                f"{code} {claim.package}: claimed {claim.versions} {claim.looked_to}; found {suggestion} in {matching}"
+                f"{code} {claim.package}: claimed {claim.versions} {claim.examined_until}; found {suggestion} in {matching}"
             )
     return 0
 

@@ -56,13 +56,13 @@ def test_bounded_range_decides_every_readable_release(issue, release, answer):
 )
 def test_open_range_reaches_to_the_last_examined_release(issue, release, answer, looked_to):
     """An open range affects releases up to the last examined one; for a newer one the answer names it."""
-    result = affects(issue(claim("vllm", ">=0.6", looked_to="0.31.0")), {"vllm": release})
+    result = affects(issue(claim("vllm", ">=0.6", examined_until="0.31.0")), {"vllm": release})
     assert (result.answer, result.examined_to) == (answer, looked_to)
 
 
 def test_claim_examined_furthest_decides(issue):
     """Each claim has its own last examined release; one claim that reaches the release is enough."""
-    claims = (claim("vllm", ">=0.6", looked_to="0.9"), claim("vllm", releases=["0.33.0"]))
+    claims = (claim("vllm", ">=0.6", examined_until="0.9"), claim("vllm", releases=["0.33.0"]))
     assert affects(issue(*claims), {"vllm": "0.33.0"}).answer == AFFECTED
     assert affects(issue(*claims), {"vllm": "0.32.0"}).answer == NOT_EXAMINED
 
@@ -98,5 +98,5 @@ def test_shipped_entries_state_the_last_examined_release():
     """No range ends with `<=` a release that is only the last examined one."""
     issues = catalog.load()
     assert not [code for code, entry in issues.items() for item in entry.affected if "<=" in item.versions]
-    assert sum(bool(item.looked_to) for entry in issues.values() for item in entry.affected) > 60
+    assert sum(bool(item.examined_until) for entry in issues.values() for item in entry.affected) > 60
     assert all(issue_package(entry) for entry in issues.values())

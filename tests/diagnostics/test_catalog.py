@@ -135,7 +135,7 @@ def test_config_table_is_marked_by_rule_exactly_if_a_rule_replaces_it(entry):
     assert message.startswith("SCH001: [[config]] 'evaluation during training")
     assert "by_rule = true" in message
     second = catalog.load()["MEM001"]
-    unread = replace(second, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
+    unread = replace(second, config=(ConfigRule("x", (("rollout.mode", "server"),), has_own_rule=True),))
     assert "no rule replaces it" in find_table_conflicts([unread])[0]
     assert find_table_conflicts(catalog.load().values()) == []
 

@@ -250,7 +250,7 @@ def test_exactly_the_entries_without_a_run_give_a_reason():
     """Exactly the entries without an executed run give a reason, and at least 60 entries have a run."""
     parts = {code: (*entry.affected, *entry.mitigations) for code, entry in ISSUES.items()}
     without = {code for code in parts if all(part.evidence != "executed" for part in parts[code])}
-    assert {code for code, entry in ISSUES.items() if entry.not_run} == without
+    assert {code for code, entry in ISSUES.items() if entry.not_reproduced_because} == without
     assert len(ISSUES) - len(without) >= 60
 
 
@@ -314,7 +314,7 @@ def test_affected_ranges_agree_with_the_wheels():
         matching = RANGES["found"][ranges.claim_key(code, claim)]["in"]
         wrong += [] if matching else [(code, claim.package)]
         for release in RANGES["releases"][claim.package]:
-            examined = not claim.looked_to or in_range(release, f"<={claim.looked_to}")
+            examined = not claim.examined_until or in_range(release, f"<={claim.examined_until}")
             if examined and in_range(release, claim.versions) != (release in matching):
                 wrong.append((code, claim.package, release))
     assert wrong == []
@@ -328,6 +328,6 @@ def test_api_index_is_as_new_as_the_ranges():
         (code, claim.package)
         for code, entry in ISSUES.items()
         for claim in entry.affected
-        if claim.evidence == "static" and claim.versions and claim.read is None
+        if claim.evidence == "static" and claim.versions and claim.source_search is None
     }
     assert unread == READ_OUTSIDE_WHEELS

@@ -209,7 +209,7 @@ def test_mitigation_verified_with_these_options_comes_before_others(issue):
     """A mitigation verified with these options comes first; the line of another says that its options differed."""
     entry = issue(
         replace(mitigation_of("other_options", ["a"]), bounds=(Bound(),)),
-        replace(mitigation_of("these_options", ["a"]), bounds=(Bound(ran=("a",)),)),
+        replace(mitigation_of("these_options", ["a"]), bounds=(Bound(tested_triggers=("a",)),)),
     )
     result = recommended_fix(entry, triggers=["a"])
     assert names(result.offers) == ["these_options", "other_options"]

@@ -97,7 +97,9 @@ def check_log(rules, log):
     for offer in finding.remedy.offers:
         assert trigger not in mitigations[offer.mitigation].fails
         line = mitigation_line(offer)
-        ran = {name for _, bound in mitigations[offer.mitigation].known_edits() for name in bound.ran}
+        ran = {
+            name for _, bound in mitigations[offer.mitigation].known_edits() for name in bound.tested_triggers
+        }
         assert ("(verified)" in line) == (trigger in ran & set(mitigations[offer.mitigation].helps)), line
     refuted = {record.name for record in entry.mitigations if trigger in record.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}

@@ -126,9 +126,9 @@ def find_table_conflicts(entries: Iterable[Issue]) -> list[str]:
     for entry in entries:
         for table in entry.config:
             name = f"{entry.code}: [[config]] {table.about!r}"
-            if table.by_rule and entry.code not in replaced:
+            if table.has_own_rule and entry.code not in replaced:
                 errors.append(f"{name}: no rule replaces it: leave `by_rule` out")
-            elif not table.by_rule and entry.code in replaced:
+            elif not table.has_own_rule and entry.code in replaced:
                 advice = "extend the rule, and set `by_rule = true`"
                 errors.append(f"{name}: a rule replaces this code's tables: {advice}")
     return errors
