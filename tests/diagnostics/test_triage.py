@@ -13,7 +13,8 @@ from diagnostics import catalog
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
-from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
+from diagnostics.triage.sources import SkippedFiles, find_logs
+from evaluation.triage.corpus.sweep import MemoryLog
 from tests.case_files import read_cases
 
 LINES = read_cases(__file__, "log_lines.yaml")
@@ -41,16 +42,12 @@ def prefixed(prefix, lines):
 
 
 @pytest.fixture
-def triage_lines(tmp_path, rules):
+def triage_lines(rules):
     """Return a function that triages logs, one per rank, each a list of lines."""
 
     def triage_lines(*logs):
-        sources = []
-        for number, lines in enumerate(logs):
-            path = tmp_path / f"rank_{number}.log"
-            path.write_text("\n".join(lines) + "\n")
-            sources.append(LogSource(path.name, path))
-        return triage(sources, rules)
+        texts = (("\n".join(lines) + "\n").encode() for lines in logs)
+        return triage([MemoryLog(text, f"rank_{number}.log") for number, text in enumerate(texts)], rules)
 
     return triage_lines
 
@@ -88,12 +85,6 @@ def test_confirmation_counts_only_with_its_own_failure(triage_lines):
     assert [item["code"] for item in document.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
 
 
-def test_wrapper_alone_is_reported_as_wrapper(triage_lines):
-    verdict = triage_lines(traceback_of(WRAPPER))
-    assert (verdict.state, codes(verdict)) == ("wrapper", ["ENG001"])
-    assert exit_code(verdict) == 1
-
-
 def test_interleaved_tracebacks_of_two_ranks_are_separated(triage_lines):
     """The candidate has both ranks, and each of its tracebacks has one frame."""
     first = prefixed("[rank0]: ", traceback_of(ROOT))
@@ -118,16 +109,6 @@ def test_first_exception_of_a_chain_is_the_root_cause(triage_lines):
     assert verdict.anchors[0].text == "KeyError: 'prompt' (in own/rewards.py, score)"
     assert [anchor.traceback.link for anchor in verdict.anchors] == [0, 1]
     assert exit_code(verdict) == 3
-
-
-def test_certainty_depends_on_the_release_in_the_log(triage_lines):
-    """The V0 scheduler's assertion is established in a release with V0, and only a hypothesis in one without."""
-    for release, certainty in (("0.7.3", "established"), ("0.12.0", "hypothesis")):
-        head = (
-            f"INFO 01-31 10:00:00 llm_engine.py:234] Initializing an LLM engine (v{release}) with config: x"
-        )
-        verdict = triage_lines([head, *SCH001])
-        assert [(item.issue.code, item.certainty) for item in verdict.candidates] == [("SCH001", certainty)]
 
 
 def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(triage_lines):
@@ -225,19 +206,6 @@ def test_tracebacks_in_other_formats(triage_lines, lines):
     assert about.frames[-1][1] == "check"
 
 
-def test_log_line_inside_a_traceback_does_not_end_it(triage_lines):
-    """A log line with the same rank prefix that looks like an exception does not end the traceback."""
-    lines = traceback_of(
-        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
-    )
-    lines[2:2] = [
-        "[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called",
-        "INFO 01-31 10:00:00 [loggers.py:123] Error: none so far",
-    ]
-    verdict = triage_lines(prefixed("[rank0]: ", lines))
-    assert (verdict.state, codes(verdict)) == ("wrapper", ["RAY010"])
-
-
 def test_thousand_similar_lines_do_not_hide_the_root_cause(triage_lines):
     """The root cause is found after 1000 lines that pass the prefilter and match no pattern."""
     noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was fixed"] * 1000
@@ -294,25 +262,9 @@ def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_line
     ]  # fmt: skip
     verdict = triage_lines(lines)
     note = report(verdict, ["a.log"]).notes[0]
-    assert verdict.state == "wrapper"
+    assert (verdict.state, exit_code(verdict)) == ("wrapper", 1)
     assert "the rank that failed first: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
     assert "because swift gives torchrun no folder for logs" in note
-
-
-def test_warning_of_rays_own_processes_is_no_failure(triage_lines):
-    """A warning of Ray's own processes, which also appears after successful runs, is no failure."""
-    line = (
-        "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
-        " RPC Error message: failed to connect to all addresses"
-    )
-    assert triage_lines([line, "Application shutdown complete."]).state == "clean"
-
-
-def test_truncated_traceback_is_not_clean(triage_lines):
-    """A traceback without its end is an unknown failure; frames without its head are not judged."""
-    lines = traceback_of(ROOT)[:-1]
-    assert triage_lines(["step 1", *lines]).state == "unknown"
-    assert triage_lines(["step 1", *lines[1:]]).state == "not_judged"
 
 
 def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
@@ -326,13 +278,6 @@ def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
     assert codes(verdict) == ["MEM005"]
     assert [item.issue.code for item in verdict.followed] == ["RAY010"]
     assert verdict.candidates[0].ranks == ()
-
-
-def test_failure_logged_as_a_warning_is_no_verdict(triage_lines):
-    """A failure logged as a warning is no verdict; the same message at level ERROR is one."""
-    message = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
-    assert triage_lines([f"WARNING:root:{message}", "{'train_runtime': 0.1}"]).state == "clean"
-    assert codes(triage_lines([f"ERROR:root:{message}"])) == ["ENV004"]
 
 
 def test_every_positive_sample_is_found_by_triage(triage_lines):

@@ -1,7 +1,7 @@
 """A log without a root cause is clean if it shows the end of the run and no error line; an excerpt needs no end.
 
-Waits, prompts and metrics may give hypotheses. A failure without a known cause lists the issues with the most similar
-words. Other logs are not judged; the reason names a stall or the step that the run reached. A log in UTF-16 is read.
+Waits and metrics may give hypotheses. Other logs are not judged; the reason names a stall or the step that the
+run reached. A log in UTF-16 is read.
 """
 
 import pytest
@@ -124,20 +124,6 @@ def test_repeated_wait_is_a_hypothesis(triage_lines, wait, code):
     assert triage_lines(*STEPS, *waits, "Server is up!").state == "not_judged"
 
 
-def test_prompt_at_the_end_is_a_hypothesis(triage_lines):
-    """A prompt at the end is a hypothesis, because nobody answers it in a batch job."""
-    assert leads(triage_lines(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
-
-
-def test_innermost_frames_alone_give_a_hypothesis(triage_lines):
-    """A traceback without an error gives a hypothesis if its innermost frames are those of a catalog entry."""
-    head = ["Traceback (most recent call last):"]
-    frame = '  File "/opt/env/lib/python3.12/site-packages/{}", line 7, in {}'
-    driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
-    assert leads(triage_lines(*driver)) == ["RAY010"]
-    assert triage_lines(*head, frame.format("own/loop.py", "run")).state == "unknown"
-
-
 METRICS = [
     ("{'loss': 0.0, 'reward_std': 0.5, 'completions/clipped_ratio': 1.0}", "capped", 1.0),
     ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),
@@ -197,24 +183,3 @@ def test_utf16_log_is_read(tmp_path, rules):
     """A log in UTF-16, as PowerShell writes it, is read."""
     (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode("utf-16"))
     assert candidate_codes(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
-
-
-FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", line 7, in step']
-
-
-@pytest.mark.parametrize(
-    ("message", "code"),
-    [
-        ("tracker.Failed: Reward function `solve` could not be found in /data/rewards.py", "REW003"),
-        (
-            "plugin.RolloutError: NCCL ranks disagree: duplicate GPU detected, rank 0 and rank 1 on device",
-            "CFG108",
-        ),
-        ("ValueError: tokens of images and image features do not match: 70 and 64", "TOK015"),
-    ],
-)
-def test_rephrased_message_lists_its_issue_as_similar(triage_lines, message, code):
-    """A rephrased message is an unknown failure, and the issue with the most similar words comes first."""
-    verdict = triage_lines(*STEPS, *FAILED, message)
-    assert (verdict.state, exit_code(verdict), verdict.leads) == ("unknown", 3, ())
-    assert verdict.similar[0].code == code

@@ -75,15 +75,6 @@ def test_explanation_by_the_index_is_the_verdict(triage_lines, line):
     assert not any(check.not_judged for check in result.checks)
 
 
-def test_conflict_before_another_failure_is_not_the_verdict(triage_lines):
-    """A conflict that pip reports is a known issue; a failure of another kind after it stays unknown."""
-    conflict = (
-        "vllm 0.17.1 requires transformers<5,>=4.56.0, but you have transformers 5.3.0 which is incompatible."
-    )
-    assert triage_lines(conflict).state == "known"
-    assert triage_lines(conflict, HEADER, SCRIPT, "    step()", "ValueError: no rows left").state == "unknown"
-
-
 def test_message_below_a_traceback_needs_no_exception_name(triage_lines):
     """A known issue and the frames are found although the line that ends the traceback has no exception's name."""
     lines = [HEADER, SCRIPT, "    llm = LLM()", "Qwen2Tokenizer has no attribute all_special_tokens_extended"]
@@ -126,16 +117,6 @@ def test_generic_entry_after_the_index_has_no_fix(triage_lines):
     first, second = report(triage_lines("transformers==4.50.0", error), ["a.log"]).findings
     assert (first.code, second.code, second.remedy) == ("CMP906", "CMP023", None)
     assert "transformers>=5.0.0" in fix_text(first.remedy)
-
-
-def test_exception_that_cannot_be_imported_was_not_raised(triage_lines):
-    """An import error that contains an exception's name does not match the known issue with that exception."""
-    raised = "LocalEntryNotFoundError: Cannot find the requested files in the disk cache"
-    assert [it.issue.code for it in triage_lines(raised).candidates] == ["ENV004"]
-    missing = (
-        "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors' (errors.py)"
-    )
-    assert not triage_lines(missing).candidates
 
 
 @pytest.mark.parametrize(
