@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,10 +12,20 @@ import sys
 
 from diagnostics.hang.collect import stacks
 from diagnostics.hang.diagnosis import diagnose
-from diagnostics.hang.snapshot import Process, Snapshot, StackFrame, Thread
+from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 
 PYTHON = "/usr/lib/python3.11"
 C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
+COMPUTES = {"state": "R", "runnable": 0.99, "syscall": "running", "asleep_s": None}
+# Frames of the standard library in which threads wait.
+WAIT = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
+QUEUE_GET = StackFrame(f"{PYTHON}/queue.py", "get", 171)
+ACCEPT = StackFrame(f"{PYTHON}/socket.py", "accept", 294)
+EVENT_LOOP = (
+    StackFrame(f"{PYTHON}/selectors.py", "select", 468),
+    StackFrame(f"{PYTHON}/asyncio/base_events.py", "_run_once", 1898),
+)
 
 
 def sleeping(pid, parent, *frames, thread=None, **values):
@@ -23,10 +34,33 @@ def sleeping(pid, parent, *frames, thread=None, **values):
     return Process(pid, parent, threads=(Thread(pid, "MainThread", frames, **known),), state="S", **values)
 
 
+def with_threads(process, *stacks, name="Thread-1", **values):
+    """Return the process with threads that have slept at a futex for 400 s, one in each of these stacks."""
+    known = {"state": "S", "runnable": 0.0, "asleep_s": 400.0} | AT_FUTEX | values
+    threads = (Thread(tid, name, stack, **known) for tid, stack in enumerate(stacks, 17))
+    return dataclasses.replace(process, threads=(*process.threads, *threads))
+
+
+def connection(
+    inode, kind="tcp", *, sent_s=None, received_s=None, bytes_sent=None, bytes_received=None, **values
+):
+    """Return both ends of a connection, inode and inode + 1, by the traffic of the first end."""
+    near, far = ("127.0.0.1:5", "127.0.0.1:8000") if kind == "tcp" else ("", "")
+    first = Socket(
+        inode, kind, near, far, "ESTABLISHED", peer=inode + 1, sent_s=sent_s, received_s=received_s,
+        bytes_sent=bytes_sent, bytes_received=bytes_received, **values,
+    )  # fmt: skip
+    second = Socket(
+        inode + 1, kind, far, near, "ESTABLISHED", peer=inode, sent_s=received_s, received_s=sent_s,
+        bytes_sent=bytes_received, bytes_received=bytes_sent, **values,
+    )  # fmt: skip
+    return first, second
+
+
 def rank(number, *frames, world=3, thread=None, **values):
     """Return a rank of a distributed job that waits at a futex; all ranks share one rendezvous store."""
     values = {"role": "trainer", "rank": number, "world": world, "job": "127.0.0.1:1"} | values
-    thread = {"syscall": "futex", "futex": "0x1"} | (thread or {})
+    thread = AT_FUTEX | (thread or {})
     return sleeping(100 + number, 1, *frames, thread=thread, **values)
 
 

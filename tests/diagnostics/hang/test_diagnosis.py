@@ -20,13 +20,27 @@ from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.dump_files import read_files
 from diagnostics.hang.snapshot import Descriptor, Lock, Process, Snapshot, Socket, StackFrame, Thread
 from evaluation.hang import bench, bench_repros
-from tests.diagnostics.hang.processes import C10D, PYTHON, in_all_gather, rank, sleeping, verdict_of
+from tests.diagnostics.hang.processes import (
+    ACCEPT,
+    AT_FUTEX,
+    C10D,
+    COMPUTES,
+    EVENT_LOOP,
+    PYTHON,
+    QUEUE_GET,
+    WAIT,
+    connection,
+    in_all_gather,
+    rank,
+    sleeping,
+    verdict_of,
+    with_threads,
+)
 from tests.limits import cpu_and_memory_limits
 
 STORED = Path(__file__).parent / "snapshots"
 CASES = {case.name: case for case in (*bench.cases(), *bench_repros.cases())}
 ASLEEP = {"syscall": "clock_nanosleep", "futex": ""}
-AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
 
 
 def load_stored(name):
@@ -63,15 +77,6 @@ def test_idle_vllm_engine_is_not_blamed():
 # Ranks of a distributed job.
 
 
-@pytest.mark.parametrize("absent", [0, 1, 2, 3])
-def test_rank_outside_the_collective_is_blamed(absent):
-    ranks = [in_all_gather(n, world=4) for n in range(4)]
-    ranks[absent] = rank(absent, StackFrame("/job/train.py", "evaluate", 3), world=4, thread=ASLEEP)
-    verdict = verdict_of(*ranks)
-    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", (ranks[absent].key,))
-    assert len(verdict.victims) == 3
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -96,8 +101,7 @@ def test_rank_without_a_process_is_missing():
 
 def test_computing_rank_is_a_hang_only_after_the_busy_patience():
     """A rank that computes while others wait for 30 s makes progress; after 900 s, more than the patience, it hangs."""
-    computes = {"runnable": 0.99, "syscall": "running", "asleep_s": None}
-    busy = rank(1, StackFrame("/job/train.py", "reward", 7), thread=computes)
+    busy = rank(1, StackFrame("/job/train.py", "reward", 7), thread=COMPUTES | {"state": "S"})
     short, long = {"asleep_s": 30.0}, {"asleep_s": 900.0}
     assert (
         verdict_of(in_all_gather(0, thread=short), busy, in_all_gather(2, thread=short)).outcome == "progress"
@@ -108,9 +112,7 @@ def test_computing_rank_is_a_hang_only_after_the_busy_patience():
 
 def test_computing_rank_without_a_stack_is_no_hang():
     """A computing rank without a stack, which may be exiting, counts as progress."""
-    busy = rank(
-        2, thread={"state": "R", "runnable": 0.98, "asleep_s": None, "syscall": "running", "futex": ""}
-    )
+    busy = rank(2, thread=COMPUTES | {"futex": ""})
     verdict = verdict_of(in_all_gather(0), in_all_gather(1), busy)
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("progress", "busy", ("/102",))
 
@@ -193,17 +195,12 @@ def test_zombie_child_whose_parent_waits_is_no_hang():
 
 
 def test_main_thread_waiting_beside_an_event_loop_is_idle():
-    frames = (StackFrame(f"{PYTHON}/threading.py", "wait"), StackFrame("/job/a.py", "serve", 1))
-    process = sleeping(1, 0, *frames, thread={"syscall": "futex", "futex": "0x1"})
-    loop_frames = (
-        StackFrame(f"{PYTHON}/selectors.py", "select"),
-        StackFrame(f"{PYTHON}/asyncio/base_events.py", "_run_once"),
-    )
-    loop = Thread(2, "loop", loop_frames, state="S", syscall="epoll_wait", runnable=0.0)
-    assert verdict_of(dataclasses.replace(process, threads=(*process.threads, loop))).outcome == "idle"
+    process = sleeping(1, 0, WAIT, StackFrame("/job/a.py", "serve", 1), thread=AT_FUTEX)
+    loop = {"syscall": "epoll_wait", "futex": "", "asleep_s": None}
+    assert verdict_of(with_threads(process, EVENT_LOOP, name="loop", **loop)).outcome == "idle"
 
 
-QUEUE_GET = StackFrame(f"{PYTHON}/multiprocessing/queues.py", "get", 103)
+GET = StackFrame(f"{PYTHON}/multiprocessing/queues.py", "get", 103)
 WORKER = StackFrame("/job/rewards.py", "worker", 8)
 
 
@@ -215,13 +212,13 @@ def with_consumers(*frames, **thread):
         11,
         10,
         StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_recv", 383),
-        QUEUE_GET,
+        GET,
         WORKER,
         thread={"syscall": "read", "waits_fds": (3,)},
         fds=(Descriptor(3, "pipe", 70, "r"), Descriptor(4, "pipe", 70, "w")),
         shared=shared,
     )
-    enters = (StackFrame(f"{PYTHON}/multiprocessing/synchronize.py", "__enter__", 95), QUEUE_GET, WORKER)
+    enters = (StackFrame(f"{PYTHON}/multiprocessing/synchronize.py", "__enter__", 95), GET, WORKER)
     at_lock = {"syscall": "futex", "futex": "sem:90"}
     return (driver, reader, *(sleeping(pid, 10, *enters, thread=at_lock, shared=shared) for pid in (12, 13)))
 
@@ -229,9 +226,9 @@ def with_consumers(*frames, **thread):
 @pytest.mark.parametrize(
     ("frame", "syscall"),
     [
-        (StackFrame(f"{PYTHON}/socket.py", "accept", 294), "accept4"),
+        (ACCEPT, "accept4"),
         (StackFrame("/job/driver.py", "poll", 3, "sleep"), "clock_nanosleep"),
-        (StackFrame(f"{PYTHON}/threading.py", "wait", 327), "futex"),
+        (WAIT, "futex"),
     ],
     ids=["in accept", "polling", "waiting for its end"],
 )
@@ -255,11 +252,9 @@ def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome)
 
 def test_feeder_thread_of_an_empty_queue_is_idle():
     """The feeder thread of an empty queue waits for the next item, so it is idle."""
-    waits = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
-    driver, *workers = with_consumers(waits, StackFrame("/job/driver.py", "main", 9), **AT_FUTEX)
-    frames = (waits, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 231))
-    feeder = Thread(19, "QueueFeederThread", frames, state="S", runnable=0.0, asleep_s=400.0, **AT_FUTEX)
-    driver = dataclasses.replace(driver, threads=(*driver.threads, feeder))
+    driver, *workers = with_consumers(WAIT, StackFrame("/job/driver.py", "main", 9), **AT_FUTEX)
+    feeds = WAIT, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 231)
+    driver = with_threads(driver, feeds, name="QueueFeederThread")
     assert verdict_of(driver, *workers, seconds=90.0).outcome == "idle"
 
 
@@ -289,12 +284,8 @@ def test_tail_f_and_its_reader_are_idle():
 
 
 def test_worker_threads_at_an_empty_queue_are_idle():
-    accepts = (StackFrame(f"{PYTHON}/socket.py", "accept", 294), StackFrame("/job/a.py", "main", 9))
-    gets = (StackFrame(f"{PYTHON}/threading.py", "wait"), StackFrame(f"{PYTHON}/queue.py", "get"), WORKER)
-    process = sleeping(7, 1, *accepts, thread={"syscall": "accept4"})
-    worker = Thread(17, "Thread-1", gets, state="S", runnable=0.0, asleep_s=400.0, **AT_FUTEX)
-    process = dataclasses.replace(process, threads=(*process.threads, worker))
-    assert verdict_of(process, seconds=90.0).outcome == "idle"
+    process = sleeping(7, 1, ACCEPT, StackFrame("/job/a.py", "main", 9), thread={"syscall": "accept4"})
+    assert verdict_of(with_threads(process, (WAIT, QUEUE_GET, WORKER)), seconds=90.0).outcome == "idle"
 
 
 POLLS = {"syscall": "clock_nanosleep", "asleep_s": 0.1}
@@ -462,17 +453,13 @@ def test_snapshot_round_trips_through_json_and_other_documents_are_refused():
 
 def pool_of(*workers):
     """Return a driver that waits for a pool's result, and its workers."""
-    waits = (
-        StackFrame(f"{PYTHON}/threading.py", "wait", 327),
-        StackFrame(f"{PYTHON}/multiprocessing/pool.py", "get"),
-    )
-    return (sleeping(7, 1, *waits, StackFrame("/job/a.py", "main", 9), thread=AT_FUTEX), *workers)
+    gets = StackFrame(f"{PYTHON}/multiprocessing/pool.py", "get")
+    return (sleeping(7, 1, WAIT, gets, StackFrame("/job/a.py", "main", 9), thread=AT_FUTEX), *workers)
 
 
 def test_pool_with_idle_and_computing_workers_makes_progress():
     idle = sleeping(8, 7, StackFrame(f"{PYTHON}/multiprocessing/pool.py", "worker", 114), thread=AT_FUTEX)
-    computes = {"state": "R", "runnable": 0.99, "asleep_s": None, "syscall": "running"}
-    busy = sleeping(9, 7, StackFrame("/job/a.py", "grade", 3), thread=computes)
+    busy = sleeping(9, 7, StackFrame("/job/a.py", "grade", 3), thread=COMPUTES)
     assert verdict_of(*pool_of(idle)).cause == "lost_message"
     verdict = verdict_of(*pool_of(idle, busy))
     assert (verdict.outcome, verdict.culprits) == ("progress", ("/9",))
@@ -501,15 +488,15 @@ def test_holder_of_a_file_lock_that_writes_between_sleeps_works(wrote, seconds, 
 
 @pytest.mark.parametrize(("unread", "outcome"), [(0, "idle"), (1, "hang")])
 def test_servers_that_take_turns_in_accept_are_idle_without_clients(unread, outcome):
-    accepts = StackFrame(f"{PYTHON}/socket.py", "accept"), StackFrame("/job/a.py", "serve", 3)
-    holder = sleeping(8, 1, *accepts, thread={"syscall": "accept4", "waits_fds": (4,)})
+    accepts = {"syscall": "accept4", "waits_fds": (4,)}
+    holder = sleeping(8, 1, ACCEPT, StackFrame("/job/a.py", "serve", 3), thread=accepts)
     listener = Socket(60, "tcp", "0.0.0.0:8000", "0.0.0.0:0", "LISTEN", unread=unread)
     assert at_file_lock(holder, sockets=(listener,)).outcome == outcome
 
 
 @pytest.mark.parametrize(("endless", "outcome"), [(True, "idle"), (False, "hang")])
 def test_waiting_main_thread_with_a_working_signal_handler_is_idle(endless, outcome):
-    waits = StackFrame(f"{PYTHON}/threading.py", "wait", 327), StackFrame("/job/a.py", "main", 9)
+    waits = WAIT, StackFrame("/job/a.py", "main", 9)
     thread = AT_FUTEX | {"endless": endless, "asleep_s": 3.0}
     assert verdict_of(sleeping(7, 1, *waits, thread=thread, wrote=True)).outcome == outcome
 
@@ -523,8 +510,4 @@ def test_receiver_that_got_messages_meanwhile_makes_progress(moved, outcome):
     )
     receives = StackFrame(C10D, "recv", 1), StackFrame("/job/a.py", "work", 9)
     waits = rank(1, *receives, world=2, thread=young, fds=(Descriptor(6, "tcp", 51),))
-    ends = [("127.0.0.1:7", "127.0.0.1:8"), ("127.0.0.1:8", "127.0.0.1:7")]
-    sockets = [
-        Socket(50 + n, "tcp", *end, "ESTABLISHED", peer=51 - n, moved=moved) for n, end in enumerate(ends)
-    ]
-    assert verdict_of(sends, waits, sockets=tuple(sockets)).outcome == outcome
+    assert verdict_of(sends, waits, sockets=connection(50, moved=moved)).outcome == outcome

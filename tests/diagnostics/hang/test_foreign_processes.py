@@ -61,6 +61,17 @@ def observe(pid, **options):
     return snapshot, with_issue(diagnose(snapshot, Patience(0.0, 0.0))).verdict
 
 
+def observe_isolated(program, *options):
+    """Run a program in new namespaces; return its snapshot and verdict, or skip the test where none may be made."""
+    unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
+    isolated = [unshare, *options, "--fork", "--kill-child"]
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespace may be made here")
+    with running(*isolated, sys.executable, "-c", *program) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
+        return observe(int(children))
+
+
 def find_python(minor):
     """Return the path of an installed Python 3.`minor`, or None."""
     program = shutil.which(f"python3.{minor}")
@@ -83,13 +94,7 @@ def test_deadlock_is_found_in_each_python_release(minor):
 
 def test_deadlock_is_found_in_another_pid_namespace():
     """A deadlock is found although py-spy reports the thread ids of another namespace."""
-    unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
-    isolated = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
-    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("no namespace may be made here")
-    with running(*isolated, sys.executable, "-c", LOCKS) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
-        snapshot, verdict = observe(int(children))
+    snapshot, verdict = observe_isolated([LOCKS], "--pid", "--mount", "--mount-proc")
     assert verdict.code == "HNG006"
     assert len(snapshot.processes[0].threads) == 2
 
@@ -145,35 +150,32 @@ def test_process_that_changes_while_observed_is_not_blamed(change):
     assert verdict.outcome != "hang" or verdict.cause in {"dead", "input"}, verdict.sentence
 
 
-def test_hanging_py_spy_is_ended_at_the_time_limit(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("script", "limit_s", "reason"),
+    [
+        ("/bin/sh\nexec sleep 600\n", 0.2, "did not answer within"),
+        (
+            f"{sys.executable}\nimport time\ntime.sleep(0.2)\nbytearray(1 << 30)\n",
+            stacks.TIMEOUT_S,
+            "stack: py-spy: ",
+        ),
+    ],
+    ids=["hangs", "takes gigabytes"],
+)
+def test_py_spy_beyond_its_limits_is_ended(tmp_path, monkeypatch, script, limit_s, reason):
+    """Without the stacks, the verdict is unknown."""
     tool = tmp_path / "py-spy"
-    tool.write_text("#!/bin/sh\nexec sleep 600\n")
+    tool.write_text(f"#!{script}")
     tool.chmod(0o755)
     monkeypatch.setattr(stacks, "find_py_spy", lambda: str(tool))
-    monkeypatch.setattr(stacks, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(stacks, "TIMEOUT_S", limit_s)
     with running(sys.executable, "-c", LOCKS) as process:
         snapshot, verdict = observe(process.pid)
     assert (verdict.outcome, verdict.code) == ("unknown", "")
-    assert "did not answer within" in " ".join(snapshot.blind)
-
-
-def test_py_spy_that_takes_gigabytes_is_ended(tmp_path, monkeypatch):
-    tool = tmp_path / "py-spy"
-    tool.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(0.2)\nbytearray(1 << 30)\n")
-    tool.chmod(0o755)
-    monkeypatch.setattr(stacks, "find_py_spy", lambda: str(tool))
-    with running(sys.executable, "-c", LOCKS) as process:
-        snapshot, _ = observe(process.pid)
-    assert "stack: py-spy: " in " ".join(snapshot.blind)
+    assert reason in " ".join(snapshot.blind)
 
 
 def test_sockets_of_another_network_namespace_are_not_checked():
-    unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
-    isolated = [unshare, "--net", "--fork", "--kill-child"]
-    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("no namespace may be made here")
-    with running(*isolated, sys.executable, "-c", PROGRAM, "end") as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
-        snapshot, _ = observe(int(children))
+    snapshot, _ = observe_isolated([PROGRAM, "end"], "--net")
     assert "the sockets of " in snapshot.missing[0]
     assert "network namespace" in snapshot.blind[-1]

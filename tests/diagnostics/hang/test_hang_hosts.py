@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect.remote import MARK, Answer, collect_program, zip_sources
+from diagnostics.collect.remote import MARK, Answer, zip_sources
 from diagnostics.hang import command
 from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.command import join_answers
@@ -123,12 +123,11 @@ def test_bundles_of_several_hosts_are_refused(tmp_path):
         read_files([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
 
 
-@pytest.mark.parametrize(
-    "program", [command.snapshot_program("", 1.0, 1), collect_program()], ids=lambda program: program.module
-)
-def test_sent_collector_imports_only_the_standard_library(tmp_path, program):
+def test_sent_collector_imports_only_the_standard_library(tmp_path):
+    """The collector of doctor is tested in test_doctor_hosts.py."""
     zipfile.ZipFile(io.BytesIO(zip_sources())).extractall(tmp_path)
-    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {program.module}"
+    module = command.snapshot_program("", 1.0, 1).module
+    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module}"
     done = run_python("-I", "-S", "-c", text)
     assert not done.stderr
 

@@ -73,22 +73,16 @@ def test_opening_a_named_pipe_is_a_hang():
 
 
 def test_deadlock_over_pipes_is_found_without_py_spy(monkeypatch):
-    """The verdict names the extra that installs py-spy."""
+    """The verdict names the extra that installs py-spy; processes beyond the limit are missing from the job."""
     monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     with running(sys.executable, HOST, "pipes_crossed") as process:
         wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
         diagnosis = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01))
+        monkeypatch.setattr(discovery, "MAX_PROCESSES", 1)
+        limited = take_snapshot(Selection((process.pid,), seconds=0.2))
     assert diagnosis.verdict.cause == "deadlock"
     assert "grpo-doctor[hang]" in diagnosis.verdict.unseen[0]
-
-
-def test_processes_beyond_the_limit_are_missing_from_the_job(monkeypatch):
-    """The snapshot of a job with more processes than `hang` observes states that processes are missing."""
-    monkeypatch.setattr(discovery, "MAX_PROCESSES", 1)
-    with running(sys.executable, HOST, "pipes_crossed") as process:
-        wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
-        snapshot = take_snapshot(Selection((process.pid,), seconds=0.2))
-    assert any("of 2 processes" in text for text in snapshot.missing)
+    assert any("of 2 processes" in text for text in limited.missing)
 
 
 @pytest.fixture(scope="module")

@@ -1,52 +1,42 @@
 """Hangs and idle jobs of the kinds that an unseen set of jobs showed first: the verdict names process and cause."""
 
-import dataclasses
 import os
 import socket
 
 import pytest
 
 from diagnostics.hang.collect import sockets
-from diagnostics.hang.snapshot import Descriptor, Process, Socket, StackFrame, Thread
-from tests.diagnostics.hang.processes import C10D, PYTHON, rank, sleeping, verdict_of
+from diagnostics.hang.snapshot import Descriptor, Process, Socket, StackFrame
+from tests.diagnostics.hang.processes import (
+    ACCEPT,
+    AT_FUTEX,
+    C10D,
+    EVENT_LOOP,
+    PYTHON,
+    QUEUE_GET,
+    WAIT,
+    connection,
+    rank,
+    sleeping,
+    verdict_of,
+    with_threads,
+)
 
-MAIN, THREADING = StackFrame("/job/a.py", "main", 9), f"{PYTHON}/threading.py"
-WAIT = StackFrame(THREADING, "wait", 327)
+MAIN = StackFrame("/job/a.py", "main", 9)
+JOIN = StackFrame(f"{PYTHON}/threading.py", "join")
 RECV = StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_recv")
-AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
-KNOWN = {"state": "S", "runnable": 0.0, "asleep_s": 400.0}
-
-
-def thread(tid, *frames, **values):
-    return Thread(tid, f"Thread-{tid}", frames, **KNOWN | AT_FUTEX | values)
-
-
-def with_threads(process, *threads):
-    return dataclasses.replace(process, threads=(*process.threads, *threads))
-
-
-def connection(inode, kind="tcp", **values):
-    """Return both ends of a connection: inode and inode + 1."""
-    ends = (
-        [("127.0.0.1:7", "127.0.0.1:8"), ("127.0.0.1:8", "127.0.0.1:7")] if kind == "tcp" else [("", "")] * 2
-    )
-    return tuple(
-        Socket(inode + n, kind, *end, "ESTABLISHED", peer=inode + 1 - n, **values)
-        for n, end in enumerate(ends)
-    )
 
 
 def test_threads_that_join_one_another_are_a_hang():
-    joins = StackFrame(THREADING, "join"), StackFrame("/job/a.py", "close", 3)
+    joins = JOIN, StackFrame("/job/a.py", "close", 3)
     process = sleeping(7, 1, *joins, thread=AT_FUTEX)
-    threads = thread(8, *joins), thread(9, *joins)
-    assert verdict_of(with_threads(process, *threads)).cause == "joins"
-    assert verdict_of(with_threads(process, threads[0], thread(9, WAIT, MAIN))).cause == "lost_message"
+    assert verdict_of(with_threads(process, joins, joins)).cause == "joins"
+    assert verdict_of(with_threads(process, joins, (WAIT, MAIN))).cause == "lost_message"
 
 
 def test_main_thread_is_named_beside_the_thread_that_blocks_it():
-    joins = StackFrame(THREADING, "join"), StackFrame("/job/a.py", "stop", 3)
-    refresh = thread(8, StackFrame("/job/a.py", "refresh", 5, "acquire"))
+    joins = JOIN, StackFrame("/job/a.py", "stop", 3)
+    refresh = (StackFrame("/job/a.py", "refresh", 5, "acquire"),)
     sentence = verdict_of(with_threads(sleeping(7, 1, *joins, thread=AT_FUTEX), refresh)).sentence
     assert "waits for a lock in refresh" in sentence
     assert "while its main thread waits for another thread in stop" in sentence
@@ -84,22 +74,13 @@ def test_sockets_without_a_connection_lose_messages_on_this_host():
 
 @pytest.mark.parametrize(("sent_s", "outcome"), [(400.0, "unknown"), (399.0, "hang"), (401.0, "idle")])
 def test_client_of_an_idle_server_is_undecided_if_the_order_of_messages_is_unknown(sent_s, outcome):
-    times = {"bytes_sent": 20, "bytes_received": 20}
-    client_end, server_end = connection(50)
-    ends = (
-        dataclasses.replace(client_end, sent_s=sent_s, received_s=400.0, **times),
-        dataclasses.replace(server_end, sent_s=400.0, received_s=sent_s, **times),
-        Socket(60, "tcp", "127.0.0.1:8", "0.0.0.0:0", "LISTEN"),
-    )
+    ends = connection(50, sent_s=sent_s, received_s=400.0, bytes_sent=20, bytes_received=20)
+    listener = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
     reads = {"syscall": "recvfrom", "waits_fds": (3,)}
     client = sleeping(7, 1, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
-    runs = (
-        StackFrame(f"{PYTHON}/selectors.py", "select"),
-        StackFrame(f"{PYTHON}/asyncio/base_events.py", "_run_once"),
-    )
     fds = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
-    server = sleeping(8, 1, *runs, thread={"syscall": "epoll_wait", "waits_fds": (4, 5)}, fds=fds)
-    verdict = verdict_of(client, server, sockets=ends)
+    server = sleeping(8, 1, *EVENT_LOOP, thread={"syscall": "epoll_wait", "waits_fds": (4, 5)}, fds=fds)
+    verdict = verdict_of(client, server, sockets=(*ends, listener))
     assert (verdict.outcome, verdict.culprits) == (outcome, () if outcome == "idle" else ("/8",))
 
 
@@ -114,17 +95,15 @@ def test_launcher_in_pause_is_undecided_while_its_child_reads_from_it():
 @pytest.mark.parametrize(("received", "outcome"), [(93, "idle"), (9000, "hang")])
 def test_runners_that_only_logged_in_at_a_dispatcher_are_idle(received, outcome):
     """The login of multiprocessing.connection.Client and a name are no request."""
-    accepts = StackFrame(f"{PYTHON}/socket.py", "accept"), StackFrame(RECV.path, "accept"), MAIN
+    accepts = ACCEPT, StackFrame(RECV.path, "accept"), MAIN
     fds = Descriptor(4, "tcp", 60), Descriptor(5, "tcp", 51)
     server = sleeping(7, 1, *accepts, thread={"syscall": "accept4", "waits_fds": (4,)}, fds=fds)
-    feed = thread(17, WAIT, StackFrame(f"{PYTHON}/queue.py", "get"), StackFrame("/job/a.py", "feed", 3))
+    feed = WAIT, QUEUE_GET, StackFrame("/job/a.py", "feed", 3)
     reads = {"syscall": "read", "waits_fds": (3,)}
     runner = sleeping(8, 7, RECV, MAIN, thread=reads, fds=(Descriptor(3, "tcp", 50),))
-    client, end = connection(50)
-    client = dataclasses.replace(client, sent_s=400.0, received_s=401.0)
-    end = dataclasses.replace(end, sent_s=401.0, received_s=400.0, bytes_received=received, bytes_sent=68)
-    listener = Socket(60, "tcp", "127.0.0.1:8", "0.0.0.0:0", "LISTEN")
-    assert verdict_of(with_threads(server, feed), runner, sockets=(client, end, listener)).outcome == outcome
+    ends = connection(50, sent_s=400.0, received_s=401.0, bytes_sent=received, bytes_received=68)
+    listener = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
+    assert verdict_of(with_threads(server, feed), runner, sockets=(*ends, listener)).outcome == outcome
 
 
 def test_named_pipes_opened_in_opposite_order_are_a_deadlock():
@@ -148,12 +127,12 @@ def test_semaphore_shared_with_a_waiting_process_is_no_proof_of_a_cycle():
     joins = sleeping(7, 1, MAIN, thread={"syscall": "wait4"}, shared=("/dev/shm/a#5",))
     assert verdict_of(joins, worker).cause == "deadlock"
     # The feeder thread of a queue waits for the queue's lock, whose owner was killed.
-    feeder = thread(18, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed"), futex="sem:5")
-    feeder = dataclasses.replace(feeder, name="QueueFeederThread")
+    feeds = (StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed"),)
     worker = sleeping(
         8, 7, StackFrame("/job/a.py", "main", 9, "sleep"), thread={"syscall": "clock_nanosleep"}, fds=writes
     )
-    verdict = verdict_of(parent, with_threads(worker, feeder))
+    worker = with_threads(worker, feeds, name="QueueFeederThread", futex="sem:5")
+    verdict = verdict_of(parent, worker)
     assert (verdict.cause, verdict.culprits) == ("lock", ("/8",))
 
 
@@ -172,7 +151,7 @@ def test_callback_of_a_future_that_waits_for_its_own_pool_is_named():
     )
     frames = (*frames, StackFrame(f"{PYTHON}/concurrent/futures/_base.py", "_invoke_callbacks"))
     idle = StackFrame(f"{PYTHON}/concurrent/futures/process.py", "_process_worker")
-    driver = with_threads(sleeping(7, 1, *frames[:2], MAIN, thread=AT_FUTEX), thread(17, *frames))
+    driver = with_threads(sleeping(7, 1, *frames[:2], MAIN, thread=AT_FUTEX), frames)
     assert verdict_of(driver, sleeping(8, 7, idle, thread=AT_FUTEX)).cause == "pool"
 
 

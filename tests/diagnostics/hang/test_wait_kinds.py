@@ -11,16 +11,29 @@ from diagnostics import safe_io
 from diagnostics.hang.collect import discovery, peers
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import stack_fix
-from diagnostics.hang.snapshot import Descriptor, Snapshot, Socket, StackFrame, Thread
-from tests.diagnostics.hang.processes import C10D, PYTHON, in_all_gather, rank, sleeping, verdict_of
+from diagnostics.hang.snapshot import Descriptor, Snapshot, Socket, StackFrame
+from tests.diagnostics.hang.processes import (
+    ACCEPT,
+    AT_FUTEX,
+    C10D,
+    COMPUTES,
+    EVENT_LOOP,
+    PYTHON,
+    QUEUE_GET,
+    WAIT,
+    connection,
+    in_all_gather,
+    rank,
+    sleeping,
+    verdict_of,
+    with_threads,
+)
 
 MAIN = StackFrame("/job/main.py", "main", 9)
 READS = {"syscall": "read", "waits_fds": (0,)}
 RECEIVES = {"syscall": "recvfrom", "waits_fds": (3,)}
-COMPUTES = {"runnable": 0.99, "syscall": "running", "asleep_s": None}
 WAITS_FOR_CHILD = {"syscall": "wait4"}
 CHILD = StackFrame(f"{PYTHON}/subprocess.py", "wait", 1264)
-EVENT = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
 RECV = StackFrame(f"{PYTHON}/socket.py", "readinto", 706)
 
 
@@ -52,27 +65,9 @@ def test_download_makes_progress_only_while_data_arrives(sent_s, age_s, moved, o
     fds = (Descriptor(3, "tcp", 30),)
     client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds)
     sends = {"syscall": "clock_nanosleep", "asleep_s": age_s}
-    server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 40),))
-    connection = connection_of(sent_s, age_s, moved=moved)
-    assert verdict_of(client, server, sockets=connection).outcome == outcome
-
-
-def connection_of(sent_s, received_s, **traffic):
-    """Return both ends of a connection, by the traffic of the end with inode 30."""
-    client = Socket(
-        30, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, sent_s, received_s, **traffic
-    )
-    return client, dataclasses.replace(
-        client,
-        inode=40,
-        peer=30,
-        local=client.remote,
-        remote=client.local,
-        sent_s=received_s,
-        received_s=sent_s,
-        bytes_sent=client.bytes_received,
-        bytes_received=client.bytes_sent,
-    )
+    server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 31),))
+    ends = connection(30, sent_s=sent_s, received_s=age_s, moved=moved)
+    assert verdict_of(client, server, sockets=ends).outcome == outcome
 
 
 def prompting(kind, pid=7, **values):
@@ -116,20 +111,20 @@ def test_client_waits_for_a_response_only_if_it_sent_a_request(ages, sent, outco
     """Equal ages of a connection mean that nothing was sent, unless the number of sent bytes shows a request."""
     client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 30),))
     accepts = {"syscall": "accept4", "waits_fds": (5,)}
-    fds = (Descriptor(4, "tcp", 40), Descriptor(5, "tcp", 50))
-    server = sleeping(8, 2, StackFrame(f"{PYTHON}/socket.py", "accept", 294), MAIN, thread=accepts, fds=fds)
-    connection = connection_of(*ages, bytes_sent=sent, bytes_received=None if sent is None else 0)
+    fds = (Descriptor(4, "tcp", 31), Descriptor(5, "tcp", 50))
+    server = sleeping(8, 2, ACCEPT, MAIN, thread=accepts, fds=fds)
+    traffic = {"bytes_sent": sent, "bytes_received": None if sent is None else 0}
+    ends = connection(30, sent_s=ages[0], received_s=ages[1], **traffic)
     listening = Socket(50, "tcp", "127.0.0.1:8001", "0.0.0.0:0", "LISTEN")
-    verdict = verdict_of(client, server, sockets=(*connection, listening))
+    verdict = verdict_of(client, server, sockets=(*ends, listening))
     assert verdict.outcome == outcome
     if outcome == "hang":
         assert (verdict.cause, verdict.culprits, verdict.victims) == ("lost_answer", ("/8",), ("/7",))
 
 
 def test_supervisor_that_checks_its_idle_children_in_turn_is_no_hang():
-    supervisor = sleeping(7, 1, EVENT, MAIN, thread={"syscall": "futex", "futex": "0x1", "asleep_s": 0.3})
-    accepts = {"syscall": "accept4", "waits_fds": (5,)}
-    worker = sleeping(8, 7, StackFrame(f"{PYTHON}/socket.py", "accept", 294), MAIN, thread=accepts)
+    supervisor = sleeping(7, 1, WAIT, MAIN, thread=AT_FUTEX | {"asleep_s": 0.3})
+    worker = sleeping(8, 7, ACCEPT, MAIN, thread={"syscall": "accept4", "waits_fds": (5,)})
     assert verdict_of(supervisor, worker).outcome == "idle"
 
 
@@ -145,16 +140,11 @@ def test_short_wait_for_a_disk_is_no_hang():
 
 def event_loop(**thread):
     """Return a process whose event loop has only its own wake-up connection, and its two sockets."""
-    frames = (
-        StackFrame(f"{PYTHON}/selectors.py", "select", 468),
-        StackFrame(f"{PYTHON}/asyncio/base_events.py", "_run_once", 1898),
-        StackFrame(f"{PYTHON}/asyncio/base_events.py", "run_forever", 607),
-        MAIN,
-    )
+    runs_forever = StackFrame(f"{PYTHON}/asyncio/base_events.py", "run_forever", 607)
     thread = {"syscall": "epoll_wait", "waits_fds": (4,), "endless": True} | thread
     fds = (Descriptor(4, "unix", 40), Descriptor(5, "unix", 50))
     sockets = (Socket(40, "unix", peer=50), Socket(50, "unix", peer=40))
-    return sleeping(7, 1, *frames, thread=thread, fds=fds), sockets
+    return sleeping(7, 1, *EVENT_LOOP, runs_forever, MAIN, thread=thread, fds=fds), sockets
 
 
 def test_event_loop_that_nothing_can_wake_is_a_hang():
@@ -195,13 +185,9 @@ def test_rank_in_a_backward_pass_is_in_a_collective():
 
 def test_rank_that_waits_for_a_store_key_is_not_in_the_collective():
     fds = (Descriptor(3, "tcp", 30),)
-    waits = rank(1, MAIN, world=2, thread=RECEIVES, fds=fds)
-    other = in_all_gather(0, world=2, fds=(Descriptor(4, "tcp", 40),))
-    sockets = (
-        Socket(30, "tcp", "127.0.0.1:5", "127.0.0.1:1", "ESTABLISHED", 0, 0, 40, 90.0, 95.0),
-        Socket(40, "tcp", "127.0.0.1:1", "127.0.0.1:5", "ESTABLISHED", 0, 0, 30, 95.0, 90.0),
-    )
-    verdict = verdict_of(waits, other, sockets=sockets)
+    waits = rank(1, MAIN, world=2, job="127.0.0.1:8000", thread=RECEIVES, fds=fds)
+    other = in_all_gather(0, world=2, job="127.0.0.1:8000", fds=(Descriptor(4, "tcp", 31),))
+    verdict = verdict_of(waits, other, sockets=connection(30, sent_s=90.0, received_s=95.0))
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/101",))
     assert "key of the rendezvous store" in verdict.sentence
 
@@ -227,56 +213,38 @@ def test_descendant_that_keeps_the_pipe_of_an_ended_child_is_blamed():
 
 
 @pytest.mark.parametrize(
-    ("frames", "cause", "words"),
+    ("calls", "cause", "words"),
     [
-        ((EVENT, StackFrame(f"{PYTHON}/queue.py", "join", 90)), "lost_message", "task_done()"),
-        (
-            (
-                StackFrame(f"{PYTHON}/multiprocessing/synchronize.py", "wait", 261),
-                StackFrame(f"{PYTHON}/multiprocessing/queues.py", "join", 335),
-            ),
-            "lost_message",
-            "task_done()",
-        ),
-        (
-            (
-                EVENT,
-                StackFrame(f"{PYTHON}/threading.py", "wait_for", 360),
-                StackFrame(f"{PYTHON}/threading.py", "_wait", 708),
-            ),
-            "lost_message",
-            "at a barrier",
-        ),
-        ((EVENT, StackFrame(f"{PYTHON}/threading.py", "acquire", 470)), "lock", "permit of a semaphore"),
+        ("threading:wait queue:join", "lost_message", "task_done()"),
+        ("multiprocessing/synchronize:wait multiprocessing/queues:join", "lost_message", "task_done()"),
+        ("threading:wait threading:wait_for threading:_wait", "lost_message", "at a barrier"),
+        ("threading:wait threading:acquire", "lock", "permit of a semaphore"),
     ],
 )
-def test_wait_for_a_condition_is_named_by_its_caller(frames, cause, words):
-    thread = {"syscall": "futex", "futex": "0x1"}
-    verdict = verdict_of(sleeping(7, 1, *frames, MAIN, thread=thread))
+def test_wait_for_a_condition_is_named_by_its_caller(calls, cause, words):
+    names = (call.split(":") for call in calls.split())
+    frames = [StackFrame(f"{PYTHON}/{module}.py", function, 9) for module, function in names]
+    verdict = verdict_of(sleeping(7, 1, *frames, MAIN, thread=AT_FUTEX))
     assert (verdict.outcome, verdict.cause) == ("hang", cause)
     assert words in verdict.sentence
 
 
 def test_join_of_a_queue_is_blamed_and_not_its_idle_consumer():
-    thread = {"syscall": "futex", "futex": "0x1"}
-    process = sleeping(7, 1, EVENT, StackFrame(f"{PYTHON}/queue.py", "join", 90), MAIN, thread=thread)
-    gets = (EVENT, StackFrame(f"{PYTHON}/queue.py", "get", 171), StackFrame("/job/main.py", "consume", 3))
-    consumer = Thread(17, "Thread-1", gets, state="S", runnable=0.0, asleep_s=400.0, **thread)
-    verdict = verdict_of(dataclasses.replace(process, threads=(*process.threads, consumer)))
+    process = sleeping(7, 1, WAIT, StackFrame(f"{PYTHON}/queue.py", "join", 90), MAIN, thread=AT_FUTEX)
+    verdict = verdict_of(with_threads(process, (WAIT, QUEUE_GET, StackFrame("/job/main.py", "consume", 3))))
     assert "task_done()" in verdict.sentence
 
 
 def test_server_that_serves_one_idle_client_at_a_time_waits_for_it():
     handles = StackFrame(f"{PYTHON}/http/server.py", "handle_one_request", 406)
-    fds = (Descriptor(3, "tcp", 30), Descriptor(4, "tcp", 40))
+    fds = (Descriptor(3, "tcp", 30), Descriptor(4, "tcp", 41))
     server = sleeping(8, 2, RECV, handles, MAIN, thread={"syscall": "recvfrom", "waits_fds": (4,)}, fds=fds)
-    client = sleeping(7, 3, EVENT, MAIN, thread={"syscall": "futex"}, fds=(Descriptor(5, "tcp", 50),))
+    client = sleeping(7, 3, WAIT, MAIN, thread={"syscall": "futex"}, fds=(Descriptor(5, "tcp", 40),))
     begin = StackFrame(f"{PYTHON}/http/client.py", "begin", 318)
     trainer = sleeping(9, 4, RECV, begin, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 60),))
     sockets = (
         Socket(30, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN", unread=1),
-        Socket(40, "tcp", "127.0.0.1:8000", "127.0.0.1:5", "ESTABLISHED", 0, 0, 50, 90.0, 95.0),
-        Socket(50, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, 95.0, 90.0),
+        *connection(40, sent_s=95.0, received_s=90.0),
         Socket(60, "tcp", "127.0.0.1:6", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 0, 80.0, 85.0),
     )
     verdict = verdict_of(server, client, trainer, sockets=sockets)
