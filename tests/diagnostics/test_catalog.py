@@ -16,7 +16,6 @@ from diagnostics.commands.catalog import find_problems
 from diagnostics.fixes import Advice, Install
 from diagnostics.lint.rules.registry import find_table_conflicts
 from diagnostics.triage.rules import Rules
-from repro.issues import REPROS
 from tests.case_files import each_case, read_cases
 
 CASES = read_cases(__file__, "invalid_entries.yaml")
@@ -43,23 +42,6 @@ def test_no_pattern_escapes_quotes(issues):
 def test_catalog_check_finds_no_problem_in_the_shipped_entries(issues):
     """The catalog check finds no problem; for example, each positive sample matches only its own entry."""
     assert find_problems(issues) == []
-
-
-def test_entry_and_repro_name_the_same_mitigations(issues):
-    """Entry and repro have the same title, mitigations, and triggers that each mitigation helps against."""
-    differing = []
-    for code, repro in REPROS.items():
-        entry = {mitigation.name: mitigation for mitigation in issues[code].mitigations}
-        names = {mitigation.name for mitigation in repro.mitigations}
-        if issues[code].title != repro.title or set(entry) != names:
-            differing.append(code)
-        differing += [
-            (code, mitigation.name)
-            for mitigation in repro.mitigations
-            if set(entry[mitigation.name].helps) != mitigation.helps
-            or set(entry[mitigation.name].fails) & mitigation.helps
-        ]
-    assert differing == []
 
 
 @pytest.fixture

@@ -237,13 +237,13 @@ def test_options_that_lint_reports_as_removed_are_removed():
     """No release of a range has the option; the last range begins with `<` or covers all releases without it."""
     for framework, dialect in DIALECTS.items():
         last_ranges = {removed.option: removed.releases for removed in dialect.removed}
-        for option, releases in ((removed.option, removed.releases) for removed in dialect.removed):
-            have = edits.releases_with(INDEX[framework], option)
-            assert have, option
-            assert not [release for release in have if in_range(release, releases)], option
+        for removed in dialect.removed:
+            have = edits.releases_with(INDEX[framework], removed.option)
+            assert have, removed.option
+            assert not [release for release in have if in_range(release, removed.releases)], removed.option
             later = [item for item in INDEX[framework]["releases"] if Version(item) > Version(have[-1])]
-            last = last_ranges[option]
-            assert last.startswith("<") or all(in_range(item, last) for item in later), option
+            last = last_ranges[removed.option]
+            assert last.startswith("<") or all(in_range(item, last) for item in later), removed.option
 
 
 def test_exactly_the_entries_without_a_run_give_a_reason():

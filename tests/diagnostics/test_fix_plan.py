@@ -354,11 +354,3 @@ def test_packages_that_a_fix_would_break_are_changed_with_it(environment, reques
     known = python_environment.collect(environment.prefix, {})
     assert adjust_for_installed(known, requested) == (*requested, *added)
     assert installers.install(known, *requested).requirements == (*requested, *added)
-
-
-def test_missing_name_that_the_chosen_versions_have_is_no_separate_step(run_command):
-    """A plan that replaces vLLM and TRL does not also advise to choose another vLLM or TRL."""
-    output = run_command("doctor", "--prefix", ROOT / "examples/environments/mixed", "--fix-plan").out
-    assert "must: Move to versions that ran together  CMP902 CMP904 CMP906\n" in output
-    assert output.count("CMP906") == 1
-    assert "restore the previous setting" not in output

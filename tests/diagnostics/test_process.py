@@ -26,18 +26,11 @@ def test_output_errors_and_code_are_returned():
     assert (done.code, done.output, done.errors, done.timed_out) == (3, "text\n", "e\n", False)
 
 
-def test_hanging_program_is_killed_with_its_descendants(monkeypatch):
+@pytest.mark.parametrize(("last", "timeout_s"), [("child.wait()", 3), ("", 60)], ids=["hangs", "ends"])
+def test_descendants_of_a_hanging_or_finished_program_are_killed(monkeypatch, last, timeout_s):
     monkeypatch.setattr(process, "GRACE_S", 0.5)
-    program = PRINT_AND_SPAWN + "child.wait()"
-    done = process.run([sys.executable, "-c", program], timeout_s=3)
-    assert done.timed_out
-    wait_until(lambda: not is_running(int(done.output)))
-
-
-def test_descendants_of_a_finished_program_are_killed(monkeypatch):
-    monkeypatch.setattr(process, "GRACE_S", 0.5)
-    done = process.run([sys.executable, "-c", PRINT_AND_SPAWN], timeout_s=60)
-    assert done.code == 0
+    done = process.run([sys.executable, "-c", PRINT_AND_SPAWN + last], timeout_s=timeout_s)
+    assert done.timed_out if last else done.code == 0
     wait_until(lambda: not is_running(int(done.output)))
 
 
