@@ -19,8 +19,14 @@ from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_
 approx = pytest.approx
 
 
-def audit_fake_server(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", **options):
-    """Start a fake server with a folder and faults; audit it against checkpoint-120, and check the token limit."""
+def audit_fake_server(
+    trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", others=(), **options
+):
+    """Start a fake server with a folder and faults; audit it against checkpoint-120, and check the token limit.
+
+    The weights may also be those of the folders `others`; without any, those of the folders beside checkpoint-120.
+    """
+    options["against"] = [trained / other for other in others]
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
         audit = audit_server(url, trained / "checkpoint-120", timeout_s=500, **options)
@@ -54,6 +60,10 @@ FAULTS = {
         ServerFaults(sampling={"repetition_penalty": 1.07}), {"sampling/repetition_penalty": approx(1.07, abs=0.01)}
     ),
     "top-k": (ServerFaults(sampling={"top_k": 23}), {"sampling/top_k": 23}),
+    "temperature and top-p": (
+        ServerFaults(sampling={"temperature": 0.93, "top_p": 0.96}),  # an earlier version reported a min-p
+        {"sampling/temperature": approx(0.93, abs=0.02), "sampling/top_p": approx(0.96, abs=0.005)},
+    ),
     "bias on an id": (ServerFaults(bias=(300, 2.0)), {"sampling/law": None}),
     "greedy": (ServerFaults(greedy=True), {"sampling/greedy": None}),
     "one seed": (ServerFaults(one_seed=True), {"sampling/seed": None}),
@@ -63,8 +73,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("wrong", "faults"), FAULTS.values(), ids=FAULTS)
-def test_single_fault_is_reported_alone_with_its_value(trained, wrong, faults):
-    """Each fault is reported alone, and its value is estimated between the grid points of the search."""
+def test_fault_is_reported_alone_with_its_value(trained, wrong, faults):
+    """No other fault is reported, and the value is estimated between the grid points of the search."""
     assert fault_values(audit_fake_server(trained, wrong)) == faults
 
 
@@ -87,17 +97,6 @@ def test_stated_top_p_and_top_k_together_are_notices(trained, tmp_path):
         fact.values["name"] for item in audit.results for fact in item.evidence if fact.name == "notice"
     }
     assert notices == {"top_p", "top_k"}
-
-
-def test_two_changed_sampling_parameters_are_found(trained):
-    """Both changed parameters are found; an earlier version reported a min-p that fitted badly."""
-    faults = fault_values(
-        audit_fake_server(trained, ServerFaults(sampling={"temperature": 0.93, "top_p": 0.96}))
-    )
-    assert faults == {
-        "sampling/temperature": approx(0.93, abs=0.02),
-        "sampling/top_p": approx(0.96, abs=0.005),
-    }
 
 
 def test_older_checkpoint_is_named_unless_staleness_allows_it(trained, tmp_path):
@@ -135,12 +134,14 @@ def test_large_model_rules_out_distant_checkpoints_with_few_ids(trained, monkeyp
 
 def test_layer_with_older_weights_is_named(trained):
     folder = write_mixed_checkpoint(trained, "layer 1", "checkpoint-110", "checkpoint-120")
-    assert fault_values(audit_fake_server(trained, folder=folder)) == {"weights/partial": ("layer 1",)}
+    audit = audit_fake_server(trained, folder=folder, others=("checkpoint-20", "checkpoint-110"))
+    assert fault_values(audit) == {"weights/partial": ("layer 1",)}
 
 
 def test_weights_with_one_percent_noise_are_a_fault(trained):
     """Weights with 1 % noise are a fault; a threshold of 0.01 on the mismatch KL would miss them."""
-    audit = audit_fake_server(trained, folder=write_noisy_checkpoint(trained, 3, "checkpoint-120"))
+    folder = write_noisy_checkpoint(trained, 3, "checkpoint-120")
+    audit = audit_fake_server(trained, folder=folder, others=("checkpoint-20", "checkpoint-110"))
     assert list(fault_values(audit)) == ["weights/unknown"]
     assert {item.family for item in audit.select("masked")} == {"sampling", "logprobs"}
 
@@ -173,6 +174,7 @@ def test_logprobs_of_other_tokens_are_found(trained):
 @pytest.mark.long
 def test_replicas_with_different_weights_are_reported(trained):
     """Two replicas with different weights are reported, and the checks that depend on the weights are masked."""
-    audit = audit_fake_server(trained, ServerFaults(second=load_rounded(trained / "base", "bfloat16")))
+    wrong = ServerFaults(second=load_rounded(trained / "base", "bfloat16"))
+    audit = audit_fake_server(trained, wrong, others=("base",))
     assert list(fault_values(audit)) == ["replicas/weights"]
     assert {item.masked_by for item in audit.select("masked")} == {"replicas/weights"}

@@ -44,18 +44,19 @@ def save_merged(adapters, trained, tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize(
-    ("step", "times", "faults"),
+    ("step", "times", "dtype", "faults"),
     [
-        (20, 1, {}),
-        (20, 2.0, {"weights/adapter": pytest.approx(2.0, abs=0.05)}),
-        (20, 0.5, {"weights/adapter": pytest.approx(0.5, abs=0.05)}),
-        (20, 0, {"weights/version": "checkpoint-120"}),
-        (10, 1, {"weights/version": "checkpoint-10"}),
+        (20, 1, "bfloat16", {}),
+        (20, 2.0, "bfloat16", {"weights/adapter": pytest.approx(2.0, abs=0.05)}),
+        (20, 0.5, "float32", {"weights/adapter": pytest.approx(0.5, abs=0.05)}),
+        (20, 0, "float32", {"weights/version": "checkpoint-120"}),
+        (10, 1, "bfloat16", {"weights/version": "checkpoint-10"}),
     ],
     ids=["once", "twice after a resume", "half, another alpha", "not added: the base", "older step"],
 )
-def test_adapter_merge_factor_and_step_are_identified(adapters, save_merged, step, times, faults):
-    with serving(Engine(save_merged(step, times), "bfloat16")) as url:
+def test_adapter_merge_factor_and_step_are_identified(adapters, save_merged, step, times, dtype, faults):
+    """The merge factor is found in 16 and in 32 bits."""
+    with serving(Engine(save_merged(step, times), dtype)) as url:
         audit = audit_server(url, adapters / "checkpoint-20", timeout_s=500)
     assert {item.family: item.estimates[0].value for item in audit.select(FAULT)} == faults
     is_missing = [
