@@ -63,8 +63,8 @@ CASES = {
 @pytest.mark.parametrize(("change", "families"), CASES.values(), ids=CASES)
 def test_symptom_is_found(change, families):
     """The symptom's fault is found, and no other except `metrics/unlike` and `curves/flat_reward`."""
-    found = set(faults(change))
-    assert families <= found <= families | {"metrics/unlike", "curves/flat_reward"}
+    reported = set(faults(change))
+    assert families <= reported <= families | {"metrics/unlike", "curves/flat_reward"}
 
 
 def solve_task(step):
