@@ -2,5 +2,5 @@
 
 Modules: `command` (the command line), `live` (servers), `recorded` (files of a run), `training_curves` (metrics),
 `watch` and `callback` (a run that is training) with their `finding_tracker`, `checkpoint_validation` (loads checkpoints
-safely), `results` and `report` (what was found). Most checks have a number, P0 to P14; docs/audit.md lists them.
+safely), `results` and `report` (what was found). Many checks have a number, from P0 to P14; docs/audit.md lists them.
 """

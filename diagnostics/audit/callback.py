@@ -8,7 +8,7 @@
 
 `attach` puts the callback first, so that callbacks which write curves also write its scalars (`audit/…`). The logger
 `grpo_doctor.audit` warns of faults that appear or disappear. audit.json in OUTPUT_DIR, or in `folder`, is written at
-each such change and at the end. Only the main process audits. It keeps the first 64 and the last 512 rows. If a check
+each such change and at the end. Only the main process audits. It keeps the first 64 and the last 512 rows. If the audit
 raises an exception, the callback logs a warning and stops the audit, not the training.
 """
 
@@ -44,8 +44,8 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         self._folder = Path(folder) if folder else None
         self._subject: dict[str, str] = {}
         self._seconds = 0.0
-        self._first: list[MetricRow] = []
-        self._last: deque[MetricRow] = deque(maxlen=_LAST_ROWS)
+        self._first_rows: list[MetricRow] = []
+        self._last_rows: deque[MetricRow] = deque(maxlen=_LAST_ROWS)
         self.findings, self.active = FindingTracker(), False
 
     def attach(self, trainer: Any) -> AuditCallback:
@@ -85,8 +85,8 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         """Add a row to the series, scan it, log and write changes of the findings, and add up the time."""
         began = time.perf_counter()
         if row := metric_files.metric_row(logs, f"step {step}", step):
-            (self._first if len(self._first) < _FIRST_ROWS else self._last).append(row)
-            series = MetricSeries("metrics", (*self._first, *self._last))
+            (self._first_rows if len(self._first_rows) < _FIRST_ROWS else self._last_rows).append(row)
+            series = MetricSeries("metrics", (*self._first_rows, *self._last_rows))
             for change in self.findings.scan(step, (series,)):
                 LOG.warning("audit: %s", text_filters.mask_for_screen(change.log_line))
                 self._write_document()

@@ -27,14 +27,14 @@ from diagnostics.output.redact import mask_and_cut
 # Ten times what any known model has; every layer is built, and every label named, before a weight is read.
 _MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000
 # Weights that are in no file would be created in memory. The limit allows 8 numbers a byte (1-bit weights).
-_NUMBERS_PER_BYTE, _SLACK = 8, 64 * safe_io.MIB
+_NUMBERS_PER_BYTE, _SLACK_NUMBERS = 8, 64 * safe_io.MIB
 _MAX_TOKENIZER_FILE = 128 * safe_io.MIB
 # An honest chat template takes 10 ms and some hundred kilobytes; a model without its weights a second.
 _TEMPLATE_S, _TEMPLATE_BYTES = 10.0, safe_io.GIB
 _MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
-_TEMPLATES = "additional_chat_templates"  # the subfolder that transformers reads too
+_TEMPLATE_FOLDER = "additional_chat_templates"  # the subfolder that transformers reads too
 # Names of settings by which transformers, or timm, imports a kernel of the hub or loads a file; allowed values.
-_LOADING = re.compile(
+_LOADING_SETTING = re.compile(
     r"(?P<choice>(?:attn|experts)\w*_implementation)|(?P<name>implementation|kernel|backbone|architecture)"
     r"|(?P<none>checkpoint_path|pretrained_cfg)"
     r"|(?P<file>(?<!special_tokens_map_)files?$|(?:_dir|(?<!_or)_path|^init_inputs)$)"
@@ -69,10 +69,10 @@ def _check_settings(path: Path) -> None:
     queue: list[tuple[str, Any]] = [("", read_json_object(path))]
     while queue:
         name, value = queue.pop()
-        match = _LOADING.search(name)
+        match = _LOADING_SETTING.search(name)
         if isinstance(value, dict):
             for key, item in value.items():
-                is_own = not match or _LOADING.search(key[:100])
+                is_own = not match or _LOADING_SETTING.search(key[:100])
                 queue.append((key[:100] if is_own else name, item))
         elif isinstance(value, list):
             queue += [(name, item) for item in value]
@@ -92,7 +92,7 @@ def _is_allowed(kind: str, value: str, folder: Path) -> bool:
 
 
 def _root_of(path: Path, folder: Path) -> Path:
-    """Return the folder that must contain a checkpoint's file: for a link in the hub's cache its repository's blobs."""
+    """Return the folder that must contain a file: the checkpoint's, or for a link in the hub's cache the blobs'."""
     root = folder.resolve()
     blobs = root.parent.parent / "blobs"
     return blobs if root.parent.name == "snapshots" and path.resolve().is_relative_to(blobs) else root
@@ -102,7 +102,7 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
     """Return the JSON object in a file of at most `limit` bytes.
 
     Raises:
-        AuditError: The file is unreadable, too large, or no JSON object.
+        AuditError: The file is unreadable, too large, no JSON object, or a link to another folder.
     """
     try:
         inside = _root_of(path, path.parent)
@@ -122,7 +122,7 @@ def _config_problem(config: dict[str, Any], size: int) -> str:
     sections = [config, *(value for value in config.values() if isinstance(value, dict))]
     widths = [section.get(name) for section in sections for name in ("hidden_size", "n_embd", "d_model")]
     width = max([1, *(width for width in widths if isinstance(width, int))])
-    limits = {"num_labels": _MAX_LABELS, "vocab_size": (_NUMBERS_PER_BYTE * size + _SLACK) // width}
+    limits = {"num_labels": _MAX_LABELS, "vocab_size": (_NUMBERS_PER_BYTE * size + _SLACK_NUMBERS) // width}
     for name, value in (item for section in sections for item in section.items()):
         limit = limits.get(name, _MAX_LAYERS if "layer" in name else None)
         if limit is not None and isinstance(value, int) and not 0 <= value <= limit:
@@ -170,7 +170,7 @@ def check_files(folder: Path, limit: int | None = None) -> None:
         AuditError: An index is unreadable, or a file is too large, a pipe, a device, or in another folder.
     """
     paths = [path for path in folder.iterdir() if not path.is_dir()]
-    paths += (folder / _TEMPLATES).glob("*.jinja")
+    paths += (folder / _TEMPLATE_FOLDER).glob("*.jinja")
     indexes = (".bin.index.json", ".safetensors.index.json")
     for index in [path for path in paths if path.name.endswith(indexes)]:
         names = read_json_object(index, safe_io.DOCUMENT_LIMIT).get("weight_map")
@@ -191,7 +191,7 @@ def _check_size(folder: Path) -> None:
     """Build the model on the meta device and count its parameters, because a config has many names for sizes.
 
     Raises:
-        AuditError: The model has more numbers than the files can hold.
+        AuditError: The model cannot be built, or has more numbers than the files can hold.
         NotAvailableError: Building the model takes too long.
     """
     import torch  # outside of the limit: with CUDA it reserves gigabytes of addresses
@@ -210,7 +210,7 @@ def _check_size(folder: Path) -> None:
             # transformers 4 builds the language part of a multimodal model only from its own settings.
             model = build(config.get_text_config(), **options)
         numbers = sum(value.numel() for value in (*model.parameters(), *model.buffers()))
-    if numbers > _NUMBERS_PER_BYTE * size + _SLACK:
+    if numbers > _NUMBERS_PER_BYTE * size + _SLACK_NUMBERS:
         raise AuditError(f"{path}: {numbers} numbers: the folder's weights are {size} bytes")
 
 
@@ -218,7 +218,7 @@ def load_tokenizer(folder: Path) -> Any:
     """Load a tokenizer with AutoTokenizer, after its files have been checked.
 
     Raises:
-        AuditError: Its files are missing, not regular, too large or unreadable.
+        AuditError: Its files are missing, not regular, too large or unreadable, or have a refused setting.
     """
     problem = "its tokenizer cannot be read"
     if not folder.is_dir():
@@ -252,10 +252,12 @@ def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    """Return the token ids of a conversation; in the main thread the chat template has time and memory limits.
+    """Return the token ids of a conversation with the generation prompt.
+
+    In the main thread the chat template has time and memory limits.
 
     Raises:
-        AuditError: The template failed.
+        AuditError: The template failed, also from lack of memory.
         NotAvailableError: The template exceeded the time limit.
     """
     options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
@@ -265,7 +267,7 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
 
 @contextlib.contextmanager
 def resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[None]:
-    """Limit time and additional memory in the main thread, and convert errors; in other threads only convert.
+    """Limit time and additional memory in the main thread, and convert errors; in other threads only convert errors.
 
     Raises:
         AuditError: The body of the `with` statement failed.

@@ -55,14 +55,14 @@ class Change:
 
 @dataclass
 class TrackedFinding:
-    """The scans of one fault family.
+    """A fault family, and how the scans found it.
 
     Attributes:
         result: The last result that found the fault.
         hits: Scans that found the fault since it was last withdrawn; while it is not reported, since the last miss.
         misses: Scans in a row that did not find the fault.
         active: Whether the fault is reported now.
-        times: How often the fault was reported.
+        report_count: How often the fault was reported.
         since: Step of the first report.
         until: Step of the last scan that found the fault.
     """
@@ -71,7 +71,7 @@ class TrackedFinding:
     hits: int = 0
     misses: int = 0
     active: bool = False
-    times: int = 0
+    report_count: int = 0
     since: int = 0
     until: int = 0
 
@@ -83,7 +83,7 @@ class TrackedFinding:
         if result is not None:
             self.result, self.hits, self.misses, self.until = result, self.hits + 1, 0, step
             if not self.active and self.hits >= needed:
-                self.active, self.since, self.times = True, self.since or step, self.times + 1
+                self.active, self.since, self.report_count = True, self.since or step, self.report_count + 1
                 yield Change(FOUND, step, result)
             return
         self.misses += 1
@@ -122,10 +122,13 @@ class FindingTracker:
     @property
     def reported(self) -> dict[str, TrackedFinding]:
         """The findings that were reported at least once, by fault family."""
-        return {family: finding for family, finding in self._tracked.items() if finding.times}
+        return {family: finding for family, finding in self._tracked.items() if finding.report_count}
 
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:
-        """Return the audit of the whole run: its learning check, all reported faults with their steps, the last scan.
+        """Return the audit of the whole run.
+
+        Its results are the learning check, the faults reported at least once with their steps, other faults of the
+        last scan, and the last scan's results for topics without a fault.
 
         Args:
             subject: The audited files, for the report's header.
@@ -134,7 +137,7 @@ class FindingTracker:
         faults = []
         for finding in self.reported.values():
             text = "active from step {since} to {until}; reported {times} times"
-            fact = note("active", text, since=finding.since, until=finding.until, times=finding.times)
+            fact = note("active", text, since=finding.since, until=finding.until, times=finding.report_count)
             faults.append(replace(finding.result, evidence=(*finding.result.evidence, fact)))
         families = {result.family for result in faults}
         results = check_metrics(self._series)

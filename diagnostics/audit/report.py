@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnostics.audit import results
-from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_ASKED, NOT_DECIDED, Audit, Note, Result
+from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_DECIDED, SKIPPED, Audit, Note, Result
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.fixes import count_of, first_step
@@ -24,7 +24,7 @@ from diagnostics.output.markdown import render_template
 from diagnostics.output.terminal import INDENT, print_command, print_text
 
 FORMATS = ("terminal", "json", "jsonl", "markdown", "html")
-_STYLES = {FAULT: "bold red", CLEAN: "green", NOT_DECIDED: "yellow", MASKED: "yellow", NOT_ASKED: "dim"}
+_STYLES = {FAULT: "bold red", CLEAN: "green", NOT_DECIDED: "yellow", MASKED: "yellow", SKIPPED: "dim"}
 _MAX_EVIDENCE, _MAX_CAUSES = 2, 3
 # Printed names of estimates.
 _ESTIMATES = {
@@ -61,7 +61,7 @@ def exit_code(audit: Audit) -> int:
 
 
 def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
-    """Print faults, then notices and undecided checks, then the cost; with `verbose` all results with their details."""
+    """Print a header, then faults, notices and open checks (with `verbose` all results and details), then the cost."""
     faults = audit.select(FAULT)
     counts = f"{count_of(len(faults), 'fault')}; {results.count_line(audit)}"
     lead = counts if faults else results.headline(audit)
@@ -78,7 +78,7 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
 
 
 def _print_first_screen(console: Console, audit: Audit) -> None:
-    """Print faults, notices and undecided checks."""
+    """Print faults, notices, and the checks that leave the audit incomplete."""
     for result in audit.select(FAULT):
         _print_fault(console, result, audit)
     for fact in (fact for result in audit.results for fact in result.evidence if fact.name == "notice"):
@@ -99,7 +99,10 @@ def _print_details(console: Console, result: Result) -> None:
 
 
 def _print_fault(console: Console, result: Result, audit: Audit) -> None:
-    """Print a fault with two observations at most, and its three likeliest causes or the fix of the known issue."""
+    """Print a fault with at most two observations, and at most three likely causes.
+
+    A fault without causes that is no consequence of another gets the known issue's fix.
+    """
     code = result.code
     title = Text(f"{code} {result.message}".strip(), "bold red")
     console.print()
@@ -124,7 +127,7 @@ def _print_fault(console: Console, result: Result, audit: Audit) -> None:
 
 
 def _details(result: Result) -> list[str]:
-    """Return the lines below a result: estimates, remaining difference, evidence, and missing inputs."""
+    """Return the lines below a result: estimates, a fault's remaining difference, evidence, and missing inputs."""
     lines = [estimate_text(estimate) for estimate in result.estimates]
     if result.is_fault and result.residual is not None:
         floor = f", rounding makes {result.floor:.2g}" if result.floor is not None else ""

@@ -17,50 +17,50 @@ from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import Issue
 from diagnostics.fixes import count_of
 
-FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
-"""Outcomes of a check. MASKED: hidden by another fault. NOT_ASKED: skipped, because an input is missing."""
+FAULT, CLEAN, NOT_DECIDED, MASKED, SKIPPED = "fault", "clean", "not_decided", "masked", "not_asked"
+"""Outcomes of a check. MASKED: hidden by another fault. SKIPPED: an input is missing."""
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
 
-WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", NOT_ASKED: "skipped"}
+WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", SKIPPED: "skipped"}
 """Printed words for the outcomes."""
 SCHEMA = "grpo-doctor.audit.v1"
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
 
 
 @dataclass(frozen=True)
-class Check:
-    """A class of faults: its title, its check's number (probe), and the unit of `Result.count`."""
+class Topic:
+    """A class of faults: its title, its check's number or name (probe), and the unit of `Result.count`."""
 
     title: str
     probe: str
     unit: str = "token"
 
 
-CHECKS = {
-    "settings": Check("server settings", "P0"),
-    "ids": Check("token ids and chat template", "P10"),
-    "weights": Check("weights and positions", "P1"),
-    "cache": Check("prefix cache", "P2", "prompt"),
-    "sampling": Check("sampling parameters", "P5"),
-    "logprobs": Check("which log-probs are reported", "P6"),
-    "replicas": Check("replicas", "P14", "call"),
-    "pairing": Check("prompts in completions", "data", "sample"),
-    "data": Check("order of the prompts", "data", "sample"),
-    "advantages": Check("advantages, recomputed", "P11", "sample"),
-    "texts": Check("texts of completions", "samples", "sample"),
-    "samples": Check("duplicate completions", "samples", "sample"),
-    "ends": Check("ends of completions", "samples", "sample"),
-    "rewards": Check("rewards within groups", "samples", "sample"),
-    "masks": Check("loss mask", "masks"),
-    "streams": Check("log-probs of engine and trainer", "P5/P8"),
-    "rewards_again": Check("reward function, called again", "P12", "sample"),
-    "moved": Check("weights between checkpoints", "P13", "tensor"),
-    "metrics": Check("contradictions in the metrics", "metrics", "step"),
-    "curves": Check("training curves", "curves", "step"),
-    "learning": Check("whether the run learns", "metrics", "step"),
-    "files": Check("unreadable files", "files"),
+TOPICS = {
+    "settings": Topic("server settings", "P0"),
+    "ids": Topic("token ids and chat template", "P10"),
+    "weights": Topic("weights and positions", "P1"),
+    "cache": Topic("prefix cache", "P2", "prompt"),
+    "sampling": Topic("sampling parameters", "P5"),
+    "logprobs": Topic("which log-probs are reported", "P6"),
+    "replicas": Topic("replicas", "P14", "call"),
+    "pairing": Topic("prompts in completions", "data", "sample"),
+    "data": Topic("order of the prompts", "data", "sample"),
+    "advantages": Topic("advantages, recomputed", "P11", "sample"),
+    "texts": Topic("texts of completions", "samples", "sample"),
+    "samples": Topic("duplicate completions", "samples", "sample"),
+    "ends": Topic("ends of completions", "samples", "sample"),
+    "rewards": Topic("rewards within groups", "samples", "sample"),
+    "masks": Topic("loss mask", "masks"),
+    "streams": Topic("log-probs of engine and trainer", "P5/P8"),
+    "rewards_again": Topic("reward function, called again", "P12", "sample"),
+    "moved": Topic("weights between checkpoints", "P13", "tensor"),
+    "metrics": Topic("contradictions in the metrics", "metrics", "step"),
+    "curves": Topic("training curves", "curves", "step"),
+    "learning": Topic("whether the run learns", "metrics", "step"),
+    "files": Topic("unreadable files", "files"),
 }
-"""The classes of faults by topic, the part of `Result.family` before the slash."""
+"""The topics by the part of `Result.family` before the slash."""
 
 
 class AuditError(UserError):
@@ -121,9 +121,9 @@ class Result:
     """The result of one check.
 
     Attributes:
-        family: Topic (a key of CHECKS), and after a slash the kind of fault, as `sampling/temperature`.
-        outcome: FAULT, CLEAN, NOT_DECIDED, MASKED or NOT_ASKED.
-        probe: Name of the check, as P5.
+        family: Topic (a key of TOPICS), and after a slash the kind of fault, as `sampling/temperature`.
+        outcome: FAULT, CLEAN, NOT_DECIDED, MASKED or SKIPPED.
+        probe: Number or name of the check, as P5.
         message: The fault in one sentence; empty for other outcomes.
         code: Code of a fault's known issue; empty if there is none.
         values: The numbers and names in the message.
@@ -132,7 +132,7 @@ class Result:
         floor: Difference that rounding alone causes.
         alarm: Fault threshold: a larger difference is a fault.
         runner_up: The explanation that fits second best.
-        count: Number of items behind the result; `Check.unit` says what they are.
+        count: Number of items behind the result; `Topic.unit` says what they are.
         tokens: Tokens that the check cost the engine.
         evidence: Observations, the most important first.
         needed: Inputs that would decide the check, if it is not decided or skipped.
@@ -160,13 +160,13 @@ class Result:
 
     @property
     def topic(self) -> str:
-        """The class of faults: `sampling` for the family `sampling/temperature`."""
+        """The key in TOPICS: `sampling` for the family `sampling/temperature`."""
         return self.family.partition("/")[0]
 
     @property
     def title(self) -> str:
-        """The title of the class of faults."""
-        return CHECKS[self.topic].title
+        """The title of the topic."""
+        return TOPICS[self.topic].title
 
     @property
     def is_fault(self) -> bool:
@@ -180,11 +180,13 @@ class Result:
 
 
 def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result:
-    return Result(family, outcome, probe or CHECKS[family.partition("/")[0]].probe, **fields)
+    return Result(family, outcome, probe or TOPICS[family.partition("/")[0]].probe, **fields)
 
 
 def fault(family: str, message: str, values: dict[str, Any] | None = None, /, **fields: Any) -> Result:
-    """Build a fault; its message is a template filled with the values, and its probe by default that of its topic.
+    """Build a fault; its message is a template filled with the values.
+
+    By default the probe is the topic's, and the code that of the family's known issue.
 
     >>> fault("rewards/constant", "all rewards are {lowest:g}", {"lowest": 0.0}).message
     'all rewards are 0'
@@ -213,7 +215,7 @@ def undecided(family: str, need: Note, /, **fields: Any) -> Result:
 def skipped(family: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any) -> Result:
     """Build the result of a skipped check with one note `name`, whose text is the template `needed` with the values."""
     need = note(name, needed, **values)
-    return _result(family, NOT_ASKED, values=values, needed=(need,), decisive=decisive)
+    return _result(family, SKIPPED, values=values, needed=(need,), decisive=decisive)
 
 
 def masked(family: str, by: str, /, **fields: Any) -> Result:
@@ -228,7 +230,7 @@ class Audit:
     Attributes:
         source: LIVE, RECORDED or RUNNING.
         subject: Addresses and files, by role.
-        results: Results in the order of the checks; a class of faults may have several, as one for each recording.
+        results: Results in the order of the checks; a topic may have several, as one for each recording.
         tokens: Tokens that the audit cost the engine.
         requests: Number of requests to the server.
         seconds: Duration of the audit.
@@ -268,9 +270,9 @@ _REWARD_SYMPTOMS = (
 
 
 def put_causes_first(*results: Result) -> tuple[Result, ...]:
-    """Return the results with faults that are often symptoms (`_SYMPTOMS`, `_REWARD_SYMPTOMS`) after the other results.
+    """Return the results; faults that are often symptoms (`_SYMPTOMS`, `_REWARD_SYMPTOMS`) come last.
 
-    Further faults of bad rewards name the first fault as probable cause instead of their own causes.
+    A fault in `_REWARD_SYMPTOMS` that is not the first fault names the first as probable cause instead of its own.
     """
 
     def rank(result: Result) -> int:
@@ -281,19 +283,19 @@ def put_causes_first(*results: Result) -> tuple[Result, ...]:
     root = next((result for result in ordered if result.is_fault), None)
     if root is None:
         return tuple(ordered)
-    probable = note("consequence_of", "probably a consequence of: {root}", root=root.message)
+    consequence = note("consequence_of", "probably a consequence of: {root}", root=root.message)
 
-    def explained(result: Result) -> Result:
+    def with_root(result: Result) -> Result:
         facts = tuple(fact for fact in result.evidence if fact.name != "cause")
         is_symptom = result.is_fault and result.family in _REWARD_SYMPTOMS and result is not root
-        return replace(result, evidence=(probable, *facts)) if is_symptom else result
+        return replace(result, evidence=(consequence, *facts)) if is_symptom else result
 
-    return tuple(map(explained, ordered))
+    return tuple(map(with_root, ordered))
 
 
 def is_open(result: Result) -> bool:
     """Return whether a result makes the audit incomplete: not decided, masked, or skipped although decisive."""
-    return result.outcome in {NOT_DECIDED, MASKED} or (result.outcome == NOT_ASKED and result.decisive)
+    return result.outcome in {NOT_DECIDED, MASKED} or (result.outcome == SKIPPED and result.decisive)
 
 
 def make_document(audit: Audit) -> dict[str, Any]:
@@ -305,7 +307,7 @@ def make_document(audit: Audit) -> dict[str, Any]:
         "outcome": audit.outcome,
         "sentence": headline(audit),
         "answers": [_result_json(result) for result in audit.results],
-        "not_asked": [result.family for result in audit.select(NOT_ASKED)],
+        "not_asked": [result.family for result in audit.select(SKIPPED)],
         "tokens": audit.tokens,
         "requests": audit.requests,
         "seconds": round(audit.seconds, 2),
@@ -334,11 +336,11 @@ def sentence(result: Result) -> str:
     if result.is_fault:
         return result.message
     if result.outcome == MASKED:
-        cause = CHECKS[result.masked_by.partition("/")[0]].title
+        cause = TOPICS[result.masked_by.partition("/")[0]].title
         return f"{result.title}: hidden by another fault ({cause}); fix that first"
     measured = ""
     if result.residual is not None and result.floor is not None:
-        count = count_of(result.count, CHECKS[result.topic].unit)
+        count = count_of(result.count, TOPICS[result.topic].unit)
         measured = f" (off by {result.residual:.2g} on average in {count}; rounding makes {result.floor:.2g})"
     return f"{result.title}: {WORDS[result.outcome]}{measured}"
 
@@ -357,8 +359,8 @@ def headline(audit: Audit) -> str:
 
 
 def count_line(audit: Audit) -> str:
-    """Return "N checks passed, M skipped (why)"."""
-    passed, missing = len(audit.select(CLEAN)), audit.select(NOT_ASKED)
+    """Return "N checks passed, M skipped (they need: …)", with three reasons at most."""
+    passed, missing = len(audit.select(CLEAN)), audit.select(SKIPPED)
     # Print the text up to the colon; the rest says how to provide the input, and is printed with --verbose.
     needs = (note.text.partition(": ")[0] for result in missing for note in result.needed[:1])
     reasons = list(dict.fromkeys(needs))

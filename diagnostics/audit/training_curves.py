@@ -3,8 +3,7 @@
 `check_metrics` runs all checks; `check_learning` checks whether the metrics suffice to decide if the run learns. `audit
 RUN`, `audit --watch` and the callback call both. Most checks look for an episode: the steps in which a symptom holds.
 A fault has the numbers, the first step, the last one if the symptom ended, and the likely causes in order
-(`curve_causes.toml`). A cause names
-the option to change in the run's framework, if it is known.
+(`curve_causes.toml`). A cause names the option to change in the run's framework, if it is known.
 """
 
 from __future__ import annotations
@@ -22,26 +21,27 @@ import msgspec
 
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
-from diagnostics.audit.results import CLEAN, NOT_ASKED, Note, Result, clean, fault, note, skipped, undecided
+from diagnostics.audit.results import CLEAN, SKIPPED, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS
 from diagnostics.logs.metrics import MAX_STEPS_PER_S, canonical_name, is_zero
 
 MIN_STEPS = 8
 """Number of steps with a reward signal that are needed to decide whether a run learns."""
+# Metrics of an update in which NaN is a fault.
 _UPDATE = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff", "mismatch_kl", "reward_std")
 # The k3 estimate of the KL of a model to itself, computed by another kernel in bfloat16.
 _KL_FLOOR, _KL_ALARM = 0.002, 0.01
 # Mismatch of engine and trainer: rounding floor, factor over the first steps, least alarm, alarm from step 1.
-_MISMATCH = {"probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0, 0.005, 0.1)}
-MOST_FLAT = 0.8
+_MISMATCH_LIMITS = {"probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0, 0.005, 0.1)}
+MAX_FLAT_SHARE = 0.8
 """Largest share of groups with equal rewards that is no fault."""
-_FLAT_STEPS = 60
+_MIN_STEPS_FOR_TREND = 60
 # Least mean square of the steps between successive rewards without a trend, in variances; independent rewards have 2.
-_LEAST_STEP = 1.0
+_MIN_STEP_SQUARE = 1.0
 # The mean of one reward function; functions that are usually 0, and those that may be learned late.
 _FUNCTION_MEAN = re.compile(r"(?:train/)?rewards/([^/]+)/mean")
-_PENALTY = re.compile(r"(?i)penal|punish|overlong|repet|length|cosine")
-_FORMAT = re.compile(r"(?i)format|tag|xml|think|bonus|style|structure")
+_PENALTY_NAME = re.compile(r"(?i)penal|punish|overlong|repet|length|cosine")
+_FORMAT_NAME = re.compile(r"(?i)format|tag|xml|think|bonus|style|structure")
 
 
 class _Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +97,10 @@ class Curves:
         return None if best < max(1, least) else Episode(rows[end - best : end], end == len(rows))
 
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
-        """Return the last rows of a metric, in which `holds` is true with at most two misses in a row; at least one."""
+        """Return the last run of rows in which `holds` is true of a metric; gaps of at most two rows belong to it.
+
+        Without such a run at the end, it is the last row.
+        """
         rows = self.select(name)
         start = stats.start_of_last_run([holds(row.values[name]) for row in rows])
         return Episode(rows[min(start, len(rows) - 1) :])
@@ -122,7 +125,7 @@ class Curves:
         return (stats.median(values[:part]), stats.median(values[-part:])) if long_enough else (0.0, 0.0)
 
     def count_signal_steps(self) -> int:
-        """Return the number of steps with a reward and a metric of learning: that metric which has the most steps."""
+        """Return the largest number of steps with a reward and one of `reward_std`, `grad_norm` and `all_alike`."""
         return max(len(self.select("reward", name)) for name in ("reward_std", "grad_norm", "all_alike"))
 
     @cached_property
@@ -154,7 +157,7 @@ class Curves:
         causes: str = "",
         **values: Any,
     ) -> Result | None:
-        """Report an episode as a fault; None if there is none.
+        """Return an episode as a fault; None without an episode.
 
         Args:
             episode: The steps in which the symptom holds.
@@ -177,10 +180,10 @@ class Curves:
 
 
 def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
-    """Run all checks on all files; return the first finding of each family, and a result for each topic without one.
+    """Run all checks on all files; return the first result of each family.
 
-    The topics are `metrics` and `curves`. Their result is clean, or skipped if there are no metrics, or fewer than 8
-    steps for curves.
+    Each of the topics `metrics` and `curves` without a fault or an undecided check gets a result of its own: clean, or
+    skipped if there are no metrics, or fewer than 8 steps for curves.
     """
     longest = max((len(entry.rows) for entry in series), default=0)
     if not longest:
@@ -192,7 +195,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
             if result:
                 faults.setdefault(result.family, result)
     results = list(faults.values())
-    topics = {result.topic for result in results if result.outcome not in {CLEAN, NOT_ASKED}}
+    topics = {result.topic for result in results if result.outcome not in {CLEAN, SKIPPED}}
     if "metrics" not in topics:
         results.append(clean("metrics", count=sum(len(entry.rows) for entry in series)))
     if "curves" not in topics and longest < MIN_STEPS:
@@ -231,8 +234,8 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
 def _trained_nothing(curves: Curves) -> Result | None:
     """Find a run's summary with more steps per second than a trainer can do, because the run had ended before.
 
-    A fast toy run logs steps and a loss. Without a loss in the summary, the logged steps may be those of the resumed
-    state.
+    Logged steps and a loss in the summary mean a fast toy run, which is no fault. Without that loss, the logged steps
+    may be those of the resumed state.
     """
     has_steps = any("train_steps_per_second" not in row.printed for row in curves.rows)
     for row in curves.rows:
@@ -265,7 +268,7 @@ def _reference_kl(curves: Curves) -> Result | None:
 
 
 def _not_a_number(curves: Curves) -> Result | None:
-    """Find a metric of the update that becomes NaN or infinite and stays so to the end of the run."""
+    """Find the first metric of the update that becomes NaN or infinite and stays so to the end of the run."""
     message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
@@ -279,7 +282,8 @@ def _not_a_number(curves: Curves) -> Result | None:
 def _steps_without_reward_spread(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
     """Find steps in which all rewards of each group are equal; also return the metrics that show it.
 
-    Without such a metric, a constant reward with a gradient or loss of 0 counts. None if the task is solved.
+    Without such a metric, a constant reward with a gradient or loss of 0 counts. None if there are fewer than six such
+    steps in a row, or the task is solved.
     """
     rewards = curves.column("reward")
     if curves.select("reward", "reward_std"):
@@ -317,14 +321,14 @@ def _no_reward_spread(curves: Curves) -> Result | None:
         return curves.report(episode, "metrics/no_spread", message, *quoted, **options)
     rows = curves.select("all_alike")[-20:]
     share = stats.median([row.values["all_alike"] for row in rows])
-    if len(rows) < 6 or share <= MOST_FLAT:
+    if len(rows) < 6 or share <= MAX_FLAT_SHARE:
         return None
     message = "{share:.0%} of groups have no reward spread in the last {count} steps: they give no gradient"
     return curves.report(Episode(rows), "metrics/little_spread", message, *quoted, **options, share=share)
 
 
 def _no_gradient(curves: Curves) -> Result | None:
-    """Find a gradient of 0 in steps whose rewards differ; a learning rate of 0 is reported by itself."""
+    """Find a gradient of 0 in successive steps whose rewards differ, unless all learning rates are 0."""
     if curves.column("lr") and all(map(is_zero, curves.column("lr"))):
         return None
     least = 4 if any(curves.column("grad_norm")) else 3
@@ -374,7 +378,7 @@ def _truncation(curves: Curves) -> Result | None:
 
 def _mismatch(curves: Curves) -> Result | None:
     """Find a mismatch of engine and trainer that is large from the start, or becomes much larger during the run."""
-    for name, (floor, factor, least, alarm) in _MISMATCH.items():
+    for name, (floor, factor, least, alarm) in _MISMATCH_LIMITS.items():
         values = [abs(value) for value in curves.column(name)]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         limit = max(least, factor * max(first, floor))
@@ -392,7 +396,7 @@ def _mismatch(curves: Curves) -> Result | None:
 
 
 def _clip_ratio(curves: Curves) -> Result | None:
-    """Find five or more steps in which at least 90 % of tokens are clipped."""
+    """Find five or more successive steps in which at least 90 % of tokens are clipped."""
     episode = curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5)
     message = "{clip:.0%} of tokens are clipped {span}: they get no gradient"
     return curves.report(episode, "curves/clip", message, "clip", causes="clip")
@@ -424,7 +428,7 @@ def _shifts(curves: Curves) -> Iterator[Result | None]:
 
 
 def _gradient_spikes(curves: Curves) -> Result | None:
-    """Find gradient norms above 20 times the median of the 20 steps before: three, or one above 100 times.
+    """Find gradient norms above 20 times the median of the 20 steps before: three, or one of at least 100 times.
 
     Steps without a reward signal are left out, because the KL term alone makes a far smaller gradient.
     """
@@ -452,13 +456,13 @@ def _reward_without_trend(curves: Curves) -> Result | None:
     """
     rows, values = curves.select("reward"), curves.column("reward")
     level = stats.median(values)
-    if len(rows) < _FLAT_STEPS or level >= 0.9 or _steps_without_reward_spread(curves):
+    if len(rows) < _MIN_STEPS_FOR_TREND or level >= 0.9 or _steps_without_reward_spread(curves):
         return None
     slope, error, residual = stats.fit_line([float(index) for index in range(len(values))], values)
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
         return None
-    if stats.fsum((b - a) ** 2 for a, b in pairwise(values)) < _LEAST_STEP * residual * len(values):
+    if stats.fsum((b - a) ** 2 for a, b in pairwise(values)) < _MIN_STEP_SQUARE * residual * len(values):
         return None
     measured: dict[str, Any] = {"level": level, "slope": slope, "noise": noise}
     measured |= {"lowest": min(values), "highest": max(values)}
@@ -511,7 +515,7 @@ def _evaluation_falls(curves: Curves) -> Result | None:
 
 
 def _zero_reward_function(curves: Curves) -> Result | None:
-    """Find reward functions that are 0 in the whole run while others are not.
+    """Find reward functions that are 0 in the whole run, of at least 20 steps, while others are not.
 
     The result is clean with a notice if their names are those of format rewards, otherwise undecided. Penalties are
     left out.
@@ -522,14 +526,14 @@ def _zero_reward_function(curves: Curves) -> Result | None:
             if match := _FUNCTION_MEAN.fullmatch(name):
                 means.setdefault(match[1], []).append(value)
     zero = [name for name, values in means.items() if len(values) >= 20 and all(map(is_zero, values))]
-    zero = [name for name in zero if not _PENALTY.search(name)]
+    zero = [name for name in zero if not _PENALTY_NAME.search(name)]
     others = [name for name, values in means.items() if any(values)]
     if not zero or not others:
         return None
     text = "the reward function {name} is 0 in all {count} logged steps; {others} is not"
     values = {"name": zero[0], "count": len(means[zero[0]]), "others": others[0]}
     fact = note("notice", text, **values)
-    if all(map(_FORMAT.search, zero)):
+    if all(map(_FORMAT_NAME.search, zero)):
         return clean("metrics/zero_function", count=values["count"], evidence=(fact,))
     text = "print a right completion and the reward that {name} gives it"
     need = note("want_matching_reward", text, **values)

@@ -1,8 +1,9 @@
-"""Implement `audit --watch FILE…`: look for changed metrics files every 2 s, and check all files when one has changed.
+"""Implement `audit --watch FILE…`: look for changed metrics files, and check all files when one has changed.
 
 `Watch` reports findings of the first scan at once, because that scan covers the files' whole history, and later
 findings when two scans agree. It reports a finding as gone after three scans without it. `Watch` ends at Ctrl-C, or
-when no file has changed for `--idle` seconds, and returns the audit.
+when no file has changed for `--idle` seconds, and returns the audit. It looks every 2 s, or more often for a shorter
+`--idle`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Watch:
         notify: Function that receives lines about files that do not exist yet.
 
     Raises:
-        AuditError: A path is no file.
+        AuditError: A path exists and is no file.
     """
 
     def __init__(

@@ -24,15 +24,15 @@ from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, 
 from diagnostics.audit.training_curves import Curves
 
 Groups = list[list[int]]
-_LEAST_SAMPLES, _MOST_SAMPLES = 8, 4096
+_MIN_SAMPLES, _MAX_SAMPLES = 8, 4096
 _PEERS = ("group", "leave_one_out", "batch", "none")
 # As in grpo_core/learn/dialects.py; formulas that give the same numbers count as one.
 _EPSILONS = (1e-4, 1e-6, 1e-8, 0.0)
 # A few units in the last place of float32 numbers about 1.
 _TOLERANCE = 2e-4
 # Name of the metric with the mean of a reward function.
-_MEAN = "rewards/{}/mean"
-_CLOSE = 1e-3
+_MEAN_METRIC = "rewards/{}/mean"
+_FIT_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Formula:
         return f"baseline {self.baseline}, scale {self.scale}{scale}"
 
     def apply(self, rewards: Sequence[float], groups: Groups) -> list[float]:
-        """Compute advantages.
+        """Compute the advantages; a deviation of 0 divides by 1.
 
         >>> Formula("group", "none").apply([0.0, 1.0], [[0, 1]])
         [-0.5, 0.5]
@@ -70,7 +70,7 @@ class Formula:
 
 
 def _peer_means(rewards: Sequence[float], groups: Groups, peers: str) -> list[float]:
-    """Return the mean reward of each sample's peers, in linear time."""
+    """Return the mean reward of each sample's peers, in linear time; 0 for `none`, its own reward without peers."""
     if peers in ("batch", "none"):
         return [mean(rewards if peers == "batch" else ())] * len(rewards)
     values = [0.0] * len(rewards)
@@ -83,7 +83,7 @@ def _peer_means(rewards: Sequence[float], groups: Groups, peers: str) -> list[fl
 
 
 def _peer_deviations(rewards: Sequence[float], groups: Groups, peers: str, ddof: int) -> list[float]:
-    """Return the deviation of the rewards of each sample's peers, in linear time."""
+    """Return the deviation of the rewards of each sample's peers, in linear time; 0 for `none`."""
     if peers in ("batch", "none"):
         return [deviation(rewards if peers == "batch" else (), ddof)] * len(rewards)
     values = [0.0] * len(rewards)
@@ -116,8 +116,11 @@ class Step:
 
 
 def check_advantages(run: RunArtifacts) -> list[Result]:
-    """Compare the advantages of each recording that has at least 8 of them with those of known formulas."""
-    known = [r for r in run.recordings if sum(row.advantage is not None for row in r.rows) >= _LEAST_SAMPLES]
+    """Compare the advantages of each recording that has at least 8 of them with those of known formulas.
+
+    Skipped without such a recording.
+    """
+    known = [r for r in run.recordings if sum(row.advantage is not None for row in r.rows) >= _MIN_SAMPLES]
     results = list(map(_check_recording, known))
     need = "advantages in the dump: log_completions=True (TRL, ms-swift) or output.record_every=1 (grpo_core)"
     return results or [skipped("advantages", "want_advantages", need)]
@@ -127,9 +130,9 @@ def _check_recording(recording: Recording) -> Result:
     """Find the formula that reproduces a recording's advantages, or the mistake in them."""
     steps = _steps(recording)
     count = sum(len(step.rewards) for step in steps)
-    if count < _LEAST_SAMPLES:
+    if count < _MIN_SAMPLES:
         text = "steps with a group whose rewards differ; found fewer than {least} such samples"
-        return undecided("advantages", note("want_spread", text, least=_LEAST_SAMPLES))
+        return undecided("advantages", note("want_spread", text, least=_MIN_SAMPLES))
     ranked = sorted((_residual(steps, formula), str(formula)) for formula in _FORMULAS)
     residual, best = ranked[0]
     if residual <= _TOLERANCE:
@@ -144,7 +147,7 @@ def _check_recording(recording: Recording) -> Result:
 
 
 def _steps(recording: Recording) -> list[Step]:
-    """Return the steps of up to about 4096 samples, each with a reward and an advantage, and a group with a spread."""
+    """Return steps, of about 4096 samples at most, that have all rewards and advantages, and a group with a spread."""
     size = _group_size(recording)
     steps: list[Step] = []
     count = 0
@@ -157,13 +160,13 @@ def _steps(recording: Recording) -> list[Step]:
             if any(len({rewards[index] for index in group}) > 1 for group in groups):
                 steps.append(Step(rewards, advantages, groups))
                 count += len(rows)
-        if count >= _MOST_SAMPLES:
+        if count >= _MAX_SAMPLES:
             break
     return steps
 
 
 def _group_size(recording: Recording) -> int:
-    """Return the most frequent group size, or 0; a prompt drawn twice in a step counts as two groups."""
+    """Return the most frequent group size above 1, or 0; a prompt drawn twice in a step counts as two groups."""
     sizes = Counter(len(group) for rows in recording.steps().values() for group in group_indices(rows))
     counts = {size: sum(n for larger, n in sizes.items() if larger % size == 0) for size in sizes if size > 1}
     return max(counts, key=lambda size: (counts[size], size), default=0)
@@ -181,7 +184,7 @@ def _group_indices(rows: Sequence[Sample], size: int) -> Groups:
 def _residual(steps: Sequence[Step], formula: Formula) -> float:
     """Return the largest relative difference of computed and recorded advantages, without the largest 1 %.
 
-    The largest advantages may be clipped.
+    The largest advantages may be clipped. For a formula that is clearly wrong, the remaining steps are not compared.
     """
     differences: list[float] = []
     for step in steps:
@@ -203,13 +206,13 @@ def _formula_result(recording: Recording, count: int, ranked: list[tuple[float, 
 
 
 def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) -> Result | None:
-    """Return the fault whose undoing makes the recorded numbers fit a formula; None if no known mistake does."""
+    """Return a fault if all advantages are 0, or if a formula fits after a change in `_MISTAKES`; otherwise None."""
     if all(value == 0 for step in steps for value in step.advantages):
         message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
         return fault("advantages/zero", message, residual=0.0, runner_up=nearest, **fields)
-    for family, message, undo in _MISTAKES:
-        corrected = [undo(step) for step in steps]
-        residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _FORMULAS)
+    for family, message, adjust in _MISTAKES:
+        adjusted = [adjust(step) for step in steps]
+        residual, formula = min((_residual(adjusted, formula), str(formula)) for formula in _FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
             estimates = (Estimate("dialect", formula),)
             fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
@@ -225,7 +228,7 @@ def _interleave(step: Step) -> Step:
     return replace(step, groups=groups)
 
 
-# Family and message of each mistake, and a function that undoes it in a step.
+# Family and message of each mistake, and a function that changes a step so that the right formula fits it.
 _MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
     ("advantages/sign", "the advantages have the wrong sign: worse completions become likelier",
      lambda step: replace(step, advantages=[-value for value in step.advantages])),
@@ -238,9 +241,9 @@ _MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
 
 
 def weigh_rewards(run: RunArtifacts) -> RunArtifacts:
-    """Return the run with the weighted sum of its scores as reward of each sample, where metrics determine the weights.
+    """Return the run with the weighted sum of a sample's scores as its reward, with weights fitted to the metrics.
 
-    Recordings with a reward, or with scores of one function only, stay as they are.
+    A recording with a reward, with scores of one function only, or without such a fit stays as it is.
     """
     recordings = []
     for recording in run.recordings:
@@ -263,9 +266,9 @@ def _weighted_sum(row: Sample, weights: Mapping[str, float]) -> float | None:
 def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] | None:
     """Fit the reward of each step as a weighted sum of the functions' means; None unless the fit is exact to 0.1 %.
 
-    A function that is 0 in all steps has the weight 1, which changes no reward.
+    A function whose mean is 0 in all steps gets the weight 1. The fit needs four steps more than other functions.
     """
-    means = [_MEAN.format(name) for name in names]
+    means = [_MEAN_METRIC.format(name) for name in names]
     rows = [row for row in series.rows if isfinite(row.values.get("reward", nan))]
     rows = [row for row in rows if all(isfinite(row.printed.get(name, nan)) for name in means)]
     used = [name for name in means if any(row.printed[name] for row in rows)]
@@ -280,7 +283,7 @@ def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] 
     if solution is None:
         return None
     error = max(abs(sum(map(float.__mul__, solution, x)) - y) for x, y in zip(points, targets, strict=True))
-    if not error <= _CLOSE * max(1.0, *map(abs, targets)):
+    if not error <= _FIT_TOLERANCE * max(1.0, *map(abs, targets)):
         return None
     # Weights are decimal numbers that people write.
     weights = {name: round(weight, 3) for name, weight in zip(used, solution, strict=True)}

@@ -23,8 +23,8 @@ from diagnostics.audit.recorded.safetensors import Tensor
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.fixes import join_some
 
-_ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
-# For each floating-point type: bits of the fraction, mask of the exponent, and code of the integer of the same width.
+_SAMPLED_ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
+# For each floating-point dtype: bits of the fraction, mask of the exponent, and code of the integer of the same width.
 _EXPONENTS = {"BF16": (7, 0xFF, "H"), "F16": (10, 0x1F, "H"), "F32": (23, 0xFF, "I"), "F64": (52, 0x7FF, "Q")}
 
 
@@ -52,8 +52,8 @@ class Comparison:
 
     def add(self, old: Tensor, new: Tensor, budget: list[int]) -> None:
         """Add the comparison of one tensor; reduce `budget[0]`, the number of bytes left for complete comparisons."""
-        step = max(1, old.size // _ELEMENTS)
-        shift, ones, width = _EXPONENTS[new.kind]
+        step = max(1, old.size // _SAMPLED_ELEMENTS)
+        shift, ones, width = _EXPONENTS[new.dtype]
         a, b = (list(tensor.data.cast(width)[::step]) for tensor in (old, new))  # type: ignore[call-overload]
         changed = [x != y for x, y in zip(a, b, strict=True)]
         self.shares[old.name] = sum(changed) / len(changed)
@@ -63,7 +63,7 @@ class Comparison:
                 self.unchanged.add(old.name)
         if any((bits >> shift) & ones == ones for bits in b):
             self.invalid.append(old.name)
-        if old.kind == "BF16":
+        if old.dtype == "BF16":
             exponents = [(bits >> shift) & ones for bits in a]
             self.compared.update(exponents)
             self.changed.update(compress(exponents, changed))
@@ -112,14 +112,17 @@ def _compare(before: Checkpoint, after: Checkpoint, budget: list[int]) -> Compar
         for checkpoint in (before, after)
     )
     for name in sorted(set(old) & set(new))[:_MAX_TENSORS]:
-        same_form = (old[name].kind, old[name].shape) == (new[name].kind, new[name].shape)
-        if same_form and old[name].kind in _EXPONENTS and old[name].size:
+        same_form = (old[name].dtype, old[name].shape) == (new[name].dtype, new[name].shape)
+        if same_form and old[name].dtype in _EXPONENTS and old[name].size:
             comparison.add(old[name], new[name], budget)
     return comparison
 
 
 def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
-    """Return the first fault that the comparisons show, else clean; undecided if bfloat16 weights hardly moved."""
+    """Return the first fault that the comparisons show, else clean; undecided if bfloat16 weights hardly moved.
+
+    NaN and the numbers are those of the last comparison.
+    """
     last = comparisons[-1]
     count = len(last.shares)
     share = sum(last.shares.values()) / count
@@ -163,6 +166,7 @@ def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
 
 
 def _layer_kind(name: str) -> str:
+    """Return a tensor's name without the layer's number."""
     return ".".join(part for part in name.split(".") if not part.isdigit())
 
 

@@ -1,7 +1,7 @@
 """Check the texts of recorded completions: empty, past the end of the turn, repetitive, or mixed from two scripts.
 
 If the share of such texts reaches the property's alarm, it is a fault, with the step since which it holds, an example
-and likely causes. At most 8192 evenly spaced samples are read, and 64 are necessary.
+and likely causes. At most 8192 evenly spaced samples of a recording are read, and 64 are necessary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diagnostics.audit.results import Result, clean, fault, note, skipped
 from diagnostics.audit.training_curves import Curves
 from diagnostics.output.redact import mask
 
-_MOST_SAMPLES, _MOST_TEXT, _LEAST_SAMPLES = 8192, 16_384, 64
+_MAX_SAMPLES, _MAX_CHARACTERS, _MIN_SAMPLES = 8192, 16_384, 64
 # Texts of tools and of the environment belong to completions of several turns.
 _TOOL_TEXT = re.compile(r"<\|?/?tool_(?:call|response)|</?(?:tool|information|observation|search)>")
 _NEXT_TURN = re.compile(
@@ -37,8 +37,8 @@ def _continues_after_turn(row: Sample) -> bool:
 
 
 def _repeats(row: Sample) -> bool:
-    """Return whether a text of words, or of one character, compresses to less than a tenth, which prose does not."""
-    text = row.completion[:_MOST_TEXT]
+    """Return whether a text is one repeated character, or words that compress to less than a tenth, unlike prose."""
+    text = row.completion[:_MAX_CHARACTERS]
     data = text.encode("utf-8", "replace")
     is_compressible = len(data) >= 400 and len(zlib.compress(data)) < 0.1 * len(data)
     is_one_character = len(text.strip()) >= 8 and len(set(text.strip())) == 1
@@ -46,8 +46,8 @@ def _repeats(row: Sample) -> bool:
 
 
 def _mixes_scripts(row: Sample) -> bool:
-    """Return whether words alternate with words of a script that the prompt lacks."""
-    text = row.completion[:_MOST_TEXT]
+    """Return whether words often alternate with words of a script that the prompt lacks; False without a prompt."""
+    text = row.completion[:_MAX_CHARACTERS]
     if not row.prompt or not _OTHER_SCRIPT.search(text) or _OTHER_SCRIPT.search(row.prompt):
         return False
     flags = [bool(_OTHER_SCRIPT.search(word)) for word in text.split()]
@@ -70,9 +70,9 @@ def check_texts(run: RunArtifacts) -> Iterator[Result]:
     """Check the completions of each recording; yield its faults, else a clean result, or skipped for too few texts."""
     curves = Curves(run.series[0].rows if run.series else ())  # for the framework's option names
     for recording in run.recordings:
-        rows = recording.rows[:: len(recording.rows) // _MOST_SAMPLES + 1]
-        if len(rows) < _LEAST_SAMPLES or not any(row.completion for row in rows):
-            yield skipped("texts", "want_texts", f"texts of {_LEAST_SAMPLES} completions or more")
+        rows = recording.rows[:: len(recording.rows) // _MAX_SAMPLES + 1]
+        if len(rows) < _MIN_SAMPLES or not any(row.completion for row in rows):
+            yield skipped("texts", "want_texts", f"texts of {_MIN_SAMPLES} completions or more")
             continue
         faults = []
         for name, holds, alarm, message in _CHECKS:
@@ -90,7 +90,8 @@ def _measure(
 ) -> tuple[dict[str, Any], Sample | None]:
     """Return share and span of the texts with a property, and an example; no example if the share is below the alarm.
 
-    The span is the end of the run in which the share is never below half of the alarm for three steps, or all of it.
+    The span is the end of the run without three steps in a row whose share is below half of the alarm. It is the whole
+    run if that end has fewer than 64 texts.
     """
     steps: dict[int, list[bool]] = {}
     for row in sorted(rows, key=lambda row: row.step):
@@ -98,7 +99,7 @@ def _measure(
     numbers = list(steps)
     first = start_of_last_run([mean(flags) >= 0.5 * alarm for flags in steps.values()])
     flags = [flag for number in numbers[first:] for flag in steps[number]]
-    if len(flags) < _LEAST_SAMPLES:
+    if len(flags) < _MIN_SAMPLES:
         first, flags = 0, [flag for step_flags in steps.values() for flag in step_flags]
     span = f"since step {numbers[first]}" if first else "in the whole run"
     values = {"share": mean(flags), "span": span, "count": len(flags)}

@@ -1,7 +1,8 @@
 """Read the metrics of a run from trainer_state.json (`read_trainer_state`), JSON lines and logs.
 
 Each reader returns a `MetricSeries` with canonical names, or None without known metrics, and adds unread inputs to
-`unread`. At most 20,000 steps of a file are read. Of an evaluation only the reward has a canonical name.
+`unread`. At most 20,000 steps of a file are read. Of an evaluation only the reward has a canonical name. `metric_row`
+converts the metrics of one step; `newest_states` chooses among a run's trainer_state.json files.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from diagnostics.logs.metrics import canonical_name, metric_rows
 from diagnostics.output.redact import mask_and_cut
 
 MAX_STEPS = 20_000
+# Names of the number of the step.
 _STEPS = ("step", "global_step", "_step", "train/global_step", "training/global_step", "trainer/global_step")
-_HEAD, _TAIL = 8 * safe_io.MIB, 256 * safe_io.KIB
+_HEAD_BYTES, _TAIL_BYTES = 8 * safe_io.MIB, 256 * safe_io.KIB
 _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?([0-9.e+]{1,20})")
 
 
@@ -121,13 +123,13 @@ def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeri
 
 
 def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
-    """Read the metrics in the first 8 MiB and the last 256 KiB of a log, and transformers' summary at its end."""
+    """Read the metrics and transformers' summary in the first 8 MiB and the last 256 KiB of a log."""
     try:
         with safe_io.open_regular(path) as file:
-            head = file.read(_HEAD)
+            head = file.read(_HEAD_BYTES)
             size = file.seek(0, 2)
-            file.seek(max(len(head), size - _TAIL))
-            tail = file.read(_TAIL)
+            file.seek(max(len(head), size - _TAIL_BYTES))
+            tail = file.read(_TAIL_BYTES)
     except OSError as error:
         unread.add(path, error)
         return None

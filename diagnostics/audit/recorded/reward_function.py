@@ -1,9 +1,9 @@
 """Call the user's reward function again on recorded samples (P12), and compare the rewards with the recorded ones.
 
-Only `--reward` allows this, because `load_reward` and `check_reward_function` run the user's code. The function is
-called as in TRL, with keyword arguments that are lists of at most 512 samples, and returns a number or None for each.
-Faults are: the function raises, a second call or one in a worker thread returns other numbers, or more than 2 % of the
-recorded rewards differ. Fewer differences are undecided.
+Only `--reward` allows this, because `load_reward_function` and `check_reward_function` run the user's code. The
+function is called as in TRL, with keyword arguments that are lists of at most 512 samples, and returns a number or None
+for each. Faults are: the function raises, a second call or one in a worker thread returns other numbers, or more than
+2 % of the recorded rewards differ. Fewer differences, or a single one, are undecided.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample,
 from diagnostics.audit.results import AuditError, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.output.redact import mask_and_cut
 
-_MAX_SAMPLES, _CLOSE = 512, 1e-4
-Reward = Callable[..., Any]
+_MAX_SAMPLES, _TOLERANCE = 512, 1e-4
+RewardFunction = Callable[..., Any]
 Rewards = list[float | None]
 
 
@@ -30,7 +30,7 @@ class _MissingColumnError(Exception):
     """Raised when a reward function requires a column that the recording does not have."""
 
 
-def load_reward(name: str) -> Reward:
+def load_reward_function(name: str) -> RewardFunction:
     """Import the module or file of `module:function` or `file.py:function`, and return the function.
 
     Raises:
@@ -46,7 +46,7 @@ def load_reward(name: str) -> Reward:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
-        function: Reward = getattr(module, function_name)
+        function: RewardFunction = getattr(module, function_name)
     except Exception as error:
         raise AuditError(f"--reward {name}: {type(error).__name__}: {error}") from error
     if not callable(function):
@@ -54,27 +54,27 @@ def load_reward(name: str) -> Reward:
     return function
 
 
-def check_reward_function(run: RunArtifacts, reward: Reward | None) -> list[Result]:
+def check_reward_function(run: RunArtifacts, function: RewardFunction | None) -> list[Result]:
     """Call the reward function on the samples of each recording with texts and rewards, and compare the results.
 
     Skipped without a reward function, without such samples, or if a column that it requires is not recorded.
     """
-    if reward is None:
+    if function is None:
         need = "--reward MODULE:FUNCTION, the run's reward function"
         return [skipped("rewards_again", "want_reward_function", need)]
     results = []
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.completion and row.total_reward is not None]
-        some = rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES]
-        results += [_check_recording(recording, some, reward)] if some else []
+        selected_rows = rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES]
+        results += [_check_recording(recording, selected_rows, function)] if selected_rows else []
     need = "recorded completions with rewards"
     return results or [skipped("rewards_again", "want_reward_function", need, decisive=True)]
 
 
-def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -> Result:
+def _check_recording(recording: Recording, rows: list[Sample], function: RewardFunction) -> Result:
     """Return a recording's result: skipped without a required column, else a fault, undecided or clean."""
     try:
-        rewards, error = _call(reward, rows)
+        rewards, error = _call(function, rows)
     except _MissingColumnError as missing:
         need = "a column {column!r} in {kind}: the reward function requires it"
         values = {"column": str(missing), "kind": recording.kind}
@@ -82,18 +82,18 @@ def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -
     if error:
         message = "the reward function raises: {error}"
         return fault("rewards_again/raises", message, {"error": error})
-    return _unstable(reward, rows, rewards) or _compare(recording, rows, rewards)
+    return _find_instability(function, rows, rewards) or _compare(recording, rows, rewards)
 
 
-def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | None:
+def _find_instability(function: RewardFunction, rows: list[Sample], rewards: Rewards) -> Result | None:
     """Return a fault if another call, or one in a worker thread, gives other rewards; None otherwise."""
     count = len(rows)
-    if different := _count_differences(rewards, _call(reward, rows)[0]):
+    if different := _count_differences(rewards, _call(function, rows)[0]):
         message = "the reward function returns other rewards for the same texts: {apart} of {count}"
         values: dict[str, Any] = {"apart": different, "count": count}
         return fault("rewards_again/chance", message, values, count=count)
     with ThreadPoolExecutor(1) as worker:  # as async trainers and verl's reward loop call it
-        threaded_rewards, error = worker.submit(_call, reward, rows).result()
+        threaded_rewards, error = worker.submit(_call, function, rows).result()
     if different := count if error else _count_differences(rewards, threaded_rewards):
         message = "in a worker thread the reward function returns other rewards: {apart} of {count} ({error} raised)"
         values = {"apart": different, "count": count, "error": error or "nothing"}
@@ -104,7 +104,7 @@ def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | 
 def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Result:
     """Compare with the recorded column of scores that agrees best, because its name may differ from the function's.
 
-    A few differences (at most 2 %) are undecided.
+    A few differences (one, or at most 2 %) are undecided.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     choices = [[row.scores.get(name) for row in rows] for name in names] or [[row.reward for row in rows]]
@@ -124,15 +124,15 @@ def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Resu
     return fault("rewards_again/unlike", message, values, **fields)
 
 
-def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
+def _call(function: RewardFunction, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     """Call the function; return (rewards, "") or ([], the error).
 
     Raises:
         _MissingColumnError: The function requires a column that is not recorded.
     """
-    keywords = _arguments(reward, rows)
+    keywords = _arguments(function, rows)
     try:
-        rewards = [number(value if value is None else float(value)) for value in reward(**keywords)]
+        rewards = [number(value if value is None else float(value)) for value in function(**keywords)]
     except Exception as error:  # noqa: BLE001 - it is the user's code, and what it raises is the result
         return [], mask_and_cut(f"{type(error).__name__}: {error}", 200)
     if len(rewards) != len(rows):
@@ -140,7 +140,7 @@ def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     return rewards, ""
 
 
-def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
+def _arguments(function: RewardFunction, rows: Sequence[Sample]) -> dict[str, Any]:
     """Return the keyword arguments that the function takes.
 
     Raises:
@@ -149,7 +149,7 @@ def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
     keywords: dict[str, Any] = {name: [row.columns.get(name) for row in rows] for name in rows[0].columns}
     keywords |= {"prompts": [row.prompt for row in rows], "completions": [row.completion for row in rows]}
     try:
-        parameters = inspect.signature(reward).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return keywords
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -163,10 +163,12 @@ def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _differ(a: float | None, b: float | None) -> bool:
-    return a is not b if a is None or b is None else abs(a - b) > _CLOSE * max(1.0, abs(a))
+    """Return whether two rewards differ by more than 0.01 %, or one of them is None."""
+    return a is not b if a is None or b is None else abs(a - b) > _TOLERANCE * max(1.0, abs(a))
 
 
 def _count_differences(before: Rewards, after: Rewards) -> int:
+    """Return the number of rewards that differ; all of `before` if the lengths differ."""
     return len(before) if len(before) != len(after) else sum(map(_differ, before, after))
 
 

@@ -21,7 +21,7 @@ from diagnostics.audit.recorded import metric_files, run_data, sample_files
 from diagnostics.audit.recorded.advantages import check_advantages, weigh_rewards
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.completion_texts import check_texts
-from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
+from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward_function
 from diagnostics.audit.recorded.sample_checks import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, put_causes_first, skipped
@@ -29,23 +29,23 @@ from diagnostics.audit.training_curves import Curves, check_learning, check_metr
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.output import progress
 
-_MAX_SHOWN = 12
+_MAX_SHOWN_UNREAD = 12
 # Limit of processor time for the checks, and for each sample in addition.
 _CHECK_S, _CHECK_SAMPLE_S = 30.0, 0.01
 _MAX_DEPTH, _MAX_ENTRIES, _MAX_SERIES, _MAX_RECORDINGS = 7, 50_000, 16, 4
-_NAMES = {
+_NAME_PATTERNS = {
     "parquet": re.compile(r"completions_\d+\.parquet"),
     "state": re.compile(r"trainer_state\.json"),
     "jsonl": re.compile(r".+\.jsonl"),
     "weights": re.compile(r"(?!.*(?:optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8})).+\.safetensors"),
     "log": re.compile(r".+\.(?:log|out|err|txt)"),
 }
-_METRICS: dict[str, Callable[[Path, run_data.UnreadInputs], run_data.MetricSeries | None]] = {
+_METRIC_READERS: dict[str, Callable[[Path, run_data.UnreadInputs], run_data.MetricSeries | None]] = {
     "state": metric_files.read_trainer_state,
     "lines": metric_files.read_lines,
     "log": metric_files.read_log,
 }
-Kinds = dict[str, list[Path]]
+PathsByKind = dict[str, list[Path]]
 
 
 def audit_run(path: Path, reward: str = "") -> Audit:
@@ -57,11 +57,12 @@ def audit_run(path: Path, reward: str = "") -> Audit:
 
     Raises:
         AuditError: There is no such file or folder, it has no run artifacts, or the reward function cannot be loaded.
+        CpuLimitError: The checks take too much processor time.
     """
     began = time.monotonic()
     if not path.exists():
         raise AuditError(f"{path}: no such file or folder")
-    function = load_reward(reward) if reward else None
+    function = load_reward_function(reward) if reward else None
     progress.update(str(path))
     run = read_run(path)
     if not (run.recordings or run.series or run.checkpoints or run.unread):
@@ -109,14 +110,14 @@ def report_unread(unread: run_data.UnreadInputs) -> list[Result]:
     count, (place, reason) = len(unread), unread[0]
     need, name = "{first} as a whole: {why} ({count} in all)", PurePath(place).name
     result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=reason, count=count)
-    notes = (Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN])
+    notes = (Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN_UNREAD])
     return [replace(result, evidence=tuple(notes), count=count)]
 
 
 def read_run(path: Path) -> run_data.RunArtifacts:
     """Read a run's folder, or one file of it; inputs that cannot be read are listed in the result's `unread`."""
     budget = run_data.ReadBudget()
-    kinds: Kinds = defaultdict(list)
+    kinds: PathsByKind = defaultdict(list)
     for file in _walk(path, budget.unread) if path.is_dir() else [path]:
         kinds[_detect_kind(file, budget.unread, named=file == path)].append(file)
     recordings, series = tuple(_read_recordings(kinds, budget)), tuple(_read_series(kinds, budget.unread))
@@ -125,7 +126,7 @@ def read_run(path: Path) -> run_data.RunArtifacts:
 
 def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
     """Read one file of metrics, for `--watch`; None if it has none."""
-    read = _METRICS.get(_detect_kind(path, unread, named=True))
+    read = _METRIC_READERS.get(_detect_kind(path, unread, named=True))
     return read(path, unread) if read else None
 
 
@@ -155,7 +156,7 @@ def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
 
 def _detect_kind(path: Path, unread: run_data.UnreadInputs, *, named: bool) -> str:
     """Return the kind of a file by name or content, empty if it is no input; `named`: the user gave this path."""
-    kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(path.name)), "")
+    kind = next((kind for kind, pattern in _NAME_PATTERNS.items() if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
         kind = _json_kind(path)
         if not kind:
@@ -200,7 +201,7 @@ def _by_folder(paths: list[Path]) -> dict[Path, list[Path]]:
     return folders
 
 
-def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> Iterator[run_data.Recording]:
+def _read_recordings(kinds: PathsByKind, budget: run_data.ReadBudget) -> Iterator[run_data.Recording]:
     """Yield at most four recordings of each format: one for each folder, of rollouts one for each file."""
     for kind in ("parquet", "verl", "swift", "rollouts"):
         paths = kinds[kind]
@@ -210,9 +211,9 @@ def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> Iterator[run_
                 yield recording
 
 
-def _read_series(kinds: Kinds, unread: run_data.UnreadInputs) -> Iterator[run_data.MetricSeries]:
+def _read_series(kinds: PathsByKind, unread: run_data.UnreadInputs) -> Iterator[run_data.MetricSeries]:
     """Yield the metrics of at most 16 files of each format."""
-    for kind, read in _METRICS.items():
+    for kind, read in _METRIC_READERS.items():
         paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
         for (path,) in _limit([[path] for path in paths], _MAX_SERIES, unread):
             try:

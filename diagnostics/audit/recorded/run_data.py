@@ -17,7 +17,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.output.redact import mask_and_cut
 
-# Limits: bytes of one file, of one run, of one line and of one text; samples and files of one run.
+# Limits: bytes of one file, one run and one line; characters of one text; samples of one run; files of one recording.
 MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
 MAX_TEXT, MAX_ROWS, MAX_FILES = 64 * safe_io.KIB, 60_000, 200
 READ_S = 60.0
@@ -31,19 +31,19 @@ class Tokens:
     """The tokens of a completion. Each stream has one value per id, or is empty if it was not recorded.
 
     Attributes:
-        trained: For each token, whether it is in the loss.
-        engine: Log-probs that the engine reported; None for tokens without one.
-        trainer: Log-probs that the trainer computed.
-        versions: Policy version that sampled each token.
-        ended: `stop`, `length`, or empty.
+        in_loss: For each token, whether it is in the loss.
+        engine_logprobs: Log-probs that the engine reported; None for tokens without one.
+        trainer_logprobs: Log-probs that the trainer computed.
+        policy_versions: Policy version that sampled each token.
+        finish_reason: `stop`, `length`, or empty.
     """
 
     ids: tuple[int, ...]
-    trained: tuple[bool, ...] = ()
-    engine: tuple[float | None, ...] = ()
-    trainer: tuple[float | None, ...] = ()
-    versions: tuple[int, ...] = ()
-    ended: str = ""
+    in_loss: tuple[bool, ...] = ()
+    engine_logprobs: tuple[float | None, ...] = ()
+    trainer_logprobs: tuple[float | None, ...] = ()
+    policy_versions: tuple[int, ...] = ()
+    finish_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Recording:
-    """The samples of one file format.
+    """Samples of one file format.
 
     Attributes:
         kind: Name of the file format.
         rows: Samples in the order of the file.
-        files: Number of files found, and of files read.
+        files: Number of files found, and of files read; for rollouts, of steps.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class Recording:
 
     @property
     def framework(self) -> str:
-        """The framework that writes this format; empty if there are several."""
+        """The framework, if verl or ms-swift writes this format; otherwise empty."""
         return {"STEP.jsonl": "verl", "completions.jsonl": "ms-swift"}.get(self.kind, "")
 
     def steps(self) -> dict[int, list[Sample]]:
@@ -124,7 +124,7 @@ class MetricRow:
 
 @dataclass(frozen=True)
 class MetricSeries:
-    """Metrics of one file, in order."""
+    """Metrics of one file, in order; `kind` is the file's name, or `log`."""
 
     kind: str
     rows: tuple[MetricRow, ...]
@@ -199,11 +199,11 @@ class ReadBudget:
 
 
 def read_json_lines(
-    path: Path, unread: UnreadInputs, most: int = MAX_FILE
+    path: Path, unread: UnreadInputs, max_bytes: int = MAX_FILE
 ) -> Iterator[tuple[int, JsonObject]]:
     """Yield (line number, object) of a JSON lines file; lines that are no object are added to `unread`.
 
-    So are the lines beyond `most` bytes or after a line of 32 MiB, which are not read.
+    So are, as one entry, the lines beyond `max_bytes` bytes or from a line of 32 MiB on, which are not read.
 
     Raises:
         OSError: The file cannot be read at all.
@@ -213,8 +213,8 @@ def read_json_lines(
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
             size += len(line)
             complete = line.endswith(b"\n")
-            if size > most or (not complete and len(line) == MAX_LINE):
-                limit = f"over the size limit ({most // safe_io.MIB} MiB)"
+            if size > max_bytes or (not complete and len(line) == MAX_LINE):
+                limit = f"over the size limit ({max_bytes // safe_io.MIB} MiB)"
                 unread.add(path, f"line {number} and all after it: {limit}")
                 return
             if not line.strip():
@@ -236,7 +236,7 @@ def parse_object(line: bytes) -> JsonObject | None:
 
 
 def number(value: object) -> float | None:
-    """Convert a number to float; None for anything else, including booleans and NaN.
+    """Convert a number to float; None for anything else, including booleans, NaN and texts.
 
     >>> number("1"), number(True), number(2), number(float("nan"))
     (None, None, 2.0, None)
@@ -255,7 +255,7 @@ def numbers(value: object) -> tuple[float | None, ...]:
 
 
 def whole_number(value: object) -> int | None:
-    """Convert a whole number, also a float or digits in a text; None for anything else."""
+    """Convert a whole number to int, also a float or a text of digits; None for anything else or too many digits."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
         return int(value)
     converted = number(value)
@@ -264,7 +264,9 @@ def whole_number(value: object) -> int | None:
 
 
 def text_of(value: object) -> str:
-    r"""Return a prompt or completion as text of at most 64 KiB; the contents of messages are joined by newlines.
+    r"""Return a prompt or completion as text of at most 65,536 characters; empty for a wrong type.
+
+    The contents of messages are joined by newlines.
 
     >>> text_of([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])
     '2+2\n4'

@@ -1,7 +1,7 @@
 """Read tensors in the safetensors format without torch or the safetensors package: dtypes, shapes, bytes, elements.
 
-Untrusted files are checked: size of the header, shapes, offsets. `map_file` maps a file into memory instead of reading
-it. `elements` converts F64, F32, I64, I32, U8 and BOOL, and no other dtype.
+`parse` takes bytes; `map_file` maps a file into memory instead of reading it. Untrusted input is checked: size of the
+header, shapes, offsets. `elements` converts F64, F32, I64, I32, U8 and BOOL, and no other dtype.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from diagnostics import safe_io
 
-# Bytes of an element of each type, and type codes of `memoryview.cast`.
-_WIDTHS = {
+# Bytes of an element of each dtype, and format codes of `memoryview.cast`.
+_DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1,
 }  # fmt: skip
-_CODES = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "U8": "B", "BOOL": "?"}
+_CAST_CODES = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "U8": "B", "BOOL": "?"}
 _MAX_HEADER = 64 * safe_io.MIB
 # The product of numbers with thousands of digits takes minutes.
 _MAX_DIMENSIONS, _MAX_ELEMENTS = 32, 1 << 48
@@ -31,7 +31,7 @@ class Tensor:
     """One tensor; its bytes are not copied."""
 
     name: str
-    kind: str
+    dtype: str
     shape: tuple[int, ...]
     data: memoryview
 
@@ -64,15 +64,15 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
 
 def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:
     """Return the tensor of an entry of the header, after checking its shape, offsets and size."""
-    kind, shape, (start, end) = str(entry["dtype"]), tuple(map(int, entry["shape"])), entry["data_offsets"]
+    dtype, shape, (start, end) = str(entry["dtype"]), tuple(map(int, entry["shape"])), entry["data_offsets"]
     if len(shape) > _MAX_DIMENSIONS or not all(0 <= size <= _MAX_ELEMENTS for size in shape):
         raise ValueError(f"{name}: impossible shape")
-    width = _WIDTHS.get(kind, 0)
+    width = _DTYPE_BYTES.get(dtype, 0)
     if not 0 <= start <= end <= len(body):
         raise ValueError(f"{name}: cut off: it ends at byte {end} of {len(body)}")
     if width and math.prod(shape) * width != end - start:
-        raise ValueError(f"{name}: {end - start} bytes for {math.prod(shape)} elements of {kind}")
-    return Tensor(name, kind, shape, body[start:end])
+        raise ValueError(f"{name}: {end - start} bytes for {math.prod(shape)} elements of {dtype}")
+    return Tensor(name, dtype, shape, body[start:end])
 
 
 def map_file(path: Path) -> dict[str, Tensor]:
@@ -90,4 +90,4 @@ def elements(tensor: Tensor) -> list[Any]:
     Raises:
         KeyError: Its dtype is none of these: F64, F32, I64, I32, U8, BOOL.
     """
-    return list(tensor.data.cast(_CODES[tensor.kind])) if tensor.data else []  # type: ignore[call-overload]
+    return list(tensor.data.cast(_CAST_CODES[tensor.dtype])) if tensor.data else []  # type: ignore[call-overload]

@@ -1,8 +1,8 @@
 """Check recorded samples: prompts (`check_prompts`), duplicates, end tokens and rewards (`check_samples`).
 
 Faults are: one prompt for all, prompts that repeat after a resume, prompts inside completions, equal completions in
-each group, missing end tokens, missing rewards, and more than 80 % of groups with equal rewards. Truncation is
-measured, not judged.
+each group, missing end tokens, missing rewards, and more than 80 % of groups with equal rewards (unless most of those
+have the highest reward). Truncation is measured, not judged. Without enough samples a check is skipped.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import mean, share_interval
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
-from diagnostics.audit.training_curves import MOST_FLAT
+from diagnostics.audit.training_curves import MAX_FLAT_SHARE
 
 # Most samples of a step whose prompts are searched in each other's completions.
-_PAIRED = 256
-_LEAST_PROMPTS, _LEAST_GROUPS, _LEAST_STEPS = 3, 4, 4
+_MAX_PAIRED_SAMPLES = 256
+_MIN_PROMPTS, _MIN_GROUPS, _MIN_STEPS = 3, 4, 4
 _WANT_DUMPS = "completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
 
 
@@ -58,11 +58,11 @@ def _prompt_order(recording: Recording) -> Result:
         values: dict[str, Any] = {"count": count, "steps": len(recording.steps())}
         return fault("data/one_prompt", message, values, count=count)
     steps = _prompts_by_step(recording)
-    if len(steps) < _LEAST_STEPS or recording.files[0] > recording.files[1]:
+    if len(steps) < _MIN_STEPS or recording.files[0] > recording.files[1]:
         need = "the prompts of at least four steps, none left out; found {count}"
         return skipped("data", "want_steps", need, count=len(steps))
     smallest = min(len(step_prompts) for _, step_prompts in steps)
-    if smallest < _LEAST_PROMPTS:
+    if smallest < _MIN_PROMPTS:
         need = "at least three prompts a step; found {count}"
         return skipped("data", "want_prompts", need, count=smallest)
     first_set: dict[frozenset[str], int] = {}
@@ -102,7 +102,7 @@ def _pairing(recording: Recording) -> Result:
     if len(rows) < 16:
         return skipped("pairing", "want_texts", "texts of prompts and completions")
     echoes = sum(len(row.prompt) >= 8 and row.completion.startswith(row.prompt) for row in rows)
-    groups = (group[:_PAIRED] for group in _in_file_order(recording)[:200])
+    groups = (group[:_MAX_PAIRED_SAMPLES] for group in _in_file_order(recording)[:200])
     steps = [group for group in groups if len({row.prompt for row in group}) > 1]
     compared, foreign = sum(map(len, steps)), 0
     for group in steps:
@@ -122,8 +122,8 @@ def _pairing(recording: Recording) -> Result:
 
 
 def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
-    """Check whether the samples of each group are equal although the policy is not sure of them."""
-    if len(groups) < _LEAST_GROUPS:
+    """Check whether the samples of each group are equal although the policy is not sure of them, if that is known."""
+    if len(groups) < _MIN_GROUPS:
         need = "at least four groups of two samples or more; found {count}"
         return skipped("samples", "want_groups", need, count=len(groups))
     pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
@@ -146,7 +146,10 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
 
 
 def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) -> bool | None:
-    """Return whether the policy gives completions a mean probability above 0.9; by its entropy False, or None."""
+    """Return whether the mean probability of completions is above 0.9.
+
+    Without log-probs, an entropy that stays above 0.1 means False; otherwise None.
+    """
     probabilities = [probability for row in recording.rows if (probability := _probability(row)) is not None]
     if probabilities:
         return mean(probabilities) > 0.9
@@ -160,22 +163,22 @@ def _identity(row: Sample) -> object:
 
 
 def _probability(row: Sample) -> float | None:
-    """Return the engine's probability of the completion."""
-    logprobs = row.tokens.engine if row.tokens else ()
+    """Return the engine's probability of the completion; None unless all its tokens have log-probs."""
+    logprobs = row.tokens.engine_logprobs if row.tokens else ()
     known = [value for value in logprobs if value is not None]
     return exp(min(0.0, sum(known))) if known and len(known) == len(logprobs) else None
 
 
 def _ends(recording: Recording) -> Result:
-    """Measure the share of truncated completions, and check that the others end on an end token."""
-    ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.ended]
+    """Measure the share of truncated completions; it is a fault if those that stopped end on many different ids."""
+    ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.finish_reason]
     count = len(ended)
     if count < 16:
         return skipped("ends", "want_finish_reasons", "finish reasons: output.record_every=1 in grpo_core")
-    truncated = sum(tokens.ended == "length" for tokens in ended)
+    truncated = sum(tokens.finish_reason == "length" for tokens in ended)
     values = {"share": truncated / count, "count": count}
     estimates = (Estimate("cut", truncated / count, *share_interval(truncated, count)),)
-    last = Counter(tokens.ids[-1] for tokens in ended if tokens.ended == "stop" and tokens.ids)
+    last = Counter(tokens.ids[-1] for tokens in ended if tokens.finish_reason == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:
         message = "completions that stopped end on {ids} different ids: the end token is not recorded"
@@ -194,14 +197,14 @@ def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
         return fault("rewards/no_number", message, values, count=count)
     rewards = [[row.total_reward for row in group] for group in groups]
     complete = [[reward for reward in group if reward is not None] for group in rewards if None not in group]
-    if len(complete) < 2 * _LEAST_GROUPS:
+    if len(complete) < 2 * _MIN_GROUPS:
         need = "eight groups with rewards; found {count}"
         return skipped("rewards", "want_rewards", need, count=len(complete))
     return _reward_spread(complete, recording.kind)
 
 
 def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
-    """Check for groups that give no gradient because their rewards are equal."""
+    """Report a fault if too many groups give no gradient because their rewards are equal."""
     lowest, highest = min(map(min, groups)), max(map(max, groups))
     flat = [group[0] for group in groups if min(group) == max(group)]
     easy = sum(reward >= highest for reward in flat) if highest > lowest else 0
@@ -222,7 +225,7 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
     if len(flat) == len(groups):
         message = f"no group has rewards that differ: {counts}"
         return fault("rewards/no_spread", message, values, **fields)
-    if len(flat) > MOST_FLAT * len(groups) and easy < 0.8 * len(flat):
+    if len(flat) > MAX_FLAT_SHARE * len(groups) and easy < 0.8 * len(flat):
         message = f"{{flat}} of {{groups}} groups have equal rewards ({counts}): they produce no gradient"
         return fault("rewards/little_spread", message, values, **fields)
     return clean("rewards", **fields)

@@ -28,14 +28,14 @@ from diagnostics.audit.recorded.run_data import ReadBudget, Recording, Sample, n
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 
 _TABLE_COLUMNS = {"step", "prompt", "completion"}
-# Columns of TRL's and ms-swift's tables that are no reward, and those that are not of the data set.
+# Columns of TRL's and ms-swift's tables that are no reward, and those that are neither reward nor data.
 _NO_REWARDS = {"solution", "image", "images"}
 _NO_DATA = _TABLE_COLUMNS | {"advantage", "advantages", "entropy", "rollout_infos"}
-_VERL_OTHERS = {"input", "output", "score", "step"}
-_STREAMS = ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
+_VERL_COLUMNS = {"input", "output", "score", "step"}
+_STREAM_NAMES = ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
 # Limits of reading a Parquet file: rows that are unpacked at once, seconds, bytes of memory. Its footer may understate
 # the size of a page, and a text that is stored once may be repeated in each row.
-_BATCH, _PARQUET_S, _PARQUET_BYTES = 8, 60.0, safe_io.GIB
+_BATCH_ROWS, _PARQUET_S, _PARQUET_BYTES = 8, 60.0, safe_io.GIB
 _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
@@ -65,7 +65,7 @@ def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Record
     if kind == "rollouts":
         parts = _rollout_steps(paths[0], budget)
     else:
-        read = _parquet_rows if kind == "parquet" else partial(_line_samples, kind)
+        read = _parquet_samples if kind == "parquet" else partial(_line_samples, kind)
         parts = [(str(path), partial(read, path)) for path in sorted(paths, key=run_data.step_in_name)]
     rows: list[Sample] = []
     files = 0
@@ -101,12 +101,12 @@ def _line_samples(kind: str, path: Path, budget: ReadBudget) -> list[Sample]:
 
 
 def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
-    """Return the sample of one of verl's lines; `step` counts if the line has none."""
+    """Return the sample of one of verl's lines; `step` is used if the line has none."""
     own_step, score = whole_number(entry.get("step")), number(entry["score"])
     step = step if own_step is None else own_step
     prompt, completion = text_of(entry["input"]), text_of(entry["output"])
     advantage, scores = number(entry.get("advantage")), {"score": score}
-    columns = {name: value for name, value in entry.items() if name not in _VERL_OTHERS}
+    columns = {name: value for name, value in entry.items() if name not in _VERL_COLUMNS}
     return Sample(step, prompt, completion, score, advantage, scores, columns=columns, place=place)
 
 
@@ -116,7 +116,7 @@ def _table_samples(
     """Return the samples of a table with a list for each column.
 
     Args:
-        table: The columns; columns of numbers are scores of reward functions.
+        table: The columns; columns of numbers, except `solution`, are scores of reward functions.
         place: Location of the table.
         reward_types: Types of the numbers.
         first: Number of the first row.
@@ -146,8 +146,8 @@ def _table_samples(
     return samples
 
 
-def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
-    """Read one of TRL's `completions_*.parquet` files, of which each has one log event."""
+def _parquet_samples(path: Path, budget: ReadBudget) -> list[Sample]:
+    """Read one of TRL's `completions_*.parquet` files; TRL writes a file at each log event."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve as many addresses as the limit has
     from pyarrow import parquet
 
@@ -168,7 +168,7 @@ def _unpack(parquet: Any, data: bytes, name: str, budget: ReadBudget) -> list[Sa
     budget.spend(max(unpacked, len(data)))
     rows: list[Sample] = []
     size = 0
-    for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
         table = batch.to_pydict()
         size += _text_size(table)
         if size > run_data.MAX_RUN:
@@ -187,7 +187,7 @@ def _text_size(value: object) -> int:
 
 
 def _rollout_steps(path: Path, budget: ReadBudget) -> list[tuple[str, Callable[[ReadBudget], list[Sample]]]]:
-    """Return place and reader of each step in grpo_core's `rollouts.jsonl`; the last line of a step counts."""
+    """Return place and reader of each step in grpo_core's `rollouts.jsonl`; of a step's lines the last one is used."""
     entries: dict[int, dict[str, Any]] = {}
     try:
         for _, entry in run_data.read_json_lines(path, budget.unread):
@@ -214,7 +214,7 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
     tensors = {key: safetensors.elements(tensor) for key, tensor in stored.items() if key != "prompt_ids"}
     prompts = [(text_of(prompt.get("text")), prompt.get("columns") or {}) for prompt in entry["prompts"]]
     lengths = tensors["completion_lengths"]
-    streams = {key: _split(tensors[key], lengths) for key in _STREAMS if key in tensors}
+    streams = {key: _split(tensors[key], lengths) for key in _STREAM_NAMES if key in tensors}
     samples = []
     for index, owner in enumerate(tensors["prompt_index"]):
         prompt, columns = prompts[owner]
@@ -237,6 +237,7 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
 
 
 def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
+    """Split values into lists of these lengths; raise ValueError if they do not add up."""
     if sum(lengths) != len(values) or min(lengths, default=0) < 0:
         raise ValueError(f"{len(values)} numbers, but the lengths add up to {sum(lengths)}")
     rest = iter(values)

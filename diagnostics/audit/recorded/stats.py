@@ -48,7 +48,7 @@ def median(values: Sequence[float]) -> float:
 def start_of_last_run(flags: Sequence[bool]) -> int:
     """Return the index at which the last run of true flags begins; gaps of at most two false flags belong to it.
 
-    The result is the number of flags if the last three are false.
+    The result is the number of flags if the last three are false, or none is true.
 
     >>> start_of_last_run([True, False, False, False, True, False, True])
     4

@@ -1,8 +1,8 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's.
 
-`check_masks` needs masks, `check_streams` log-probs of both; without them the check is skipped. One cause of a mismatch
-shows in the numbers: if the engine samples a truncated distribution (top-p, …), its log-probs are not below the
-trainer's, except for rounding. Other causes need an audit of the live server.
+`check_masks` needs 8 masks, `check_streams` 64 tokens with log-probs of both; otherwise the check is skipped. One cause
+of a mismatch shows in the numbers: if the engine samples a truncated distribution (top-p, …), its log-probs are not
+below the trainer's, except for rounding. Other causes need an audit of the live server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_masks(run: RunArtifacts) -> list[Result]:
     """Check that the loss mask of each recording with at least 8 masks selects some tokens."""
     results = []
     for recording in run.recordings:
-        samples = [row.tokens for row in recording.rows if row.tokens and row.tokens.trained]
+        samples = [row.tokens for row in recording.rows if row.tokens and row.tokens.in_loss]
         results += [_check_mask(recording, samples)] if len(samples) >= 8 else []
     need = "a dump with ids and masks: output.record_every=1 in grpo_core"
     return results or [skipped("masks", "want_tokens", need)]
@@ -34,8 +34,8 @@ def check_masks(run: RunArtifacts) -> list[Result]:
 
 def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
     """Report a fault if no sample has a token in the loss."""
-    trained = sum(sum(tokens.trained) for tokens in samples)
-    rows = sum(any(tokens.trained) for tokens in samples)
+    trained = sum(sum(tokens.in_loss) for tokens in samples)
+    rows = sum(any(tokens.in_loss) for tokens in samples)
     values = {"trained": trained, "rows": rows, "count": len(samples)}
     text = "in the loss: {trained} tokens, in {rows} of {count} samples"
     fact = note("masked", text, recording.kind, **values)
@@ -49,7 +49,7 @@ def check_streams(run: RunArtifacts) -> list[Result]:
     """Compare the engine's log-probs with the trainer's in each recording that has at least 64 tokens with both."""
     results: list[Result] = []
     for recording in run.recordings:
-        rows = [row for row in recording.rows if row.tokens and row.tokens.engine and row.tokens.trainer]
+        rows = [row for row in recording.rows if row.tokens and row.tokens.trainer_logprobs]
         if len(differences := _differences(rows)) >= _MIN_TOKENS:
             results.append(_check_differences(recording, differences))
     need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
@@ -63,17 +63,20 @@ def _differences(rows: list[Sample]) -> list[float]:
         tokens = row.tokens
         if tokens is None or len(differences) >= _MAX_TOKENS:
             break
-        newest = max(tokens.versions, default=0)
-        for index in range(min(len(tokens.engine), len(tokens.trainer))):
-            engine, trainer = tokens.engine[index], tokens.trainer[index]
-            is_current = not tokens.versions or tokens.versions[index] == newest
+        newest = max(tokens.policy_versions, default=0)
+        for index in range(min(len(tokens.engine_logprobs), len(tokens.trainer_logprobs))):
+            engine, trainer = tokens.engine_logprobs[index], tokens.trainer_logprobs[index]
+            is_current = not tokens.policy_versions or tokens.policy_versions[index] == newest
             if is_current and engine is not None and trainer is not None and max(-engine, -trainer) < 1e3:
                 differences.append(engine - trainer)
     return differences
 
 
 def _check_differences(recording: Recording, differences: list[float]) -> Result:
-    """Report a truncated distribution if the differences show it; otherwise compare their mean size with rounding."""
+    """Report a truncated distribution if the differences show it; otherwise compare their mean size with rounding.
+
+    Between the largest rounding and the alarm the result is undecided.
+    """
     sizes = list(map(abs, differences))
     mean_difference, count = stats.mean(sizes), len(sizes)
     values = {"size": mean_difference, "median": stats.median(sizes), "count": count}

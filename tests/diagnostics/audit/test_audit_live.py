@@ -11,7 +11,7 @@ import pytest
 
 from diagnostics.audit.live import reference
 from diagnostics.audit.live.server_audit import audit_server
-from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, SKIPPED, make_document
 from diagnostics.output.text_filters import redact_for_sharing
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
 from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
@@ -154,7 +154,7 @@ def test_unreadable_tokenizer_leaves_the_audit_undecided(trained, tmp_path):
     with serving(Engine(trained / "checkpoint-120", "float32")) as url:
         audit = audit_server(url, tmp_path / "checkpoint-120", timeout_s=500)
     assert audit.outcome == NOT_DECIDED
-    assert [item.family for item in audit.select(NOT_ASKED) if item.decisive] == ["ids"]
+    assert [item.family for item in audit.select(SKIPPED) if item.decisive] == ["ids"]
 
 
 def test_stale_cache_and_wrong_weights_stay_within_the_token_budget(trained, tmp_path):

@@ -15,8 +15,8 @@ from diagnostics.audit.results import (
     CLEAN,
     FAULT,
     MASKED,
-    NOT_ASKED,
     NOT_DECIDED,
+    SKIPPED,
     Audit,
     Estimate,
     Result,
@@ -33,7 +33,7 @@ TEMPERATURE_FAULT = Result(
 )  # fmt: skip
 WEIGHTS_CLEAN = Result("weights", CLEAN, "P1", residual=0.001, floor=0.001, count=400, decisive=True)
 CACHE_MASKED = Result("cache", MASKED, "P2", masked_by="weights/version")
-REPLICAS_NOT_CHECKED = Result("replicas", NOT_ASKED, "P14")
+REPLICAS_NOT_CHECKED = Result("replicas", SKIPPED, "P14")
 EVERY_OUTCOME = (WEIGHTS_CLEAN, TEMPERATURE_FAULT, CACHE_MASKED, REPLICAS_NOT_CHECKED)
 
 
@@ -49,7 +49,7 @@ def audit(*results):
         ((WEIGHTS_CLEAN, REPLICAS_NOT_CHECKED), CLEAN, 0),
         ((WEIGHTS_CLEAN, CACHE_MASKED), NOT_DECIDED, 3),
         ((), NOT_DECIDED, 3),
-        ((WEIGHTS_CLEAN, Result("ids", NOT_ASKED, "P10", decisive=True)), NOT_DECIDED, 3),
+        ((WEIGHTS_CLEAN, Result("ids", SKIPPED, "P10", decisive=True)), NOT_DECIDED, 3),
         ((WEIGHTS_CLEAN, Result("ids", NOT_DECIDED, "P10")), NOT_DECIDED, 3),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from diagnostics.audit.recorded.advantages import Formula
 from diagnostics.audit.recorded.run_audit import audit_run
-from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, AuditError
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, SKIPPED, AuditError
 from tests.diagnostics.audit_recorded import runs
 from tests.diagnostics.audit_recorded.runs import fault_families
 from tests.diagnostics.audit_recorded.test_damaged_runs import some_rows
@@ -51,7 +51,7 @@ def needs_answer(completions, answer): return [0.0 for _ in completions]
         ("thread", ("rewards_again/thread", FAULT, "REW001")),
         ("raises", ("rewards_again/raises", FAULT, "REW002")),
         ("other", ("rewards_again/unlike", FAULT, "REW005")),
-        ("needs_answer", ("rewards_again", NOT_ASKED, "")),
+        ("needs_answer", ("rewards_again", SKIPPED, "")),
     ],
 )
 def test_reward_function_is_rerun_in_main_and_worker_thread(tmp_path, function, result):

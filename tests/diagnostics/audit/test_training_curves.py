@@ -12,7 +12,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
-from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, put_causes_first
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, SKIPPED, put_causes_first
 from diagnostics.audit.training_curves import check_learning, check_metrics
 from tests.diagnostics.audit_running.metric_lines import healthy_metrics
 
@@ -128,7 +128,7 @@ def test_share_of_rollouts_without_gradient_is_reported():
 def test_metrics_without_rewards_cannot_be_clean():
     """Metrics with only a loss are not checked, because the loss does not show whether a run learns."""
     rows = [metric_row({"loss": 0.1, "step": step}, "", step) for step in range(1, 31)]
-    assert check_learning((MetricSeries("metrics.jsonl", tuple(rows)),)).outcome == NOT_ASKED
+    assert check_learning((MetricSeries("metrics.jsonl", tuple(rows)),)).outcome == SKIPPED
 
 
 @pytest.mark.parametrize("name", ["trainer_state.json", "state.txt", "anything"])

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import server_settings
 from diagnostics.audit.live.reference import Reference
-from diagnostics.audit.results import NOT_ASKED, AuditError
+from diagnostics.audit.results import SKIPPED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
 
@@ -309,7 +309,7 @@ def test_chat_template_is_sandboxed_with_time_and_memory_limits(template, tiny, 
     limits = resource.getrlimit(resource.RLIMIT_AS)
     server = types.SimpleNamespace(tokenize=lambda _: [1, 2])
     *_, result = server_settings.check_tokenization(server, tokenizer, "")
-    assert (result.outcome, result.decisive) == (NOT_ASKED, True)
+    assert (result.outcome, result.decisive) == (SKIPPED, True)
     assert "chat template" in str(result.needed)
     assert not (tmp_path / "ran").exists()
     assert resource.getrlimit(resource.RLIMIT_AS) == limits

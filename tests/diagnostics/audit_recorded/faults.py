@@ -91,9 +91,8 @@ def _streams(offset):
     def inject(rows, seed):
         generator = random.Random(seed)
         change = lambda row, value: None if value is None else offset(row, value, generator)  # noqa: E731
-        return [
-            with_streams(row, engine=tuple(change(row, value) for value in row.tokens.engine)) for row in rows
-        ]
+        streams = [tuple(change(row, value) for value in row.tokens.engine_logprobs) for row in rows]
+        return [with_streams(row, engine_logprobs=stream) for row, stream in zip(rows, streams, strict=True)]
 
     return inject
 
@@ -156,7 +155,7 @@ ROWS = (
     Fault("the prompt in the completion", "pairing/echo", _echo_prompt, ALL_TRAINERS),
     Fault("another prompt in the completion", "pairing/other", _insert_other_prompt, ALL_TRAINERS),
     Fault("no token in the loss", "masks/nothing",
-          lambda rows, _s: [with_streams(row, trained=(False,) * len(row.tokens.ids)) for row in rows],
+          lambda rows, _s: [with_streams(row, in_loss=(False,) * len(row.tokens.ids)) for row in rows],
           FORMATS_WITH_TOKENS),
     Fault("other weights, no trace", "streams/unlike",
           _streams(lambda _row, value, draw: value + draw.gauss(0, 0.15)), FORMATS_WITH_TOKENS),

@@ -60,10 +60,10 @@ def with_trainer_logprobs(rows, noise=1e-7, seed=0):
     """Add trainer log-probs to the rows: the engine's log-probs with rounding noise."""
     generator = random.Random(seed)
     streams = (
-        tuple(None if value is None else value + generator.gauss(0, noise) for value in row.tokens.engine)
+        tuple(None if p is None else p + generator.gauss(0, noise) for p in row.tokens.engine_logprobs)
         for row in rows
     )
-    return [with_streams(row, trainer=trainer) for row, trainer in zip(rows, streams, strict=True)]
+    return [with_streams(row, trainer_logprobs=trainer) for row, trainer in zip(rows, streams, strict=True)]
 
 
 def with_streams(row, **streams):
@@ -101,7 +101,7 @@ def write_rollouts(rows, folder):
                 "texts": [row.completion for row in of_step],
                 "scores": [dict(row.scores) for row in of_step],
                 "requests": [f"{step}.{index}" for index in range(len(of_step))],
-                "finish_reasons": [row.tokens.ended or "stop" for row in of_step],
+                "finish_reasons": [row.tokens.finish_reason or "stop" for row in of_step],
             }
             file.write(json.dumps(entry) + "\n")
     return folder
@@ -118,11 +118,12 @@ def _tensors(rows):
         "completion_lengths": [len(tokens.ids) for tokens in entries],
         "completion_ids": [token for tokens in entries for token in tokens.ids],
         "policy_versions": [0] * sum(len(tokens.ids) for tokens in entries),
-        "trained": [any(tokens.trained) for tokens in entries],
+        "trained": [any(tokens.in_loss) for tokens in entries],
         "rewards": [row.reward for row in rows],
         "advantages": [math.nan if row.advantage is None else row.advantage for row in rows],
     }
-    for name, stream in (("behaviour_logprobs", "engine"), ("proximal_logprobs", "trainer")):
+    streams = {"behaviour_logprobs": "engine_logprobs", "proximal_logprobs": "trainer_logprobs"}
+    for name, stream in streams.items():
         values = [value for tokens in entries for value in getattr(tokens, stream)]
         flat[name] = [0.0 if value is None else value for value in values]
     floats = {"rewards", "advantages", "behaviour_logprobs", "proximal_logprobs"}
