@@ -33,6 +33,14 @@ def cell_python(cell: str) -> Path:
     return python
 
 
+def peers_python() -> Path:
+    """Return the interpreter of the other trainers' environment, GRPO_DOCTOR_PEERS, or skip."""
+    python = Path(os.environ.get("GRPO_DOCTOR_PEERS") or "unset")
+    if not python.is_file():
+        pytest.skip(f"no Python with the peers at GRPO_DOCTOR_PEERS={python}; build it: nox -s tests-cells")
+    return python
+
+
 def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
     """Run the cell's Python with copies of the packages that `run_with` provides."""
     return run_with(cell_python(cell), *arguments, timeout_s=timeout_s)

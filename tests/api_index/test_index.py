@@ -46,34 +46,18 @@ def test_name_lookup_returns_releases(index):
     assert (vllm.number("0.2+cu129"), vllm.number("9")) == (1, None)
 
 
-def test_star_import_brings_the_names_in_all(index):
-    """`from x import *` brings the names of `__all__`, and no others."""
-    surface = query.surface_of(Release("vllm", "0.1"))
-    assert surface.find("vllm", "SamplingParams").module == "vllm.sampling"
-    assert surface.find("vllm", "Hidden") is None
-
-
-LAZY_MODELS = {
-    "vllm/__init__.py": (
-        "structure = define_import_structure(Path(__file__).parent / 'models', prefix='models')\n"
-        "sys.modules[__name__] = _LazyModule(__name__, __file__, structure)\n"
-    ),
-    "vllm/models/qwen/modeling_qwen.py": '__all__ = [\n    "Qwen",\n]\nclass Qwen: ...\nclass Hidden: ...\n',
-    "vllm/models/qwen/modular_qwen.py": '__all__ = ["Source"]\nclass Source: ...\n',
-}
-
-
-def test_names_that_transformers_collects_at_import_are_found(make_index):
-    """`define_import_structure` brings the names of `__all__` in each file of a folder, except modular files."""
-    make_index(LAZY_MODELS, LAZY_MODELS)
-    surface = query.surface_of(Release("vllm", "0.1"))
-    assert surface.find("vllm", "Qwen").module == "vllm.models.qwen.modeling_qwen"
-    assert (surface.find("vllm", "Hidden"), surface.find("vllm", "Source")) == (None, None)
+@pytest.mark.parametrize("case", QUESTIONS["lookups"], ids=lambda case: case["id"])
+def test_release_has_a_name_lacks_it_or_may_have_it(make_index, case):
+    make_index(case["files"], package=IndexedPackage("vllm", ("vllm",), stubs=tuple(case.get("stubs", ()))))
+    for place, outcome in enumerate(("has", "lacks", "may have")):
+        for module, _, name in (text.rpartition(".") for text in case.get(outcome, ())):
+            assert query.releases_with("vllm", Use("name", module, name))[place] == ["0.1"], (module, name)
 
 
 def test_names_collected_at_import_are_unknown_in_a_wheel():
     """Without the index, the files below the folder are not read, so any name may exist."""
-    source = SimpleNamespace(names=lambda: frozenset(LAZY_MODELS), read=LAZY_MODELS.get)
+    files = QUESTIONS["lookups"][0]["files"]
+    source = SimpleNamespace(names=lambda: frozenset(files), read=files.get)
     assert Surface(SourceFacts(source), "vllm").find("vllm", "Qwen").kind == "dynamic"
 
 
@@ -92,35 +76,6 @@ def test_first_release_of_a_lazily_exported_model(name, first):
     assert found[0] == first
     assert Version(missing[-1]) < Version(first)
     assert not undecided
-
-
-def test_name_imported_from_a_module_that_is_not_read_is_unknown(make_index):
-    """The package itself imports the name, so it is not reported as missing."""
-    files = {"vllm/__init__.py": "from vllm.unread import Cache\n"}
-    make_index(files, files)
-    assert query.surface_of(Release("vllm", "0.1")).find("vllm", "Cache").kind == "dynamic"
-
-
-def test_compiled_module_may_define_any_name(make_index):
-    """Any name of a compiled module is undecided; a package has the names that it imports from the module."""
-    binary = "vllm/core.cpython-311-x86_64-linux-gnu.so"
-    make_index({"vllm/__init__.py": "from vllm.core import fast\n", binary: ""})
-    assert query.releases_with("vllm", Use("name", "vllm.core", "other"))[2] == ["0.1"]
-    assert query.releases_with("vllm", Use("name", "vllm", "fast"))[0] == ["0.1"]
-    assert query.releases_with("vllm", Use("name", "vllm", "slow"))[1] == ["0.1"]
-
-
-def test_stubs_show_the_names_of_a_compiled_module(make_index):
-    """A package that star-imports a compiled module has the names that the stub defines, and not those it imports."""
-    files = {
-        "vllm/__init__.py": "from vllm._C import *\nfor x in dir(_C):\n    globals()[x] = 1\n",
-        "vllm/_C/__init__.pyi": "from typing import Any\nfloat8: dtype = ...\n",
-        "vllm/_C.cpython-311-x86_64-linux-gnu.so": "",
-    }
-    make_index(files, package=IndexedPackage("vllm", ("vllm",), stubs=("vllm/_C/__init__.pyi",)))
-    assert query.releases_with("vllm", Use("name", "vllm", "float8")) == (["0.1"], [], [])
-    assert query.releases_with("vllm", Use("name", "vllm", "Any")) == ([], ["0.1"], [])
-    assert query.releases_with("vllm", Use("name", "vllm._C", "float8"))[2] == ["0.1"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""On a device the digest of weights is the CPU's, shared memory delivers weights unchanged, and sleep frees memory."""
+"""On a device the digest of weights is the CPU's, and sleep frees memory; test_weight_transport.py sends from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 
 from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.transport import Sender, load_shared
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.gpu.devices import DEVICES, on_gpu, storage_bytes
@@ -55,20 +54,3 @@ def test_sleeping_engine_frees_device_memory(tmp_path):
     assert torch.cuda.mem_get_info()[0] - free >= 0.9 * size
     engine.wake()
     assert torch.cuda.memory_allocated() >= 0.99 * allocated
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_shared_memory_takes_tensors_from_a_device(device):
-    """Tensors that are sent from a device through shared memory arrive bit-identical."""
-    received = {}
-
-    def load(name, version):
-        received.update({key: value.clone() for key, value in load_shared(name, 2**30).items()})
-        return version
-
-    sender = Sender("shm", load, lambda _file, version: version)
-    for version in range(2):
-        torch.manual_seed(version)
-        sent = {"a": torch.randn(700, 513), "b": torch.randn(7).bfloat16(), "c": torch.randn(8, 4).T}
-        sender.send(((name, value.to(device)) for name, value in sent.items()), version)
-        assert all(torch.equal(received[name], value) for name, value in sent.items())

@@ -47,17 +47,6 @@ def trained(config) -> tuple[dict, list[dict]]:
     return document, read_lines(document["metrics"])
 
 
-def interrupted_and_resumed(config) -> dict:
-    """Interrupt a run after its second step, and resume it; return the summary."""
-
-    def interrupt(entry):
-        if entry["step"] == 2:
-            raise KeyboardInterrupt
-
-    assert run.train(config, interrupt)["outcome"] == "interrupted"
-    return run.train(config, lambda _: None, resume=True)
-
-
 def make_config(settings) -> Config:
     """Return the configuration with these settings, by `section.key`."""
     return load(None, [f"--{key}={value}" for key, value in settings.items()])
@@ -66,6 +55,14 @@ def make_config(settings) -> Config:
 def make_policy(model_dir, **settings) -> Policy:
     """Return a policy on a model with these settings, in this process alone."""
     return Policy(str(model_dir), make_config(settings))
+
+
+def perturb(parameters, size: float = 0.05) -> None:
+    """Move all parameters, as an optimizer would."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for value in parameters:
+            value.add_(torch.randn(value.shape, generator=generator).to(value) * size)
 
 
 @contextmanager

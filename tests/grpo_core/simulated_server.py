@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tests.grpo_core.faults.proxy import read_message
+
 
 @dataclass
 class Call:
@@ -78,16 +80,10 @@ def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
 
 def _read_call(sock: socket.socket, over: threading.Event) -> Call | None:
     """Read one request; None if the connection closes before its end."""
-    text = b""
-    while b"\r\n\r\n" not in text:
-        piece = sock.recv(65536)
-        if not piece:
-            return None
-        text += piece
-    head, _, body = text.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
+    message = read_message(sock)
+    if message is None:
+        return None
+    first, *lines = message.head.decode().strip().split("\r\n")
     headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
-    while len(body) < int(headers.get("content-length", 0)):
-        body += sock.recv(65536)
     method, path, _ = first.split()
-    return Call(method, path, headers, body, sock, over)
+    return Call(method, path, headers, message.body, sock, over)

@@ -68,20 +68,6 @@ def test_k1_and_k3_are_unbiased():
         torch.testing.assert_close(expected, exact, rtol=1e-12, atol=0)
 
 
-def test_masked_positions_have_no_influence():
-    """NaN and infinity there reach neither loss nor gradient; a fully masked row gives zero."""
-    bad = float("nan")
-    current = torch.tensor([[0.0, bad], [bad, float("inf")]], requires_grad=True)
-    spoiled = torch.tensor([[0.0, float("-inf")], [bad, bad]])
-    mask = torch.tensor([[True, False], [False, False]])
-    options = LossConfig(kl_coefficient=0.1)
-    streams, weights = Streams(spoiled, spoiled, spoiled), token_weights(mask, "token", 2)
-    loss = policy_loss(current, streams, torch.tensor([2.0, 3.0]), mask, weights, options)
-    loss.value.backward()
-    assert loss.value.item() == -2.0
-    assert current.grad.tolist() == [[-2.0, 0.0], [0.0, 0.0]]
-
-
 # Properties of a whole step, from rewards to gradient, in every dialect -------------------------------------------
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
@@ -250,32 +236,19 @@ def test_correction_levels_and_modes(level, mode, expected):
     torch.testing.assert_close(actual, torch.tensor([expected]), rtol=1e-8, atol=0)
 
 
-def four_completions(advantages: torch.Tensor, **options):
-    """Return value and gradient of the loss of four completions of different lengths."""
-    generator = torch.Generator().manual_seed(0)
-    current = (torch.randn(4, 5, generator=generator) * 0.5 - 1.5).requires_grad_()
-    noise = [torch.randn(4, 5, generator=generator) * 0.3 for _ in range(2)]
-    mask = torch.arange(5)[None] < torch.tensor([5, 3, 1, 4])[:, None]
-    loss_options = LossConfig(**options)
-    weights = token_weights(mask, loss_options.aggregation, 6)
-    streams = Streams(*(current.detach() + shift for shift in noise))
-    loss = policy_loss(current, streams, advantages, mask, weights, loss_options).value
-    loss.backward()
-    return loss.detach(), current.grad
-
-
-ADVANTAGES = (1.0, -0.5, 0.3, -1.2)
-
-
 def test_sequence_token_ratio():
     """The value is that of `sequence`; each token's gradient has its own weight, not their mean."""
-    advantages = torch.tensor(ADVANTAGES)
+    generator = torch.Generator().manual_seed(0)
+    samples = [torch.randn(length, len(STREAMS), generator=generator) * 0.6 - 1.5 for length in (5, 3, 1, 4)]
+    step = Step([[1.0, 0.1, 0.7, 0.0]], [samples])
     plain = {"aggregation": "sequence", "correction": "none", "clip_low": 1.0, "clip_high": 1e9}
-    value, gradient = four_completions(advantages, ratio="sequence", **plain)
-    token_value, by_token = four_completions(advantages, ratio="sequence_token", **plain)
-    assert torch.allclose(value, token_value, rtol=1e-14)
-    assert torch.allclose(gradient.sum(1), by_token.sum(1), rtol=1e-12)
+    value, gradients = loss_and_gradients(step, LossConfig(ratio="sequence", **plain))
+    token_value, by_token = loss_and_gradients(step, LossConfig(ratio="sequence_token", **plain))
+    assert math.isclose(value, token_value, rel_tol=1e-14)
+    for one, other in zip(gradients[0], by_token[0], strict=True):
+        torch.testing.assert_close(one.sum(), other.sum(), rtol=1e-12, atol=0)
+    # Token weights distinguish the two: verl's gspo.
     bounded = {**plain, "correction": "truncate", "correction_cap": 1.1}
-    _, gradient = four_completions(advantages, ratio="sequence", **bounded)
-    _, by_token = four_completions(advantages, ratio="sequence_token", **bounded)
-    assert (gradient - by_token).abs().max() > 0.01  # token weights distinguish the two: verl's gspo
+    _, gradients = loss_and_gradients(step, LossConfig(ratio="sequence", **bounded))
+    _, by_token = loss_and_gradients(step, LossConfig(ratio="sequence_token", **bounded))
+    assert (torch.cat(gradients[0]) - torch.cat(by_token[0])).abs().max() > 0.01

@@ -1,12 +1,11 @@
 """grpo_core's loss, its gradient, advantages and defaults equal those of TRL 1.16.0 and 0.17.0."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.cells import cell_python, run_with
+from tests.cells import cell_python, peers_python, run_with
 
 pytestmark = pytest.mark.vllm
 
@@ -20,12 +19,9 @@ def newest_trl_python() -> Path:
 
 def trl_017_python() -> Path:
     """Return the Python of an environment with TRL 0.17.0 and without vLLM."""
-    peers = os.environ.get("GRPO_DOCTOR_PEERS")
-    python = Path(peers or "").parents[2] / "peers-trl-0.17.0" / "bin" / "python" if peers else Path()
+    python = peers_python().parents[2] / "peers-trl-0.17.0" / "bin" / "python"
     if not python.is_file():
-        pytest.skip(
-            f"no TRL 0.17.0 beside GRPO_DOCTOR_PEERS={peers or '(unset)'}; build it: nox -s tests-cells"
-        )
+        pytest.skip(f"no TRL 0.17.0 at {python}; build it: nox -s tests-cells")
     return python
 
 

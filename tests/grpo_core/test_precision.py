@@ -1,4 +1,4 @@
-"""bfloat16 in trainer and engine: gradients and parts in float32, tied weights, resumed runs, and equal modes."""
+"""bfloat16 in trainer and engine: gradients and parts in float32, tied weights, and equal modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.learn.batch import completion_batch
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
-from tests.grpo_core.conftest import interrupted_and_resumed, make_policy, trained
+from tests.grpo_core.conftest import make_policy, trained
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TOLERANT = {"rollout.sync_tolerance": 0.2}
@@ -80,18 +80,11 @@ def test_only_named_parts_stay_in_float32(model_dir, parts, kept):
 
 def test_engine_dtype_may_differ_from_trainer_dtype(short_run):
     """A bfloat16 engine differs from a float32 trainer by more than rounding; the run reports it."""
-    exact, _ = trained(short_run(**TOLERANT))
-    different, _ = trained(short_run(**TOLERANT, **{"rollout.dtype": "bfloat16", "output.name": "apart"}))
+    settings = {**TOLERANT, "train.steps": 2}
+    exact, _ = trained(short_run(**settings))
+    different, _ = trained(short_run(**settings, **{"rollout.dtype": "bfloat16", "output.name": "apart"}))
     assert exact["max_logprob_difference"] < 1e-5 < different["max_logprob_difference"]
-    assert different["syncs_proven_by_fingerprint"] == 4
-
-
-def test_resumed_bfloat16_run_is_identical(short_run):
-    """Checkpoints have the float32 weights; the copy is made from them."""
-    types = {**TOLERANT, "model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}
-    full_run, _ = trained(short_run(**types))
-    again = interrupted_and_resumed(short_run(**{**types, "output.name": "parts"}))
-    assert (again["steps"], again["parameters"]) == (4, full_run["parameters"])
+    assert different["syncs_proven_by_fingerprint"] == 2
 
 
 def tied_model(folder: Path) -> Path:

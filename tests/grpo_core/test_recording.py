@@ -40,6 +40,14 @@ def make_step(logprob=-1.5):
     return samples, requests[::-1]
 
 
+def record_step(folder, config, logprob=-1.5):
+    """Record a step; return the path of its tensors."""
+    samples, requests = make_step(logprob)
+    Recorder(folder, config).write(1, 0, samples, requests, RESULT)
+    (path,) = folder.glob("rollouts/*.safetensors")
+    return path
+
+
 @pytest.fixture
 def config():
     """Return settings with non-default values of several types."""
@@ -63,20 +71,14 @@ def test_recorded_step_round_trips(tmp_path, config):
 @pytest.mark.parametrize(("logprob", "dtype"), [(-1.5, torch.float32), (-0.1, torch.float64)])
 def test_logprobs_use_the_narrowest_exact_dtype(tmp_path, config, logprob, dtype):
     """Values of float32 are stored in it; Python's -0.1 is not one of them."""
-    samples, requests = make_step(logprob)
-    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
-    (path,) = tmp_path.glob("rollouts/*.safetensors")
-    numbers = load_file(path)
-    assert numbers["behaviour_logprobs"].dtype == dtype
-    assert read_step(tmp_path, 1).samples == samples
+    assert load_file(record_step(tmp_path, config, logprob))["behaviour_logprobs"].dtype == dtype
+    assert read_step(tmp_path, 1).samples == make_step(logprob)[0]
 
 
 def test_tensors_have_the_documented_shapes_and_dtypes(tmp_path, config):
     """Each tensor has the dtype and shape that docs/rollout-format.md lists; here M = 2 prompts and N = 4 samples."""
-    samples, requests = make_step()
-    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
-    (path,) = tmp_path.glob("rollouts/*.safetensors")
-    described = {name: (str(v.dtype)[6:], tuple(v.shape)) for name, v in load_file(path).items()}
+    tensors = load_file(record_step(tmp_path, config))
+    described = {name: (str(v.dtype)[6:], tuple(v.shape)) for name, v in tensors.items()}
     assert described == {
         "prompt_ids": ("int64", (5,)),
         "prompt_lengths": ("int64", (2,)),
@@ -117,9 +119,7 @@ def test_columns_without_a_json_form_are_omitted(tmp_path, config):
 @pytest.mark.parametrize("change", ["altered", "torn", "gone"])
 def test_damaged_record_is_refused(tmp_path, config, change):
     """After one changed bit, a missing end or a missing file, the error names the file in one line."""
-    samples, requests = make_step()
-    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
-    (path,) = tmp_path.glob("rollouts/*.safetensors")
+    path = record_step(tmp_path, config)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if change == "altered" else data[:-9])
     if change == "gone":

@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from grpo_core import run as run_module
 from grpo_core.config import ConfigError
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.batch import make_batch
@@ -27,6 +26,7 @@ from grpo_core.records.replay import replay
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
+from tests.grpo_core.conftest import trained
 
 SETTINGS = ["--train.micro_batch=3", "--train.iterations=2", "--train.warmup_updates=0"]
 SETTINGS += ["--loss.kl_coefficient=0.1"]
@@ -47,11 +47,6 @@ def sample_step(step):
     return samples
 
 
-def build_policy(model_dir, config) -> Policy:
-    """Return a policy on the tiny model."""
-    return Policy(str(model_dir), config, World())
-
-
 def record_gradient(seen: list):
     """Return a hook that records loss and gradient of a step's first update."""
     return lambda policy, loss: seen.append((loss, gradient_digest(policy)))
@@ -63,7 +58,7 @@ def recorded_run(model_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     make_deterministic(1)
     config = load(None, [f"--model.path={model_dir}", *SETTINGS])
-    policy = build_policy(model_dir, config)
+    policy = Policy(str(model_dir), config)
     updater, recorder = Updater(policy, config, World()), Recorder(folder, config)
     for step in (1, 2):
         save_file(policy.state(), folder / f"{step}.safetensors")
@@ -97,7 +92,7 @@ def test_digest_covers_the_unclipped_gradient(model_dir):
     """The digest equals that of a plain step with the same settings, over all parameters of the first update."""
     config = load(None, ["--train.max_grad_norm=1e-3", "--train.micro_batch=3"])
     batch = make_batch(sample_step(1))
-    policy = build_policy(model_dir, config)
+    policy = Policy(str(model_dir), config)
     updater = Updater(policy, config, World())
     loss = updater.gradients(batch)
     gradients = {name: value.grad.clone() for name, value in policy.trained()}
@@ -145,7 +140,7 @@ def test_replay_with_another_dialect(recorded_run, model_dir):
     flat = [a for g in group_advantages([rewards[:4], rewards[4:]], scale="none") for a in g]
     batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
     config = load(None, [*SETTINGS, *overrides])
-    policy = build_policy(model_dir, config)
+    policy = Policy(str(model_dir), config)
     loss = Updater(policy, config, World()).gradients(batch)
     assert (document["loss"], document["gradient"]) == (loss, gradient_digest(policy))
     assert document["recorded_loss"] == replay(recorded_run, 1)["loss"] != document["loss"]
@@ -228,18 +223,14 @@ def test_ids_of_another_vocabulary_are_refused(recorded_run, tmp_path):
 
 
 def test_recorded_steps_of_a_run_replay(short_run):
-    """The policy is found in the run's own folder, also with adapters."""
-    keeps = {"output.record_every": 1, "checkpoint.keep": 9, "train.iterations": 2}
-    for name, rank in {"plain": 0, "adapters": 4}.items():
-        config = short_run(**keeps, **{"output.name": name, "model.lora_rank": rank})
-        document = run_module.train(config, lambda _: None)
-        folder = Path(document["metrics"]).parent
-        for step in (1, 2, 4):
-            assert replay(folder, step)["outcome"] == "equal", (name, step)
+    """The policy, here adapters, is found in the run's own folder; a step whose checkpoint is gone is refused.
 
-
-def test_step_without_its_policy_is_refused(short_run):
-    """The error has the step and the version that no checkpoint has."""
-    document = run_module.train(short_run(**{"output.record_every": 1}), lambda _: None)
-    with pytest.raises(ConfigError, match=r"step 3 started from policy version 2, and no checkpoint kept"):
-        replay(Path(document["metrics"]).parent, 3)
+    tests/gpu/test_runs.py replays a run without adapters.
+    """
+    settings = {"output.record_every": 1, "checkpoint.keep": 9, "train.iterations": 2, "model.lora_rank": 4}
+    document, _ = trained(short_run(**settings))
+    folder = Path(document["metrics"]).parent
+    assert {replay(folder, step)["outcome"] for step in (1, 2, 4)} == {"equal"}
+    shutil.rmtree(folder / "checkpoints" / "step-00000002")
+    with pytest.raises(ConfigError, match=r"step 3 started from policy version 4, and no checkpoint kept"):
+        replay(folder, 3)

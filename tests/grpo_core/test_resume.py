@@ -16,6 +16,7 @@ from grpo_core.config import ConfigError
 from grpo_core.machine import checkpoint
 from grpo_core.machine.checkpoint import State, load
 from tests.cells import ROOT
+from tests.grpo_core.conftest import trained
 from tests.processes import run_python
 
 KILLS = 20
@@ -69,13 +70,33 @@ def quiet(_: dict) -> None:
     """Ignore a progress report."""
 
 
-def test_finished_run_can_be_extended(short_run):
-    """Four steps and two more after a resume give the parameters of six steps, so the checkpoint is complete."""
-    full_run = run.train(short_run(**{"train.steps": 6, "output.name": "whole"}), quiet)
-    run.train(short_run(**{"train.steps": 4, "output.name": "parts"}), quiet)
-    longer = run.train(short_run(**{"train.steps": 6, "output.name": "parts"}), quiet, resume=True)
-    assert longer["steps"] == 6
-    assert longer["parameters"] == full_run["parameters"]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "train.mini_batches": 2,
+            "train.scheduler": "cosine",
+            "train.beta2": 0.99,
+            "train.warmup_updates": 1,
+        },
+        # Checkpoints have the float32 weights; the copy is made from them.
+        {"model.dtype": "bfloat16", "rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.2},
+        {"model.lora_rank": 4, "train.learning_rate": 0.02, "loss.kl_coefficient": 0.01},
+    ],
+    ids=["mini-batches and schedule", "bfloat16", "adapters and reference"],
+)
+def test_interrupted_and_resumed_run_is_identical(short_run, settings):
+    """tests/gpu/test_runs.py resumes a plain run that was finished with fewer steps."""
+
+    def interrupt(entry):
+        if entry["step"] == 2:
+            raise KeyboardInterrupt
+
+    uninterrupted, _ = trained(short_run(**settings, **{"train.steps": 3}))
+    parts = short_run(**settings, **{"train.steps": 3, "output.name": "parts"})
+    assert run.train(parts, interrupt)["outcome"] == "interrupted"
+    resumed = run.train(parts, quiet, resume=True)
+    assert (resumed["steps"], resumed["parameters"]) == (3, uninterrupted["parameters"])
 
 
 def test_damaged_checkpoint_is_skipped(short_run, capsys):

@@ -7,12 +7,11 @@ import importlib
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cells import ROOT, cell_python
+from tests.cells import ROOT, cell_python, run_with
 
 pytestmark = pytest.mark.vllm
 
@@ -30,39 +29,30 @@ def cell(request) -> str:
 
 @pytest.fixture(scope="module")
 def in_cell(cell, tmp_path_factory):
-    """Return a function that runs the cell's Python on copies of grpo_core, repro and the conformance suite."""
-    python = cell_python(cell)
-    stage = tmp_path_factory.mktemp("stage")
-    for package in ("grpo_core", "repro"):
-        shutil.copytree(ROOT / package, stage / package)
+    """Yield a function that runs the cell's Python with copies of the packages, the conformance suite and pytest."""
+    python, stage = cell_python(cell), tmp_path_factory.mktemp("stage")
     shutil.copytree(ROOT / SUITE.parent, stage / SUITE.parent)
     shutil.copy(ROOT / "tests" / "__init__.py", stage / "tests")
     for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig", "pygments"):  # plain Python, not in a cell
         path = Path(str(importlib.import_module(name).__file__))
         path = path.parent if path.name == "__init__.py" else path
         (stage / path.name).symlink_to(path)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
-    environment |= {"PYTHONPATH": str(stage), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
     def run(*arguments) -> str:
-        done = subprocess.run(
-            [python, "-P", *map(str, arguments)],
-            env=environment,
-            cwd=stage,
-            capture_output=True,
-            text=True,
-            timeout=900,  # importing vLLM takes minutes where other work is on the cores
-            check=False,
-        )
+        # Importing vLLM takes minutes where other work is on the cores.
+        done = run_with(python, *map(str, arguments), path=[str(stage)], timeout_s=900)
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
         return done.stdout
 
-    return run
+    run.suite = stage / SUITE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield run
 
 
 def test_vllm_engine_passes_the_conformance_suite(in_cell):
     options = ["-q", "-c", os.devnull, "--rootdir", ".", "--import-mode=importlib", "-p", "no:cacheprovider"]
-    options += ["-p", "tests.grpo_core.conformance.plugin", SUITE, "--engine", "vllm"]
+    options += ["-p", "tests.grpo_core.conformance.plugin", in_cell.suite, "--engine", "vllm"]
     assert " passed" in in_cell("-m", "pytest", *options)
 
 

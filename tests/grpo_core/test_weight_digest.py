@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_core.rollout.weights.digest import BLOCK, EVERY, spot_digest
+from grpo_core.rollout.weights.digest import BLOCK, EVERY, fingerprint_of, spot_digest
 
 SMALL = EVERY * BLOCK  # bytes: up to here a tensor is read whole
 LARGE = 3 * SMALL + 5 * BLOCK + 12  # its last bytes fill no block
@@ -25,6 +25,7 @@ def random_bytes(seed: int, sizes=SIZES) -> dict[str, torch.Tensor]:
     return {n: torch.randint(0, 256, (size,), generator=generator).byte() for n, size in sizes.items()}
 
 
+FOUR_LAYERS = {f"layers.{i}": torch.full((200, 400), float(i)) for i in range(4)}
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
 HELD, OLD = random_bytes(0), random_bytes(1)
 digest_of = functools.cache(lambda version: spot_digest(HELD.items(), version))
@@ -116,19 +117,27 @@ def test_partly_loaded_update_is_detected(cut, version, front):
 @given(version=versions, first=st.integers(0, 3), second=st.integers(0, 3))
 def test_swapped_tensors_are_detected(version, first, second):
     """Two tensors of one shape have each other's names."""
-    stored = {f"layers.{i}": torch.full((200, 400), float(i)) for i in range(4)}
+    stored = FOUR_LAYERS
     one, other = f"layers.{first}", f"layers.{second}"
     swapped = {**stored, one: stored[other], other: stored[one]}
     same = spot_digest(stored.items(), version) == spot_digest(swapped.items(), version)
     assert same == (first == second)
 
 
-def test_digest_depends_on_names_dtypes_shapes_and_version():
+@pytest.mark.parametrize("digest", [fingerprint_of, functools.partial(spot_digest, version=1)])
+def test_digest_depends_on_names_dtypes_shapes_and_bytes(digest):
+    """The order of the tensors does not matter."""
     base = torch.arange(12, dtype=torch.int32)
-    changed = [("b", base), ("a", base.view(3, 4)), ("a", base.view(torch.float32))]
-    digests = {spot_digest([entry], 1) for entry in [("a", base), *changed]}
-    assert len(digests | {spot_digest([("a", base)], 2)}) == 5
-    assert spot_digest([("a", base), ("b", base)], 1) == spot_digest([("b", base), ("a", base)], 1)
+    other = torch.ones(4)
+    changed = [base.view(3, 4), base.view(torch.float32), base + 1]
+    lists = [[("a", value), ("b", other)] for value in (base, *changed)]
+    lists += [[("c", base), ("b", other)], [("a", base)]]
+    assert len(set(map(digest, lists))) == 6
+    assert digest(lists[0][::-1]) == digest(lists[0])
+
+
+def test_digest_depends_on_the_version():
+    assert spot_digest(HELD.items(), 1) != spot_digest(HELD.items(), 2)
 
 
 @bits

@@ -120,28 +120,69 @@ def test_modified_upstream_files_give_no_verdict(run_layer, kit):
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
 
+TRAINED = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
+TRAINED |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
+train_answer = programs.answer_with_summary(programs.TABLES["train"].summary, programs.training_problem)
+server_answer = programs.answer_with_summary("{server}: up, and {protocol} answered")
+trl_answer = programs.trl_answer
+LOGGED = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
+SERVER_ERROR = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
+
+
 @pytest.mark.parametrize(
-    ("changes", "outcome", "message"),
+    ("answer_of", "document", "outcome", "summary"),
     [
         (
-            {},
+            train_answer,
+            TRAINED,
             Outcome.PASS,
             "2 steps with vllm: reward 0.10 → 0.90; 2 of 2 weight syncs proven; staleness ≤ 1",
         ),
-        ({"outcome": "error", "error": "the engine\n died"}, Outcome.FAIL, "the engine died"),
-        ({"steps": 0}, Outcome.FAIL, "no step was taken"),
-        ({"reward_last": 0.1}, Outcome.FAIL, "the reward did not rise: 0.10 to 0.10"),
-        ({"reward_first": None}, Outcome.FAIL, "the reward did not rise: ? to 0.90"),
-        ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
+        (
+            train_answer,
+            TRAINED | {"outcome": "error", "error": "the engine\n died"},
+            Outcome.FAIL,
+            "the engine died",
+        ),
+        (train_answer, TRAINED | {"steps": 0}, Outcome.FAIL, "no step was taken"),
+        (train_answer, TRAINED | {"reward_last": 0.1}, Outcome.FAIL, "the reward did not rise: 0.10 to 0.10"),
+        (train_answer, TRAINED | {"reward_first": None}, Outcome.FAIL, "the reward did not rise: ? to 0.90"),
+        (train_answer, TRAINED | {"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
+        (
+            server_answer,
+            {"server": "vllm serve", "outcome": "ok", "protocol": "/v1/completions", "tokens": 8},
+            Outcome.PASS,
+            "vllm serve: up, and /v1/completions answered",
+        ),
+        (server_answer, {"outcome": "failed", "error": SERVER_ERROR}, Outcome.FAIL, SERVER_ERROR),
+        (server_answer, {}, Outcome.FAIL, "outcome None"),
+        (
+            trl_answer,
+            {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": LOGGED, "error": None},
+            Outcome.PASS,
+            "3 steps in 1.5 s; weights moved by up to 1.0e-02; "
+            "mean log-prob difference of engine and trainer 2.0e-03, as TRL logs it",
+        ),
+        (
+            trl_answer,
+            {"outcome": "failed", "error": "KeyError: 'x'", "where": "trl/a.py:7 in f"},
+            Outcome.FAIL,
+            "KeyError: 'x' (trl/a.py:7 in f)",
+        ),
+        (trl_answer, {"outcome": "not_run", "error": "no such mode"}, Outcome.NOT_RUN, "no such mode"),
+        (trl_answer, {}, Outcome.FAIL, "outcome None"),
     ],
 )
-def test_training_run_needs_proven_syncs(matrix_context, changes, outcome, message):
-    """A training run passes only with steps, a rising reward, and a proof of every weight sync."""
-    document = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
-    document |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
-    train_answer = programs.answer_with_summary(programs.TABLES["train"].summary, programs.training_problem)
-    answer = train_answer(make_reply({**document, **changes}), matrix_context.matrix.cells[0])
-    assert (answer.outcome, answer.summary) == (outcome, message)
+def test_document_of_a_program_gives_its_answer(matrix_context, answer_of, document, outcome, summary):
+    """A pass has the filled template as its summary, a failure its error, also as sign; a missing mode is not run.
+
+    A training run passes only with steps, a rising reward, and a proof of every weight sync.
+    """
+    answer = answer_of(make_reply(document, "the log's end"), matrix_context.matrix.cells[0])
+    assert (answer.outcome, answer.summary) == (outcome, summary)
+    if outcome is not Outcome.NOT_RUN:
+        failed = outcome is Outcome.FAIL
+        assert (answer.signs, answer.excerpt) == (((summary,), "the log's end") if failed else ((), ""))
 
 
 def test_cell_does_not_inherit_user_settings(matrix_context):
@@ -192,41 +233,6 @@ def test_recipe_adds_a_distribution_name(matrix_context):
     )
     (distribution,) = importlib.metadata.distributions(path=[str(packages)])
     assert (distribution.name, distribution.version) == ("vllm", "1.0+cpu")
-
-
-def test_answer_has_the_error_or_the_filled_summary(matrix_context):
-    """A failed program has its error as sign and summary; a pass has the template filled with its document."""
-    cell = matrix_context.matrix.cells[0]
-    error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
-    failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
-    server_answer = programs.answer_with_summary("{server}: up, and {protocol} answered")
-    answer = server_answer(make_reply(failed, "the log's end"), cell)
-    assert (answer.outcome, answer.signs) == (Outcome.FAIL, (error,))
-    assert (answer.summary, answer.excerpt) == (error, "the log's end")
-    ran = {"server": "vllm serve", "outcome": "ok", "protocol": "/v1/completions", "tokens": 8}
-    answer = server_answer(make_reply(ran), cell)
-    assert answer.outcome is Outcome.PASS
-    assert answer.summary == "vllm serve: up, and /v1/completions answered"
-    assert server_answer(make_reply({}), cell).outcome is Outcome.FAIL
-
-
-def test_trl_training_layer(matrix_context):
-    """Finished steps pass, an exception fails with its location, and a missing mode is not run."""
-    cell = matrix_context.matrix.cells[0]
-    logged = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
-    document = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": logged, "error": None}
-    answer = programs.trl_answer(make_reply(document), cell)
-    assert answer.outcome is Outcome.PASS
-    assert answer.summary == (
-        "3 steps in 1.5 s; weights moved by up to 1.0e-02; "
-        "mean log-prob difference of engine and trainer 2.0e-03, as TRL logs it"
-    )
-    failed = {"outcome": "failed", "error": "KeyError: 'x'", "where": "trl/a.py:7 in f"}
-    answer = programs.trl_answer(make_reply(failed, "the end"), cell)
-    assert (answer.outcome, answer.signs) == (Outcome.FAIL, ("KeyError: 'x' (trl/a.py:7 in f)",))
-    answer = programs.trl_answer(make_reply({"outcome": "not_run", "error": "no such mode"}), cell)
-    assert (answer.outcome, answer.summary) == (Outcome.NOT_RUN, "no such mode")
-    assert programs.trl_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
 def test_doctor_layer_records_findings():

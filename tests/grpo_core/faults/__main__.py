@@ -18,8 +18,8 @@ has no result.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -28,7 +28,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,52 +218,37 @@ class Bench:
         assert problems_after(swap)
         assert problems_after(lambda call: call.update(weights=dict.fromkeys(call["weights"], "other")))
 
-    def close(self) -> None:
-        """Stop server and proxy."""
-        self.proxy.close()
-        self.servers.close()
+
+BENCHES: list[Bench] = []
+"""The bench of a worker process. Its servers end with the process."""
 
 
-def run_share(selected: list[Case], pipe: int) -> None:
-    """Run one worker's share of the cases on a bench of its own."""
+def start_bench(folder: str) -> None:
+    """Create the bench of this worker process, and write the trainer's messages to a file."""
 
     def hangs(*_: Any) -> None:
         raise Hang
 
     signal.signal(signal.SIGALRM, hangs)
-    with tempfile.TemporaryDirectory(prefix="faults-") as name:
-        folder = Path(name)
-        with (folder / "trainer.txt").open("w") as words:
-            os.dup2(words.fileno(), 2)
-        bench = Bench(folder)
-        for case in selected:
-            os.write(pipe, (json.dumps(bench.run_case(case)) + "\n").encode())
-        bench.close()
+    own = Path(tempfile.mkdtemp(dir=folder))
+    with (own / "trainer.txt").open("w") as words:
+        os.dup2(words.fileno(), 2)
+    BENCHES.append(Bench(own))
+
+
+def run_on_bench(case: Case) -> dict[str, Any]:
+    """Run a case on the bench of this worker process."""
+    return BENCHES[0].run_case(case)
 
 
 def run_cases(selected: list[Case], workers: int) -> list[dict[str, Any]]:
     """Return the results of all cases, distributed over the workers."""
-    order = {case.name: place for place, case in enumerate(selected)}
-    pipes = []
-    for worker in range(workers):
-        reader, writer = os.pipe()
-        if not os.fork():
-            os.close(reader)
-            code = 1
-            try:
-                run_share(selected[worker::workers], writer)
-                code = 0
-            except BaseException:  # noqa: BLE001 - a fork must not go on where its parent does
-                traceback.print_exc(file=sys.stdout)
-                sys.stdout.flush()
-            os._exit(code)
-        os.close(writer)
-        pipes.append(os.fdopen(reader))
-    with ThreadPoolExecutor(workers) as threads:
-        results = list(threads.map(lambda pipe: [json.loads(line) for line in pipe], pipes))
-    for _ in pipes:
-        os.wait()
-    return sorted(itertools.chain.from_iterable(results), key=lambda entry: order[entry["case"]])
+    fork = multiprocessing.get_context("fork")  # the imports are done
+    with (
+        tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(workers, fork, start_bench, (folder,)) as pool,
+    ):
+        return list(pool.map(run_on_bench, selected))
 
 
 def main() -> int:

@@ -1,8 +1,7 @@
 """Start rollout servers that can be killed and restarted quickly, and that log samples with hashes of the weights.
 
-The servers are forked from one process that has done the imports. `LoggedEngine` wraps a server's real engine. It logs
-the samples, which are compared with the trainer's records. Its `Switch` kills the server in the middle of a call, or
-suspends the engine so that its queue fills.
+`LoggedEngine` wraps a server's real engine. It logs the samples, which are compared with the trainer's records. Its
+`Switch` kills the server in the middle of a call, or suspends the engine so that its queue fills.
 """
 
 from __future__ import annotations
@@ -10,13 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import mmap
 import os
 import select
 import signal
-import socket
 import sys
-import threading
 from pathlib import Path
 
 import torch
@@ -24,8 +20,11 @@ import torch
 from grpo_core import __main__ as cli
 from grpo_core.rollout.engine_factory import build_engine
 from grpo_core.rollout.server import process as serve_run
+from tests.fork_server import ForkServer
+from tests.processes import is_running
 
 POINTS = ("", "update_weights", "fingerprint", "generate")
+LOG = "server.jsonl"
 
 
 def hashes(tensors) -> dict[str, str]:
@@ -37,50 +36,52 @@ def hashes(tensors) -> dict[str, str]:
 
 
 class Switch:
-    """Shared memory and pipes by which a test controls all servers it starts."""
+    """A shared file and two named pipes in a folder, by which a test controls the servers it starts there."""
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 4)
-        self.held, self._tell_held = os.pipe()
-        self._let_go, self._tell_go = os.pipe()
+    def __init__(self, folder: Path) -> None:
+        """Open the files; the first process, which is the test's, makes them."""
+        for name in ("held", "go"):
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(folder / name)
+        self._file = os.open(folder / "action", os.O_RDWR | os.O_CREAT)
+        self._held, self._go = (os.open(folder / name, os.O_RDWR) for name in ("held", "go"))
 
-    @property
-    def files(self) -> tuple[int, ...]:
-        """Return the pipe ends that a server process inherits."""
-        return (self._tell_held, self._let_go)
+    def _request(self, *action: int) -> None:
+        """Write the number of a call, the action, and the number of steps."""
+        os.pwrite(self._file, bytes(action).ljust(4, b"\0"), 0)
 
     def kill_during(self, call: str, steps: int) -> None:
         """Kill the server in its engine's next call of this name, after `steps` Python calls."""
-        self._memory[:4] = bytes([POINTS.index(call), 1, *divmod(steps, 256)])
+        self._request(POINTS.index(call), 1, *divmod(steps, 256))
 
     def suspend_during(self, call: str) -> None:
         """Suspend the engine in its next call of this name until `resume`."""
-        self._memory[:2] = bytes([POINTS.index(call), 2])
+        self._request(POINTS.index(call), 2)
 
     def wait_suspended(self) -> None:
         """Wait until the engine is suspended."""
-        assert select.select([self.held], [], [], 30)[0], "the engine was not called"
-        os.read(self.held, 1)
+        assert select.select([self._held], [], [], 30)[0], "the engine was not called"
+        os.read(self._held, 1)
 
     def resume(self) -> None:
         """Resume the engine."""
-        os.write(self._tell_go, b".")
+        os.write(self._go, b".")
 
     def cancel(self) -> None:
         """Cancel the requested action."""
-        self._memory[:4] = bytes(4)
+        self._request()
 
     def apply_requested_action(self, call: str) -> None:
         """Apply the requested action; called by the server at the beginning of an engine call."""
-        if self._memory[0] != POINTS.index(call):
+        place, action, *steps = os.pread(self._file, 4, 0)
+        if place != POINTS.index(call):
             return
-        action, steps = self._memory[1], self._memory[2] * 256 + self._memory[3]
         self.cancel()
         if action == 1:
-            sys.setprofile(_KillAfterCalls(steps))
+            sys.setprofile(_KillAfterCalls(steps[0] * 256 + steps[1]))
         else:
-            os.write(self._tell_held, b".")
-            os.read(self._let_go, 1)
+            os.write(self._held, b".")
+            os.read(self._go, 1)
 
 
 class _KillAfterCalls:
@@ -140,102 +141,51 @@ class Servers:
     Attributes:
         port: The port of all servers.
         log: File with all samples, one line per call.
-        errors: File with the servers' stderr.
     """
 
     def __init__(self, folder: Path, model_dir: Path) -> None:
-        """Fork the template process; create a `Servers` before any thread is started."""
-        self.switch, self.log, self.errors = Switch(), folder / "server.jsonl", folder / "server.txt"
+        self.switch, self.log, self.port = Switch(folder), folder / LOG, 0
         self.log.touch()
-        ours, theirs = socket.socketpair()
-        self._pid = os.fork()
-        if not self._pid:
-            _close_inherited({theirs.fileno(), *self.switch.files})
-            self._template(theirs, model_dir)
-            os._exit(0)
-        theirs.close()
-        self._channel, self._stream, self._lock = ours, ours.makefile("rw"), threading.Lock()
-        self.port = 0
+        self.switch.cancel()
+        self._command = ["tests.grpo_core.faults.killable_servers", str(folder), f"--model.path={model_dir}"]
+        self._fork_server, self._process = ForkServer("trainer"), None
         self.restart()
 
     def restart(self) -> None:
         """Start the server, or restart it, with the weights of its model's folder."""
-        self.port = self._order("start", port=self.port)["port"]
+        self.kill()
+        self._process = self._fork_server.start_server(
+            [*self._command, f"--rollout.port={self.port}"], threads=1
+        )
+        self.port = json.loads(self._process.stdout.readline())["port"]
 
     def kill(self) -> None:
         """Kill the server with SIGKILL, and wait until it has ended."""
-        self._order("kill")
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+            self._process.stdin.close()
+            self._process.stdout.close()
+            self._process = None
 
     def ensure_running(self) -> None:
         """Start the server if it isn't running."""
-        if not self._order("alive")["alive"]:
+        if self._process is None or not is_running(self._process.pid):
             self.restart()
 
     def close(self) -> None:
-        """Stop the server and the template process."""
+        """Stop the server and the process that it was forked from."""
         self.kill()
-        self._stream.close()
-        self._channel.close()
-        os.waitpid(self._pid, 0)
-
-    def _order(self, what: str, **details) -> dict:
-        """Send an order to the template process; return its answer."""
-        with self._lock:
-            self._stream.write(json.dumps({"do": what, **details}) + "\n")
-            self._stream.flush()
-            return json.loads(self._stream.readline())
-
-    def _template(self, channel: socket.socket, model_dir: Path) -> None:
-        """Run the process that servers are forked from."""
-        stream, pid, stdin = channel.makefile("rw"), 0, -1
-        for order in map(json.loads, stream):
-            answer = {}
-            if order["do"] == "alive":
-                alive = bool(pid) and os.waitpid(pid, os.WNOHANG)[0] == 0
-                pid = pid if alive else 0
-                answer = {"alive": alive}
-            else:
-                if pid:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-                    os.close(stdin)
-                pid = 0
-                if order["do"] == "start":
-                    pid, stdin, message = self._fork_server(channel, model_dir, order["port"])
-                    answer = json.loads(message)
-            stream.write(json.dumps(answer) + "\n")
-            stream.flush()
-
-    def _fork_server(self, channel: socket.socket, model_dir: Path, port: int) -> tuple[int, int, str]:
-        """Fork a server with a logged engine; return its pid, its stdin and the line that it printed."""
-        (child_in, stdin), (stdout, child_out) = os.pipe(), os.pipe()
-        pid = os.fork()
-        if not pid:
-            self._child(channel, child_in, child_out)
-            logged = lambda *options: LoggedEngine(build_engine(*options), self.log, self.switch)  # noqa: E731
-            serve_run.build_engine = logged
-            flags = ["--exit-with-stdin", "--allow-unauthenticated"]
-            os._exit(cli.main(["serve", *flags, f"--model.path={model_dir}", f"--rollout.port={port}"]))
-        os.close(child_in)
-        os.close(child_out)
-        with os.fdopen(stdout) as message:
-            return pid, stdin, message.readline()
-
-    def _child(self, channel: socket.socket, child_in: int, child_out: int) -> None:
-        """Detach a forked process from its parent."""
-        os.setsid()
-        errors = os.open(self.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        for place, file in enumerate((child_in, child_out, errors)):
-            os.dup2(file, place)
-        _close_inherited(set(self.switch.files))
-        channel.detach()
-        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)
+        self._fork_server.close()
 
 
-def _close_inherited(kept: set[int]) -> None:
-    """Close inherited descriptors: a pipe ends only when every copy of its other end is closed."""
-    for file in range(3, 256):
-        if file not in kept:
-            with contextlib.suppress(OSError):
-                os.close(file)
+def main(folder: Path, arguments: list[str]) -> int:
+    """Run a server with a logged engine."""
+    switch = Switch(folder)
+    serve_run.build_engine = lambda *options: LoggedEngine(build_engine(*options), folder / LOG, switch)
+    return cli.main(["serve", "--exit-with-stdin", "--allow-unauthenticated", *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -193,12 +193,6 @@ class Proxy:
         later.start()
         self._calls.append(later)
 
-    def close(self) -> None:
-        """Stop listening."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
     def _listen_again(self) -> None:
         self._listener = self._listen(self.port)
         self._accept()
