@@ -182,11 +182,10 @@ def policy_loss(
         options: Ratio, surrogate, KL and correction.
     """
     current, proximal = masked(current_BT, mask_BT), masked(streams.proximal, mask_BT)
-    behaviour = masked(streams.behaviour, mask_BT)
     ratio = ratios(current, proximal, mask_BT, options)
     gain, clipped = SURROGATES[options.surrogate](ratio, current, advantages_B[:, None], options)
     if options.correction != "none":
-        gain = gain * importance_weights(proximal, behaviour, mask_BT, options)
+        gain = gain * importance_weights(proximal, streams.behaviour, mask_BT, options)
     per_token, kl_sum = -gain, 0.0
     if streams.reference is not None:
         kl = kl_estimate(current, streams.reference, mask_BT, options)
