@@ -29,8 +29,8 @@ class MissingUse:
 
     @property
     def location(self) -> str:
-        """The file:line of the use, in the wheel of the package that uses the name."""
-        return f"{self.use.file}:{self.use.line}"
+        """The file:line of the use, in the wheel of the package that uses the name; only the file without a line."""
+        return f"{self.use.file}:{self.use.line}" if self.use.line else self.use.file
 
 
 @dataclass

@@ -23,6 +23,7 @@ from diagnostics import UserError, compat_table
 from diagnostics.api_index import store
 from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
 from diagnostics.api_index.packages import PACKAGES
+from diagnostics.api_index.rules import broken_rules
 from diagnostics.api_index.surface import Definition, IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
 from diagnostics.output import release_pairs
@@ -214,7 +215,8 @@ def check(
     """Compare a release's uses of another package (the provider) with the names of a release of the provider.
 
     Routes, launch options and files for other hardware are not compared. A name that no indexed release defines is left
-    out: it comes from a fork, or from code that no run reaches.
+    out: it comes from a fork, or from code that no run reaches. Behaviour that TRL relies on, and that a vLLM was found
+    not to have, counts as missing.
 
     Returns:
         None if a release is not indexed, or if most of the user's uses were not recorded and none is missing.
@@ -236,6 +238,14 @@ def check(
             provider.package, replace(item.use, file="", line=0, late=False, choice=None, conditions=())
         )
     ]
+    if (user.package, provider.package) == ("trl", "vllm"):
+        comparison.missing += [
+            MissingUse(
+                Use("rule", rule.subject, "", file=rule.trl[0].files[0], late=True),
+                f"{rule.statement}; {case.why} ({rule.affected_runs})",
+            )
+            for rule, case in broken_rules(user.version, provider.version)
+        ]
     if not comparison.missing and user.package in PACKAGES and PACKAGES[user.package].used_kinds:
         return None  # most of the user's uses were not recorded
     return comparison
@@ -397,14 +407,13 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
 
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
-    """Return the published outcome of two releases (`fails` also if only their source was read), and failed codes."""
+    """Return the published outcome of two releases, and the codes of the layers that failed."""
     tried, table = _published_pairs()
     if (user.package, provider.package) != ("trl", "vllm"):
         return trainer_run(table, user, provider), ()
     pair = tried.get((provider.version, user.version))
     if pair is None:
-        static = table.static_result(provider.version, user.version)
-        return ("fails" if static and static.broken else ""), ()
+        return "", ()
     words = " ".join(answer for answer in pair.answers if answer.startswith("✘")).split()
     return pair.state, tuple(dict.fromkeys(word for word in words if word != "✘"))
 

@@ -2,13 +2,16 @@
 
 A rule applies to a trainer whose source has the rule's lines. The cases of the rule are tried in order: the first case
 whose lines all occur in the engine's source says whether the rule holds or breaks. If no case matches, the behaviour of
-this engine is unknown, and the pair is reported as not checked.
+this engine is unknown, and the pair is reported as not checked. `broken_rules` needs no source: it reads the ranges of
+releases that each rule records.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -17,6 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from diagnostics.api_index.surface import Sources
+from diagnostics.api_index.uses import Use
+from diagnostics.versions import in_range
 
 PATH = Path(__file__).with_name("rules.toml")
 
@@ -51,6 +56,8 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
     outcome: Literal["holds", "breaks"]
     why: str
     vllm: tuple[SourceLine, ...]
+    releases: str = ""
+    """For a case that breaks, the range of vLLM releases that were found to have its lines."""
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"cases": "case"}):
@@ -64,6 +71,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"cases": "ca
     """The runs that rely on the behaviour."""
     trl: tuple[SourceLine, ...]
     cases: tuple[Case, ...]
+    releases: str = ""
+    """The range of TRL releases that were found to have the rule's lines, for a case that breaks without `option`."""
     option: str = ""
     """Option of the runs that rely on the behaviour; '' if all runs do."""
     decided_types: tuple[str, ...] = ()
@@ -87,6 +96,8 @@ class Rules(Struct, frozen=True, forbid_unknown_fields=True):
 
     grpo_files: tuple[str, ...]
     """Patterns of the files of TRL that a GRPO run uses."""
+    off_by_default: tuple[str, ...]
+    """Options of TRL that a GRPO run need not set; a name that is used only with one of them may be missing."""
     rule: tuple[Rule, ...]
 
 
@@ -94,6 +105,25 @@ class Rules(Struct, frozen=True, forbid_unknown_fields=True):
 def project_rules() -> Rules:
     """Return the contents of `rules.toml`."""
     return msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8")), Rules)
+
+
+def is_grpo_file(file: str) -> bool:
+    """Return whether a GRPO run uses a file of TRL."""
+    return any(fnmatch.fnmatch(file, pattern) for pattern in project_rules().grpo_files)
+
+
+def is_needed_by_grpo(use: Use) -> bool:
+    """Return whether a GRPO run reaches a use in TRL's source whatever options it sets."""
+    return is_grpo_file(use.file) and not use.option(project_rules().off_by_default)
+
+
+def broken_rules(trl: str, vllm: str) -> Iterator[tuple[Rule, Case]]:
+    """Yield the rules that a pair of releases breaks whatever options a run sets, each with the case that breaks it."""
+    for rule in project_rules().rule:
+        if not rule.option and in_range(trl, rule.releases):
+            for case in rule.cases:
+                if case.outcome == "breaks" and in_range(vllm, case.releases):
+                    yield rule, case
 
 
 def apply_rules(trainer: Sources, engine: Sources, rules: tuple[Rule, ...] | None = None) -> list[Ruling]:

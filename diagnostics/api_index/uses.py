@@ -60,7 +60,7 @@ class Use:
     kind: str
     """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a
     keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule` (a rule
-    of rules.toml that a release breaks; only the contract layer makes it),
+    of rules.toml that a release breaks; no source has it),
     `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it),
     `positional` (a call with a number of positional arguments), `without` (a call without an argument) or `model_type`
     (that transformers must have), these from error messages only, or `arm` (an arm of a `try` without a use)."""

@@ -1,7 +1,7 @@
-"""Read and check `matrix.toml`: cells, recipes, settings of layers, and the rules for generated cells.
+"""Read and check `matrix.toml`: cells, recipes and settings of layers.
 
 `load_matrix` returns a `Matrix`; its cells have their recipes, layers in running order, and expectations. An invalid
-file raises TomlError with the line of the fault. Generated cells are made in `generated_cells.py`.
+file raises TomlError with the line of the fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from diagnostics import safe_io
-from diagnostics.catalog.model import Versions
 from diagnostics.matrix.verdicts import Expectation
 from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
 from diagnostics.versions import is_release
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "grpo-doctor.matrix.v1"
 PROFILES = ("quick", "full")
-BREADTH = "breadth"
-"""The profile of generated cells, which are pairs of TRL and vLLM releases."""
 TRAINERS = ("trl", "verl", "ms-swift", "openrlhf")
 """Distributions of the trainers that a cell may have, next to vLLM."""
 _ID = re.compile(
@@ -35,11 +32,6 @@ _ID = re.compile(
 )
 _PLACEHOLDER = re.compile(r"\{(.*?)\}|[{}]")
 _NotNegative = Annotated[float, Meta(ge=0)]
-_FirstRelease = Annotated[str, Meta(pattern=r"\A[0-9]+(\.[0-9]+)*\Z")]
-# The expected form of a field of `[breadth]` with a pattern.
-_FORMS = dict.fromkeys(("trl", "vllm"), "a range, as >=0.12,<0.14") | dict.fromkeys(
-    ("trl_since", "vllm_since"), "a version, as 0.14"
-)
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,8 +105,6 @@ class Cell(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     profiles: tuple[str, ...]
     expect: dict[str, Expectation] = {}
     note: str = ""
-    declares: str | None = None
-    """For a generated cell, the range of vLLM that its TRL declares, '' for any; None for cells of the file."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -135,31 +125,6 @@ class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """GB of 1e9 bytes; 0 for no claim."""
 
 
-class VersionRule(Expectation, frozen=True, kw_only=True):
-    """The expected outcome of a layer in all generated cells whose TRL and vLLM are in these ranges."""
-
-    layer: str
-    trl: Versions = ">=0"
-    vllm: Versions = ">=0"
-
-
-class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table `[breadth]`: rules for generating a cell for each pair of TRL and vLLM releases."""
-
-    python: str
-    until: datetime.date
-    """Releases up to this day (UTC) take part."""
-    trl_since: _FirstRelease
-    vllm_since: _FirstRelease
-    aside: int = 2
-    """Number of vLLM releases on each side of the range that TRL declares, which are checked, too."""
-    resolved: int = 6
-    """Maximum number of vLLM releases in the declared range that are resolved; the layer `contract` checks all."""
-    days: int = 14
-    """Days from the later upload of a pair to its date cut, which is `until` at the latest."""
-    expect: tuple[VersionRule, ...] = ()
-
-
 class Matrix(Struct, frozen=True, kw_only=True):
     """The contents of `matrix.toml`."""
 
@@ -169,7 +134,6 @@ class Matrix(Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     settings: dict[str, LayerSettings]
     """Layer -> its settings."""
-    breadth: Breadth | None = None
 
 
 def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
@@ -200,7 +164,6 @@ class _Document(Struct, kw_only=True, forbid_unknown_fields=True):
     cells: Annotated[dict[str, dict[str, Any]], Meta(min_length=1)]
     recipes: dict[str, dict[str, Any]] = {}
     layers: dict[str, dict[str, Any]] = {}
-    breadth: dict[str, Any] | None = None
 
 
 class _Reader:
@@ -228,7 +191,6 @@ class _Reader:
             platform=document.platform,
             cells=tuple(self._cell(name, table, recipes) for name, table in document.cells.items()),
             settings=settings,
-            breadth=self._breadth(document.breadth) if document.breadth else None,
         )
 
     def _cell(self, name: str, table: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Cell:
@@ -256,13 +218,6 @@ class _Reader:
             raise self.source.error_at((*keys, "layers"), None, expected)
         ordered = tuple(layer for layer in self.layers if layer in cell.layers)
         return msgspec.structs.replace(cell, layers=ordered)
-
-    def _breadth(self, table: Mapping[str, Any]) -> Breadth:
-        """Convert and check the table `[breadth]`."""
-        breadth: Breadth = self.source.convert(("breadth",), table, Breadth, _FORMS)
-        light = [name for name, layer in self.layers.items() if not layer.heavy]
-        self._check_names([rule.layer for rule in breadth.expect], light, ("breadth", "expect"))
-        return breadth
 
     def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:
         """Raise TomlError for a name that is not allowed, with similar names."""

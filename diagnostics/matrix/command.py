@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -25,14 +24,13 @@ from click import option
 from diagnostics import UserError
 from diagnostics.cli import run_command as cli_main
 from diagnostics.matrix import locks, results
-from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
+from diagnostics.matrix.cells import PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
-from diagnostics.matrix.generated_cells import generated_cells
 from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.progress import Progress
 from diagnostics.matrix.publish import Publication, make_publication, read_published
 from diagnostics.matrix.ray_cells import run_on_ray
-from diagnostics.matrix.report import short_summary, terminal_table, write_reports
+from diagnostics.matrix.report import terminal_table, write_reports
 from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
@@ -40,8 +38,6 @@ from diagnostics.output import json_output, sanitize
 from diagnostics.process import handle_signals
 from diagnostics.safe_io import write_atomically
 
-# Jobs per CPU core for layers without an environment: uv waits for the package index most of the time.
-JOBS_PER_CORE = 4
 # Time to download and unpack the gigabytes of an environment. GitHub ends a job after six hours.
 BUILD_S, LONGEST_MINUTES = 2400.0, 360
 
@@ -70,7 +66,7 @@ def run_command(job: Job) -> int:
     if job.options["list"]:
         return list_cells(job)
     grid = run_due(job)
-    print_grid(job, grid)
+    print_grid(grid)
     return save_run_reports(job, grid)
 
 
@@ -133,19 +129,14 @@ def select_cells_and_layers(job: Job) -> None:
     job.layers = results.select_layers(named_layers or (), quick=quick)
 
 
-def print_grid(job: Job, grid: results.ResultsGrid) -> None:
-    """Print the table; for generated cells, print only the unexpected results and the totals."""
-    short = job.options.get("profile") == BREADTH
-    text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
-    # The text is escaped already; the sanitized stream would escape its colours.
-    sanitize.unwrap(sys.stdout).write(text)
+def print_grid(grid: results.ResultsGrid) -> None:
+    """Print the table; its text is escaped already, and the sanitized stream would escape its colours."""
+    sanitize.unwrap(sys.stdout).write(terminal_table(grid, colour=sys.stdout.isatty()))
 
 
 def report_folder(job: Job) -> Path:
     """Return the folder for the reports."""
-    parts = [BREADTH] if job.options["profile"] == BREADTH else []
-    folder: Path | None = job.options["report"]
-    return folder.joinpath(*parts) if folder else job.context.folder("report", *parts)
+    return job.options["report"] or job.context.folder("report")
 
 
 def merge_stores(job: Job) -> None:
@@ -181,7 +172,6 @@ def run_due(job: Job) -> results.ResultsGrid:
     After an interrupt, print the finished results. Missing Python interpreters are fetched first.
     """
     context, options, run = job.context, job.options, None
-    jobs = JOBS_PER_CORE * (os.cpu_count() or 1) if options["profile"] == BREADTH else 1
     chosen = {(cell.id, layer) for cell in job.cells for layer in job.layers} if options["fresh"] else ()
     try:
         with context.store.locked():
@@ -192,14 +182,14 @@ def run_due(job: Job) -> results.ResultsGrid:
             _ = context.stage
             questions = job.current_questions()
             grid = results.ResultsGrid(questions, context.store.read_events())
-            run = Run(context, grid, frozenset(chosen), options["jobs"] or jobs)
+            run = Run(context, grid, frozenset(chosen), options["jobs"])
             if options["ray"]:
                 run_on_ray(options["ray"], run, questions)
             else:
                 run.execute(questions)
     except KeyboardInterrupt:
         if run is not None:
-            print_grid(job, run.grid)
+            print_grid(run.grid)
             print_new_answers(run)
         print("interrupted: finished results are kept, the next run continues here", file=sys.stderr)
         raise
@@ -233,12 +223,10 @@ def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
 def make_table(job: Job) -> Publication:
     """Merge the store's answers into the published table, print the differences, and return the merged table."""
     matrix, options = job.context.matrix, job.options
-    generated = generated_cells(matrix) if matrix.breadth else []
-    updated = {cell.id for cell in results.matching_cells([*matrix.cells, *generated], options["cells"])}
+    updated = {cell.id for cell in results.matching_cells(matrix.cells, options["cells"])}
     events = job.context.store.read_events()
     table = make_publication(
         results.ResultsGrid(results.make_questions(job.context, matrix.cells), events),
-        results.ResultsGrid(results.make_questions(job.context, generated), events),
         read_published(options["output"]),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         updated,
@@ -270,8 +258,8 @@ _COMMON = (
 )
 _PROFILE = option(
     "--profile",
-    type=click.Choice((*PROFILES, BREADTH)),
-    help="Run the cells of this profile: quick (default), full, or breadth, whose cells are generated.",
+    type=click.Choice(PROFILES),
+    help="Run the cells of this profile: quick (default) or full.",
 )
 _REPORT = option(
     "--report", type=_PATH, metavar="DIR", help="Folder for the reports (default: report/ in the store)."
@@ -313,7 +301,8 @@ _command(
     option(
         "--jobs",
         type=click.IntRange(1),
-        help="Layers to run at the same time, if they need no environment (default: 1; breadth: 4 per core). "
+        default=1,
+        help="Layers to run at the same time, if they need no environment (default: 1). "
         "With --ray the nodes' resources decide.",
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),

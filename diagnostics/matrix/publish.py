@@ -11,26 +11,20 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-from packaging.version import Version
+from typing import Any
 
 from diagnostics import UserError, safe_io, version
 from diagnostics.compat_table import problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.layers.contract import AT_IMPORT
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, depends_on_setting
-from diagnostics.matrix.verdicts import Outcome
 from diagnostics.output.redact import mask_and_cut
 
 SCHEMA = "grpo-doctor.compat.v1"
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
 _PASSED = frozenset({"pass", "unexpected_pass"})
-_Entry = TypeVar("_Entry", str, Mapping[str, Any])
-"""The published data of a question: the outcome of a generated pair, or the entry of a layer."""
-_Pairs = dict[tuple[str, str], dict[str, str]]
-"""(TRL release, layer) -> vLLM release -> outcome, and after a blank the name that decided the outcome, if any."""
+_Entry = Mapping[str, Any]
+"""The published entry of a layer."""
 
 
 @dataclass
@@ -71,8 +65,8 @@ class Publication:
         return new
 
 
-def _verdict_text(entry: str | Mapping[str, Any]) -> str:
-    return entry if isinstance(entry, str) else " ".join((entry["verdict"], *entry["codes"]))
+def _verdict_text(entry: _Entry) -> str:
+    return " ".join((entry["verdict"], *entry["codes"]))
 
 
 def read_published(path: Path) -> dict[str, Any]:
@@ -94,7 +88,6 @@ def read_published(path: Path) -> dict[str, Any]:
 
 def make_publication(
     grid: ResultsGrid,
-    generated: ResultsGrid,
     published: Mapping[str, Any],
     day: str,
     updated: Collection[str],
@@ -102,8 +95,7 @@ def make_publication(
     """Build the new document from the store; where the store has no final answer, the published answer stays.
 
     Args:
-        grid: Results of the cells in the matrix file.
-        generated: Results of the generated cells.
+        grid: Results of the cells.
         published: The published document, {} for none.
         day: Day of publishing.
         updated: Ids of the cells that are updated from the store; other cells stay as published.
@@ -123,7 +115,6 @@ def make_publication(
         for name, old in before.items()
         for layer, item in _answered_layers(old).items()
     ]
-    _merge_breadth(publication, published.get("breadth"), generated, updated)
     return publication
 
 
@@ -233,70 +224,3 @@ def _is_settled(name: str, layer: Mapping[str, Any]) -> bool:
     issue_codes = layer["codes"] if layer["verdict"] == "expected_fail" and _reproduces_issues(name) else ()
     by_setting = bool(issue_codes) and all(map(depends_on_setting, issue_codes))
     return layer["verdict"] == "pass" or bool(not_applicable) or by_setting
-
-
-def _merge_breadth(
-    publication: Publication,
-    published: Mapping[str, Any] | None,
-    generated: ResultsGrid,
-    updated: Collection[str],
-) -> None:
-    """Merge the generated pairs into the document; where the store has no answer, the published answer stays.
-
-    For each TRL release and layer, the document has: outcome -> the vLLM releases, separated by spaces. A vLLM release
-    that is missing has no answer.
-    """
-    trainers = published["trl"] if published else {}
-    before = _pairs_of(trainers)
-    declares = {trl: entry["declares"] for trl, entry in trainers.items()}
-    merged: _Pairs = {}
-    for result in generated.results:
-        cell, layer = result.question.cell, result.question.layer.name
-        declares[cell.version] = cell.declares or ""
-        old = before.get((cell.version, layer), {}).pop(cell.vllm, None)
-        new = _outcome_text(result) if result.event else ""
-        if chosen := publication.choose(result, new, old, update=cell.id in updated):
-            merged.setdefault((cell.version, layer), {})[cell.vllm] = chosen
-    publication.dropped += [
-        f"vllm-{vllm}+trl-{trl} {layer}: {outcome}"
-        for (trl, layer), outcomes in before.items()
-        for vllm, outcome in outcomes.items()
-    ]
-    if merged:
-        publication.document["breadth"] = {
-            "evidence": "static",
-            "questions": len(generated.results),
-            "answered": sum(map(len, merged.values())),
-            "trl": _by_trainer(merged, declares),
-        }
-
-
-def _outcome_text(result: LayerResult) -> str:
-    """Return an outcome and the name that decided it: the first missing (at import, if any) or undecided name."""
-    assert result.event is not None
-    answer = result.event.answer
-    kind = {Outcome.FAIL: "missing", Outcome.NOT_CHECKED: "undecided"}.get(answer.outcome)
-    facts = [(moment != AT_IMPORT, name) for item, name, moment in answer.facts if item == kind]
-    return " ".join((answer.outcome.value, *(name for _, name in sorted(facts)[:1])))
-
-
-def _pairs_of(trainers: Mapping[str, Any]) -> _Pairs:
-    """Return the published pairs by TRL release and layer; the reverse of `_by_trainer`."""
-    return {
-        (name, layer): {vllm: outcome for outcome, names in outcomes.items() for vllm in names.split()}
-        for name, entry in trainers.items()
-        for layer, outcomes in entry.items()
-        if layer != "declares"
-    }
-
-
-def _by_trainer(pairs: _Pairs, declares: Mapping[str, str]) -> dict[str, Any]:
-    """Return the pairs as the document has them: TRL release -> layer -> outcome -> vLLM releases."""
-    entries: dict[str, Any] = {}
-    for (trl, layer), outcomes in pairs.items():
-        releases: dict[str, list[str]] = {}
-        for vllm in sorted(outcomes, key=Version):
-            releases.setdefault(outcomes[vllm], []).append(vllm)
-        entry = entries.setdefault(trl, {"declares": declares[trl]})
-        entry[layer] = {outcome: " ".join(names) for outcome, names in releases.items()}
-    return entries

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import UserError
-from diagnostics.matrix.cells import BREADTH, load_matrix
+from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.results import Question, ResultsGrid, make_questions, select_cells
@@ -52,9 +52,8 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]
             events = [event.to_line() for event in run.context.store.read_events() if event.cell == cell.id]
-            profile = "full" if cell.declares is None else BREADTH
             placed = task.options(name=cell.id, max_retries=RETRIES, **_resources(run, layers))
-            pending[placed.remote(cell.id, profile, layers, run.fresh, events, run.name)] = cell.id
+            pending[placed.remote(cell.id, layers, run.fresh, events, run.name)] = cell.id
         run.progress.note(f"{len(pending)} cells submitted to Ray at {address}")
         try:
             while pending:
@@ -89,7 +88,6 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
 
 def run_cell(
     cell: str,
-    profile: str,
     layers: list[str],
     fresh: frozenset[tuple[str, str]],
     events: list[str],
@@ -103,7 +101,7 @@ def run_cell(
     context = Context(load_matrix(ROOT / "matrix.toml", LAYERS), Store(folder))
     with context.store.locked():
         context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
-        questions = make_questions(context, select_cells(context.matrix, [cell], profile), layers)
+        questions = make_questions(context, select_cells(context.matrix, [cell], None), layers)
         grid = ResultsGrid(questions, context.store.read_events())
         Run(context, grid, fresh, name=name).execute(questions)
         lines = (event.to_line() for event in context.store.read_events())

@@ -1,4 +1,4 @@
-"""Render the results grid as a table or short text for the terminal, and as Markdown, JSON and HTML files.
+"""Render the results grid as a table for the terminal, and as Markdown, JSON and HTML files.
 
 `write_reports` writes the three files, from which secrets and local names are redacted. VERDICTS has the symbol, word
 and style of each verdict.
@@ -136,14 +136,6 @@ def _rich_result(result: LayerResult | None) -> Text:
     codes = "\n" + " ".join(result.codes) if result.codes else ""
     style = VERDICTS[result.judgement.verdict][2]
     return Text(sanitize.escape(f"{symbols(result)} {verdict_text(result.judgement)}{codes}"), style=style)
-
-
-def short_summary(grid: ResultsGrid) -> str:
-    """Return the unexpected results, the totals and, if a result is unexpected, the command that repeats one."""
-    remarked = remarks(result for result in grid.results if result.unexpected)
-    lines = [line for line, _ in remarked]
-    hint = ["to run one again: nox -s matrix -- --fresh --cells CELL --layers LAYER"] if lines else []
-    return "\n".join([*lines, totals(grid), *hint]) + "\n"
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:

@@ -67,25 +67,17 @@ class Resolution:
         return tuple(item.pin for item in self.packages)
 
 
-def resolve_declared(
-    context: Context, cell: Cell, *, timeout_s: float, cut: datetime.date | None = None
-) -> Resolution:
+def resolve_declared(context: Context, cell: Cell, *, timeout_s: float) -> Resolution:
     """Resolve the environment that users get if they install the trainer with its extra `vllm`, and this vLLM.
 
     If wheels need a newer glibc than the matrix's platform has, resolve for a platform with that glibc.
-
-    Args:
-        context: The command's context.
-        cell: The pair.
-        timeout_s: Time limit of uv in seconds.
-        cut: Releases uploaded after this day are ignored; by default the cell's date cut.
     """
 
     def attempt(platform: str) -> Resolution:
         requirements = (f"{cell.trainer}[vllm]=={cell.version}", f"vllm=={cell.vllm}")
         arguments = ["--python-platform", platform]
         resolution = _compile(
-            context, cell, requirements, arguments, cut or cell.exclude_newer, timeout_s, wheels=False
+            context, cell, requirements, arguments, cell.exclude_newer, timeout_s, wheels=False
         )
         return replace(resolution, platform=platform)
 

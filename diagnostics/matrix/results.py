@@ -18,9 +18,8 @@ from diagnostics import UserError, catalog
 from diagnostics.catalog.signatures import matches
 from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
-from diagnostics.matrix.cells import BREADTH, Cell, Matrix
+from diagnostics.matrix.cells import Cell, Matrix
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.generated_cells import generated_cells
 from diagnostics.matrix.identity import question_identity
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.layers.layer import Layer
@@ -56,9 +55,8 @@ class Question:
     @property
     def command(self) -> str:
         """The command that runs the layer again."""
-        profile = () if self.cell.declares is None else ("--profile", BREADTH)
         chosen = ("--cells", self.cell.id, "--layers", self.layer.name, "--fresh")
-        return quote_command(("nox", "-s", "matrix", "--", *profile, *chosen))
+        return quote_command(("nox", "-s", "matrix", "--", *chosen))
 
 
 def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
@@ -81,16 +79,14 @@ def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
 def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> list[Cell]:
     """Return the cells that match a pattern; without patterns, the cells of the profile (`quick` if it is None).
 
-    The profile `full` has all cells of the file. The profile `breadth` has the generated cells; patterns then choose
-    among these.
+    The profile `full` has all cells.
 
     Raises:
         UserError: A pattern matches no cell.
     """
-    cells = generated_cells(matrix) if profile == BREADTH else list(matrix.cells)
-    if globs or profile in {"full", BREADTH}:
-        return matching_cells(cells, globs)
-    return [cell for cell in cells if "quick" in cell.profiles]
+    if globs or profile == "full":
+        return matching_cells(matrix.cells, globs)
+    return [cell for cell in matrix.cells if "quick" in cell.profiles]
 
 
 def matching_cells(cells: Sequence[Cell], globs: Sequence[str]) -> list[Cell]:
@@ -119,7 +115,6 @@ def select_layers(lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
     """
     chosen: list[str] = []
     for name in (part.strip() for text in lists for part in text.split(",") if part.strip()):
-        # A layer's own name means only that layer: `resolve` does not include `resolve:today`.
         members = [name] if name in BY_NAME else [layer for layer in BY_NAME if layer.startswith(f"{name}:")]
         if not members:
             known = ", ".join(dict.fromkeys(layer.partition(":")[0] for layer in BY_NAME))

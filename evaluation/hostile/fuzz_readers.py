@@ -246,7 +246,6 @@ def load_published(name):
         document = json.loads((Path(__file__).parents[2] / "diagnostics" / "data" / name).read_text())
         if name == "compat.json":
             document["cells"] = document["cells"][:2]
-            document["breadth"]["trl"] = dict(list(document["breadth"]["trl"].items())[:2])
         _DOCUMENTS[name] = document
     return _DOCUMENTS[name]
 
@@ -258,9 +257,6 @@ def compat(numbers, folder):
     (folder / "compat.json").write_bytes(damaged_json(numbers, load_published("compat.json")))
     found = reader.load(folder / "compat.json")
     assert found.problem or found.cells is not None
-    found.pairs()
-    for trl in list(found.breadth)[:3]:
-        found.static_result("0.8.5", trl)
     if found.problem:
         raise RefusedError
 

@@ -1,7 +1,6 @@
 """Build toy projects for the matrix tests: tiny real wheels in a package index on loopback, and tiny cell programs.
 
-`kit` is this module, for tests that need its functions. `use_api_index` replaces the API index that is shipped with the
-project.
+`kit` is this module, for tests that need its functions.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from unittest import mock
 
 import pytest
 
-from diagnostics.api_index import query, store
 from diagnostics.matrix import command
 from tests.wheels import make_wheel, wheel_name
 
@@ -281,41 +279,6 @@ def make_project(folder: Path, index: Index) -> ToyProject:
 def project(tmp_path: Path, index: Index) -> ToyProject:
     """Return a toy project without cells."""
     return make_project(tmp_path, index)
-
-
-def write_api_index(folder, **packages):
-    """Write an API index without names: package -> {version: (day, requirements, Requires-Python)}."""
-    for package, listed in packages.items():
-        values = list(listed.values())
-        packed = [
-            store.pack_values(
-                [{item: ""} if item else {} for item in column], range(len(values)), len(values)
-            )
-            for column in ([requires for _, requires, _ in values], [python for *_, python in values])
-        ]
-        releases = [
-            {"version": version, "day": day.isoformat(), "read": ""} for version, (day, *_) in listed.items()
-        ]
-        about = {"schema": store.SCHEMA, "package": package, "releases": releases}
-        store.write_package(
-            folder / f"{package}.zip", {**about, "requires": packed[0], "python": packed[1]}, {}
-        )
-
-
-@pytest.fixture
-def use_api_index(tmp_path, monkeypatch):
-    """Return a function that replaces the shipped API index by one with these releases."""
-    cached = (store._load, query.surface_of, query.requirements_of, query.uses_of)
-
-    def write(**packages):
-        write_api_index(tmp_path / "api", **packages)
-        monkeypatch.setattr(store, "FOLDER", tmp_path / "api")
-        for function in cached:
-            function.cache_clear()
-
-    yield write
-    for function in cached:
-        function.cache_clear()
 
 
 LIGHT_LAYERS = ("resolve", "contract")

@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from diagnostics.api_index import rules
-from diagnostics.api_index.rules import Case, Rule, SourceLine, apply_rules, project_rules
+from diagnostics.api_index.rules import Case, Rule, SourceLine, apply_rules, broken_rules, project_rules
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
 from diagnostics.matrix.verdicts import Outcome
@@ -127,3 +127,11 @@ def test_rules_give_the_recorded_results_of_real_wheels(pair):
         for decision in apply_rules(trainer, engine)
     }
     assert decisions == {tuple(item) for item in pair["rulings"]}
+
+
+@pytest.mark.parametrize("pair", RECORDED["pairs"], ids=lambda it: f"{it['trl']}-{it['vllm']}")
+def test_recorded_ranges_give_the_results_of_real_wheels(pair):
+    """`broken_rules`, which reads no source, finds the rules that break for all runs of a pair."""
+    for_option = {rule.subject for rule in project_rules().rule if rule.option}
+    broken = {subject for subject, outcome in pair["rulings"] if outcome == "breaks"} - for_option
+    assert {rule.subject for rule, _ in broken_rules(pair["trl"], pair["vllm"])} == broken

@@ -66,12 +66,15 @@ def test_newer_glibc_is_tried(monkeypatch):
     """If uv hints at wheels for a newer glibc, the pair is resolved for it; without a hint it is unresolvable."""
     resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=HINT), "31": SOLVED})
     assert tried == ["x86_64-manylinux_2_28", "x86_64-manylinux_2_31"]
-    answer = resolution_answer(resolution)
+    answer = resolution_answer(resolution, "no lock")
     assert answer.outcome is Outcome.PASS
-    assert answer.summary == "1 packages on x86_64 with glibc 2.31: ; none on the matrix's older platform"
+    assert (
+        answer.summary
+        == "1 packages on x86_64 with glibc 2.31: ; none on the matrix's older platform; no lock"
+    )
     assert any(NO_WHEEL in line for line in answer.details)
     resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=NO_WHEEL)})
-    answer = resolution_answer(resolution)
+    answer = resolution_answer(resolution, "no lock")
     assert (len(tried), answer.outcome) == (1, Outcome.UNRESOLVABLE)
     assert answer.summary.endswith("(resolved for x86_64 with glibc 2.28)")
 

@@ -12,8 +12,6 @@ import pytest
 
 from diagnostics import compat_table
 from diagnostics.api_index import query
-from diagnostics.compat_table import load as load_compat
-from diagnostics.matrix import generated_cells
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers import BY_NAME, LAYERS
@@ -21,28 +19,22 @@ from diagnostics.matrix.publish import make_publication
 from diagnostics.matrix.results import Question, ResultsGrid
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, Outcome
-from tests.matrix.test_generated_cells import BREADTH, TRL, VLLM
 
 CHOSEN = ("resolve", "install")
 FIRST, SECOND = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
-PAIR = "vllm-0.9+trl-1.0.1"
-COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSEN} | {
-    (PAIR, "contract"): "pass"
-}
+COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSEN}
 
 
 def make_event(question, outcome):
-    """Return an event with an answer; a failure has `gone` missing at import and `zap` when called."""
-    facts = (("missing", "zap", "when called"), ("missing", "gone", "at import")) if outcome == "fail" else ()
-    answer = Answer(Outcome(outcome), f"saw {outcome}", question.layer.evidence, facts=facts)
+    """Return an event with an answer."""
+    answer = Answer(Outcome(outcome), f"saw {outcome}", question.layer.evidence)
     time = "2026-01-02T00:00:00Z"
     return Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r")
 
 
 @pytest.fixture
-def publish(tmp_path, kit, use_api_index):
+def publish(tmp_path, kit):
     """Return a function that publishes answers, {(cell, layer): outcome}, over an existing document."""
-    use_api_index(trl=TRL, vllm=VLLM)
 
     def publish_answers(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None, others=()):
         path = tmp_path / "matrix.toml"
@@ -51,21 +43,16 @@ def publish(tmp_path, kit, use_api_index):
         )
         for name in others:
             text += kit.cell_table("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
-        path.write_text(text + BREADTH)
+        path.write_text(text)
         matrix = load_matrix(path, LAYERS)
-        grids = []
-        generated = generated_cells.generated_cells(matrix)
-        for group in (matrix.cells, generated):
-            questions = [
-                Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
-                for cell in group
-                for name in cell.layers
-            ]
-            events = [make_event(item, answers[item.key]) for item in questions if item.key in answers]
-            grids.append(ResultsGrid(questions, events))
-        return make_publication(
-            *grids, published, "today", updated or {cell.id for cell in (*matrix.cells, *generated)}
-        )
+        questions = [
+            Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
+            for cell in matrix.cells
+            for name in cell.layers
+        ]
+        events = [make_event(item, answers[item.key]) for item in questions if item.key in answers]
+        grid = ResultsGrid(questions, events)
+        return make_publication(grid, published, "today", updated or {cell.id for cell in matrix.cells})
 
     return publish_answers
 
@@ -86,12 +73,11 @@ def test_missing_answers_keep_published_verdicts(publish):
     publication = publish({(FIRST, "install"): "fail"}, complete.document)
     assert verdicts(publication) == {**verdicts(complete), (FIRST, "install"): "fail"}
     assert [cell["verdict"] for cell in publication.document["cells"]] == ["fail", "pass"]
-    assert publication.document["breadth"]["trl"] == complete.document["breadth"]["trl"]
     assert publication.changed == [
         f"{FIRST} install: fail, was pass: saw fail",
         f"{FIRST}: the cell is fail, was pass",
     ]
-    assert (publication.kept_count, publication.dropped, publication.unanswered) == (4, [], [])
+    assert (publication.kept_count, publication.dropped, publication.unanswered) == (3, [], [])
 
 
 def test_unfinished_answers_change_nothing(publish):
@@ -131,46 +117,22 @@ def test_other_trainers_are_published_apart(publish, tmp_path):
 def test_only_selected_cells_are_updated(publish):
     """Cells that are not selected stay as published, even if the store has other results."""
     complete = publish(COMPLETE, {}).document
-    answers = {(FIRST, "install"): "fail", (SECOND, "install"): "fail", (PAIR, "contract"): "fail"}
+    answers = {(FIRST, "install"): "fail", (SECOND, "install"): "fail"}
     publication = publish(answers, complete, updated={SECOND})
     assert [verdicts(publication)[cell, "install"] for cell in (FIRST, SECOND)] == ["pass", "fail"]
-    assert publication.document["breadth"] == complete["breadth"]
 
 
 def test_verdicts_without_a_cell_are_dropped_by_name(publish):
-    """Verdicts of a removed cell, a removed layer and a pair that is no longer generated are dropped and listed."""
+    """Verdicts of a removed cell and of a removed layer are dropped and listed."""
     complete = publish(COMPLETE, {}).document
-    complete["breadth"]["trl"]["0.1"] = {"declares": "", "contract": {"pass": "0.2"}}
     publication = publish({}, complete, cells=("1.0",), layers=("resolve",))
     assert publication.dropped == [
         f"{FIRST} install: pass",
         f"{SECOND} resolve: pass",
         f"{SECOND} install: pass",
-        "vllm-0.2+trl-0.1 contract: pass",
     ]
     publication = publish({(FIRST, "resolve"): "pass"}, {}, cells=("1.0",))
     assert publication.unanswered == [f"{FIRST} install: not_run: not run yet with these inputs"]
-
-
-def test_doctor_reads_the_published_pairs(publish, tmp_path):
-    """The published pairs have layer, outcome and first missing name by TRL release, without unfinished answers."""
-    answers = {
-        **COMPLETE,
-        ("vllm-0.9+trl-1.0.1", "contract"): "fail",
-        ("vllm-0.7+trl-1.1.0", "contract"): "pass",
-        ("vllm-0.6+trl-1.1.0", "contract"): "pass",
-        ("vllm-0.5+trl-1.1.0", "contract"): "infra_error",
-        ("vllm-0.3+trl-1.1.0", "resolve"): "unresolvable",
-    }
-    document = publish(answers, {}).document
-    assert document["breadth"]["trl"] == {
-        "1.0.1": {"declares": ">=0.4", "contract": {"fail gone": "0.9"}},
-        "1.1.0": {"declares": "==0.5", "contract": {"pass": "0.6 0.7"}, "resolve": {"unresolvable": "0.3"}},
-    }
-    path = tmp_path / "compat.json"
-    path.write_text(json.dumps(document))
-    known = load_compat(path).static_result("0.9", "1.0.1")
-    assert (known.contract, known.missing, known.allowed) == ("fail", "gone", True)
 
 
 def test_shipped_table_follows_its_schema():
@@ -183,7 +145,7 @@ def test_shipped_table_follows_its_schema():
 
 
 def test_empty_store_changes_nothing(tmp_path):
-    """An empty store keeps the cells and generated pairs of the table; an output that is a link is replaced."""
+    """An empty store keeps the cells of the table; an output that is a link is replaced."""
     from diagnostics.matrix import command
 
     target, victim = tmp_path / "compat.json", tmp_path / "victim"
@@ -194,7 +156,6 @@ def test_empty_store_changes_nothing(tmp_path):
     assert (target.is_symlink(), victim.read_bytes()) == (False, shipped.read_bytes())
     parts = [json.loads(path.read_text()) for path in (shipped, target)]
     assert [part["cells"] for part in parts] == [parts[0]["cells"]] * 2
-    assert [part["breadth"] for part in parts] == [parts[0]["breadth"]] * 2
 
 
 def test_publish_refuses_open_verdicts_and_names_dropped_ones(project, kit):

@@ -66,13 +66,13 @@ def install_step(
     texts += [f"Set 1, below ({target.source}): {target.verified[0]}." if target else ""]
     step = Step(
         "packages",
-        f"Move to versions that {'ran together' if target.evidence == 'executed' else 'fit by their source'}"
+        "Move to versions that ran together"
         if target
         else f"Install {count_of(len(to_install), 'package')} in one command",
         max((finding.severity for finding in causes), default=Severity.WARNING),
         tuple(codes | dict.fromkeys(item.code for item in required if item.code)),
         tuple(dict.fromkeys(filter(None, texts))),
-        target.evidence if target else min((item.known_by for item in required), default="declared"),
+        "executed" if target else min((item.known_by for item in required), default="declared"),
         cost=_cost(target, to_install),
         commands=(installer.install(to_install),),
         text=_caveats(to_install, installer),

@@ -202,7 +202,7 @@ def _help_lines(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...
     """Return where to find help: if no set fits, if no step is known, and if the run still fails."""
     fresh = (
         "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- --list`), "
-        "or add your own pair (docs/matrix.md)."
+        "or add your own pair (docs/matrix.md). Pairs that were not run: python -m diagnostics versions vllm trl"
     )
     explain = (
         "No step is known for these findings; doctor without --fix-plan shows the fix of each. What a finding means: "

@@ -18,4 +18,3 @@ LAYERS: tuple[Layer, ...] = (
     *doctor.LAYERS,
 )
 BY_NAME = {layer.name: layer for layer in LAYERS}
-SOLVING = frozenset(layer.name for layer in LAYERS if layer.solves)

@@ -9,7 +9,6 @@ entry, the answer is NOT_RUN.
 
 from __future__ import annotations
 
-import fnmatch
 import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +18,7 @@ from packaging.version import Version
 from diagnostics.api_index import query
 from diagnostics.api_index.compare import Comparison, MissingUse, compare, fields_off_by_default
 from diagnostics.api_index.extract import extract
-from diagnostics.api_index.rules import Rule, Ruling, apply_rules, project_rules
+from diagnostics.api_index.rules import Rule, Ruling, apply_rules, is_grpo_file
 from diagnostics.api_index.surface import SourceFacts, Sources, Surface
 from diagnostics.api_index.uses import CLIENT, LAUNCHER, Use, collect_uses
 from diagnostics.matrix.cells import Cell
@@ -51,11 +50,6 @@ class Contract(Comparison):
     undecided: list[Undecided] = field(default_factory=list)
     holding: list[Ruling] = field(default_factory=list)
     """Rules about vLLM's behaviour that hold in this release."""
-
-
-def is_grpo_file(file: str) -> bool:
-    """Return whether a GRPO run uses a file of TRL; a name that only other files miss does not fail the layer."""
-    return any(fnmatch.fnmatch(file, pattern) for pattern in project_rules().grpo_files)
 
 
 def compare_apis(

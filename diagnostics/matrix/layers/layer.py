@@ -29,8 +29,6 @@ class Layer:
     """Layers that must have passed."""
     trainers: tuple[str, ...] = ()
     """Trainers whose cells may have the layer; empty for all."""
-    solves: bool = False
-    """Whether the layer resolves the declared requirements; a pair that the metadata forbids has no solution."""
     inputs: Callable[[Context, Cell], Mapping[str, str]] = lambda _context, _cell: {}
     """Function that returns further inputs of the answer, in readable form."""
     program: Callable[[LayerSettings, Cell], Sequence[str]] = lambda _settings, _cell: ()
@@ -40,7 +38,7 @@ class Layer:
 
     @property
     def heavy(self) -> bool:
-        """Whether the layer runs in the cell's environment; light layers run first, and alone for generated cells."""
+        """Whether the layer runs in the cell's environment; light layers run first."""
         return self.evidence is EvidenceLevel.EXECUTED
 
     def run(self, context: Context, cell: Cell) -> Answer:

@@ -1,7 +1,6 @@
-"""Layers `resolve` and `resolve:today`: resolve the declared requirements of a trainer and vLLM with uv.
+"""Layer `resolve`: resolve the declared requirements of a trainer and vLLM with uv.
 
-`resolve` uses packages up to the cell's date cut, and compares the solution with the committed lock. `resolve:today`
-uses packages up to the day `until` in the table `[breadth]` of the matrix file.
+It uses packages up to the cell's date cut, and compares the solution with the committed lock.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def _check(context: Context, cell: Cell) -> Answer:
     resolution = resolve_declared(context, cell, timeout_s=context.matrix.settings["resolve"].timeout_s)
     committed = set(locks.read_pins(context, cell, runs=False))
     if not committed:
-        return resolution_answer(resolution, "no lock is committed" if cell.declares is None else "")
+        return resolution_answer(resolution, "no lock is committed")
     removed, added = sorted(committed - {*resolution.pins}), sorted({*resolution.pins} - committed)
     changes = (*(f"- {line}" for line in removed), *(f"+ {line}" for line in added))
     note = (
@@ -47,24 +46,7 @@ def _check(context: Context, cell: Cell) -> Answer:
     return resolution_answer(resolution, note, changes)
 
 
-def _today_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of `resolve:today`; its answer is valid until the day changes."""
-    breadth = context.matrix.breadth
-    day = breadth.until.isoformat() if breadth else "no [breadth]"
-    return {"python": cell.python, "platform": context.matrix.platform, "exclude_newer": day}
-
-
-def _check_today(context: Context, cell: Cell) -> Answer:
-    """Resolve up to the day in the table `[breadth]`."""
-    breadth = context.matrix.breadth
-    if breadth is None:
-        return Answer(Outcome.NOT_RUN, "matrix.toml has no table [breadth]")
-    context.show_status("resolving its declared requirements with today's packages")
-    limit_s = context.matrix.settings["resolve:today"].timeout_s
-    return resolution_answer(resolve_declared(context, cell, timeout_s=limit_s, cut=breadth.until))
-
-
-def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> Answer:
+def resolution_answer(resolution: Resolution, note: str, changes: tuple[str, ...] = ()) -> Answer:
     """Turn a resolution into the layer's answer: pass, unresolvable, or an infrastructure fault.
 
     Args:
@@ -94,7 +76,7 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
         changes = (*changes, f"on the matrix's own platform: {resolution.refused}")
     return Answer(
         Outcome.PASS,
-        "; ".join([*parts, note] if note else parts),
+        "; ".join([*parts, note]),
         signs=tuple(versions),
         details=(*changes, hash_coverage(resolution.packages)),
         facts=facts,
@@ -112,16 +94,10 @@ def platform_text(platform: str) -> str:
     return f"{machine} with glibc 2.{minor}" if separator else platform or "this machine"
 
 
-_CODE = (__name__, "diagnostics.matrix.resolve")
 LAYERS = (
     Layer(
         name="resolve",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
-        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs, code=_CODE, solves=True,
-    ),
-    Layer(
-        name="resolve:today",
-        question="Do the declared requirements of this pair have a solution with today's packages?",
-        evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs, code=_CODE, solves=True,
+        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs, code=(__name__, "diagnostics.matrix.resolve"),
     ),
 )  # fmt: skip
