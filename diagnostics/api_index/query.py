@@ -239,13 +239,7 @@ def check(
         )
     ]
     if (user.package, provider.package) == ("trl", "vllm"):
-        comparison.missing += [
-            MissingUse(
-                Use("rule", rule.subject, "", file=rule.trl[0].files[0], late=True),
-                f"{rule.statement}; {case.why} ({rule.affected_runs})",
-            )
-            for rule, case in broken_rules(user.version, provider.version)
-        ]
+        comparison.missing += broken_rules(user.version, provider.version)
     if not comparison.missing and user.package in PACKAGES and PACKAGES[user.package].used_kinds:
         return None  # most of the user's uses were not recorded
     return comparison

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.surface import Sources
 from diagnostics.api_index.uses import Use
 from diagnostics.versions import in_range
@@ -117,13 +118,14 @@ def is_needed_by_grpo(use: Use) -> bool:
     return is_grpo_file(use.file) and not use.option(project_rules().off_by_default)
 
 
-def broken_rules(trl: str, vllm: str) -> Iterator[tuple[Rule, Case]]:
-    """Yield the rules that a pair of releases breaks whatever options a run sets, each with the case that breaks it."""
+def broken_rules(trl: str, vllm: str) -> Iterator[MissingUse]:
+    """Yield the rules that a pair of releases breaks whatever options a run sets, as missing uses."""
     for rule in project_rules().rule:
         if not rule.option and in_range(trl, rule.releases):
             for case in rule.cases:
                 if case.outcome == "breaks" and in_range(vllm, case.releases):
-                    yield rule, case
+                    use = Use("rule", rule.subject, "", file=rule.trl[0].files[0], late=True)
+                    yield MissingUse(use, f"{rule.statement}; {case.why} ({rule.affected_runs})")
 
 
 def apply_rules(trainer: Sources, engine: Sources, rules: tuple[Rule, ...] | None = None) -> list[Ruling]:

@@ -14,17 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import UserError, safe_io, version
-from diagnostics.compat_table import problem_of
+from diagnostics.compat_table import SCHEMA, problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, depends_on_setting
 from diagnostics.output.redact import mask_and_cut
 
-SCHEMA = "grpo-doctor.compat.v1"
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
 _PASSED = frozenset({"pass", "unexpected_pass"})
-_Entry = Mapping[str, Any]
-"""The published entry of a layer."""
 
 
 @dataclass
@@ -40,33 +37,6 @@ class Publication:
     """Published verdicts of questions that no cell has any more."""
     unanswered: list[str] = field(default_factory=list)
     """Questions that have neither an answer in the store nor a published answer."""
-
-    def choose(
-        self, result: LayerResult, new: _Entry, published: _Entry | None, *, update: bool
-    ) -> _Entry | None:
-        """Return the data to publish for a question, and count or list what becomes of its published answer.
-
-        Args:
-            result: The question's result in the store.
-            new: The data of that result; returned if its verdict is final.
-            published: The published data; returned otherwise.
-            update: Whether the cell is updated; if not, `published` is returned.
-        """
-        question = result.question
-        finished = bool(result.event and result.event.finished)
-        # A layer that is blocked by another layer has that layer's answer, which may be final.
-        if not update or not (finished or not result.judgement.incomplete):
-            self.kept_count += published is not None
-            return published
-        now, before = _verdict_text(new), _verdict_text(published) if published else "not published"
-        if now != before:
-            name = f"{question.cell.id} {question.layer.name}"
-            self.changed.append(f"{name}: {now}, was {before}: {mask_and_cut(result.summary, 160)}")
-        return new
-
-
-def _verdict_text(entry: _Entry) -> str:
-    return " ".join((entry["verdict"], *entry["codes"]))
 
 
 def read_published(path: Path) -> dict[str, Any]:
@@ -125,10 +95,20 @@ def _merge_cell(
     cell, before, name = _cell_entry(row), _answered_layers(old), row.cell.id
     for layer, result in row.layers.items():
         new, published = cell["layers"][layer], before.pop(layer, None)
-        chosen = publication.choose(result, new, published, update=update)
-        if chosen is None:
+        # A layer that is blocked by another layer has that layer's answer, which may be final.
+        final = (result.event and result.event.finished) or not result.judgement.incomplete
+        if update and final:
+            now, was = (
+                " ".join((entry["verdict"], *entry["codes"])) if entry else "not published"
+                for entry in (new, published)
+            )
+            if now != was:
+                summary = mask_and_cut(result.summary, 160)
+                publication.changed.append(f"{name} {layer}: {now}, was {was}: {summary}")
+        elif published is None:
             publication.unanswered.append(f"{name} {layer}: {new['verdict']}: {new['summary']}")
-        elif chosen is published:
+        else:
+            publication.kept_count += 1
             cell["layers"][layer] = published
             if layer == "resolve":
                 cell |= {key: old[key] for key in ("transformers", "torch")}

@@ -134,4 +134,4 @@ def test_recorded_ranges_give_the_results_of_real_wheels(pair):
     """`broken_rules`, which reads no source, finds the rules that break for all runs of a pair."""
     for_option = {rule.subject for rule in project_rules().rule if rule.option}
     broken = {subject for subject, outcome in pair["rulings"] if outcome == "breaks"} - for_option
-    assert {rule.subject for rule, _ in broken_rules(pair["trl"], pair["vllm"])} == broken
+    assert {item.use.text for item in broken_rules(pair["trl"], pair["vllm"])} == broken

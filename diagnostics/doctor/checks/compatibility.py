@@ -14,7 +14,7 @@ from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Compatibility, Release
 from diagnostics.api_index.rules import is_needed_by_grpo
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
-from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public_version
+from diagnostics.doctor.fix_plan.known_good_pins import choose_sets, public_version
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, quote_command
@@ -120,16 +120,11 @@ def _better_pairs(case: CheckInput, pair: Compatibility) -> tuple[str, tuple[Ins
     """
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
     if sets:
-        text = f"Pairs that ran and passed: {', '.join(map(_cell_name, sets))}."
+        text = f"Pairs that ran and passed: {', '.join(item.source for item in sets)}."
     else:
         text = "No pair in the table that fits the other packages is known to be better."
         for item in refused[:1]:
-            text += f" Nearest that ran: {_cell_name(item)}, but {item.against[0]}."
+            text += f" Nearest that ran: {item.source}, but {item.against[0]}."
     installs = tuple(install(case.environment, *item.requirements) for item in sets[:1])
     command = quote_command(("versions", f"vllm=={pair.provider.version}", "trl"))
     return f"{text} `python -m diagnostics {command}` lists pairs that were read, not run.", installs
-
-
-def _cell_name(item: PinnedSet) -> str:
-    vllm, trl = item.pins[:2]
-    return f"vllm-{vllm.version}+trl-{trl.version}"

