@@ -23,7 +23,7 @@ from diagnostics import UserError, compat_table
 from diagnostics.api_index import store
 from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
 from diagnostics.api_index.packages import PACKAGES
-from diagnostics.api_index.rules import broken_rules
+from diagnostics.api_index.rules import broken_rules, is_needed_by_grpo
 from diagnostics.api_index.surface import Definition, IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
 from diagnostics.output import release_pairs
@@ -98,6 +98,13 @@ class Compatibility:
         return [item for item in self.names.missing if item not in at_import] if self.names else []
 
     @property
+    def missing_in_grpo(self) -> list[MissingUse]:
+        """Of TRL and vLLM, the missing names that a GRPO run uses whatever options it sets; those at import first."""
+        of_vllm = (self.user.package, self.provider.package) == ("trl", "vllm")
+        items = (*self.at_import, *self.when_called) if of_vllm else ()
+        return [item for item in items if is_needed_by_grpo(item.use)]
+
+    @property
     def is_later(self) -> bool:
         """Whether no upper bound is declared, and the provider was uploaded over 30 days after the user."""
         bounded = any(operator in text for text in self.declared for operator in ("<", "==", "~="))
@@ -105,8 +112,11 @@ class Compatibility:
 
     @property
     def contradicted(self) -> bool:
-        """Whether ranges, requirements, names at import or a run contradict the pair; `Answer.best` skips it."""
-        return self.excluded or bool(self.at_import)
+        """Whether ranges, requirements, names or a run contradict the pair; `Answer.best` skips it.
+
+        A name contradicts the pair if it fails at import, or if a GRPO run needs it.
+        """
+        return self.excluded or bool(self.at_import or self.missing_in_grpo)
 
     @property
     def rank(self) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ import shlex
 import pytest
 
 from diagnostics import compat_table
+from diagnostics.api_index import query
 from diagnostics.output import release_pairs, sanitize
 from tests.diagnostics.conftest import Terminal
 
@@ -96,3 +97,19 @@ def test_missing_table_is_refused(monkeypatch, run_command):
     monkeypatch.setattr(compat_table, "load", lambda: missing)
     message = "grpo-doctor: versions: compat.json is not shipped with this copy\n"
     assert run_command("versions") == (2, "", message)
+
+
+@pytest.mark.parametrize(
+    ("trl", "vllm", "name"),
+    [
+        ("0.23.1", "0.13.0", "vllm.sampling_params.GuidedDecodingParams"),
+        ("0.14.0", "0.12.0", "vllm.LLM(device=)"),
+        ("1.12.0", "0.25.1", "/reset_prefix_cache(JSON)"),
+        ("0.19.1", "0.11.0", ""),
+    ],
+)
+def test_pair_without_a_name_that_grpo_needs_does_not_fit(trl, vllm, name):
+    """Such a pair was not run; in the last one the missing names are used with an option only."""
+    pair = query.compatibility(query.Release("trl", trl), query.Release("vllm", vllm))
+    assert (pair.run, pair.contradicted) == ("", bool(name))
+    assert [item.use.text for item in pair.missing_in_grpo][:1] == ([name] if name else [])

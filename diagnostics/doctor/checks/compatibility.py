@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from diagnostics.api_index import query
-from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Compatibility, Release
-from diagnostics.api_index.rules import is_needed_by_grpo
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import choose_sets, public_version
 from diagnostics.doctor.installers import install
@@ -56,7 +54,7 @@ def _unrun_finding(case: CheckInput, pair: Compatibility, installed: Evidence) -
         )
         fix = Fix.of("Move to a pair that passed, or try this one.")
         return finding("CMP901", Severity.INFO, [installed, table], fix, detail, known_by="declared")
-    missing = _missing_in_grpo(pair)
+    missing = pair.missing_in_grpo
     names = ", ".join(dict.fromkeys(item.use.text for item in missing)) or "none"
     read = f"declares: vllm{', '.join(pair.declared) or ', any'}; missing names: {names}"
     evidence = [installed, Evidence("; ".join((read, *pair.conflicts)), "API index, static")]
@@ -74,11 +72,6 @@ def _unrun_finding(case: CheckInput, pair: Compatibility, installed: Evidence) -
     return finding("CMP905", severity, evidence, Fix.of(text, *installs), detail)
 
 
-def _missing_in_grpo(pair: Compatibility) -> list[MissingUse]:
-    """Return the missing names that a GRPO run uses whatever options it sets; those that fail at import come first."""
-    return [item for item in (*pair.at_import, *pair.when_called) if is_needed_by_grpo(item.use)]
-
-
 def _is_installable(pair: Compatibility) -> bool:
     return pair.allowed is not False and not pair.conflicts
 
@@ -87,7 +80,7 @@ def _pair_sentence(pair: Compatibility) -> str:
     """Return a sentence on what metadata and source show about a pair."""
     verb = "does not allow" if pair.allowed is False else "allows"
     allowed = f"TRL {pair.user.version} {verb} vLLM {pair.provider.version} in its metadata"
-    if missing := _missing_in_grpo(pair):
+    if missing := pair.missing_in_grpo:
         joined, name = "and" if pair.allowed is False else "but", missing[0].use.text
         return f"{allowed}, {joined} its source relies on {name}, which that vLLM does not have."
     if not _is_installable(pair):
