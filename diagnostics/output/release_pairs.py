@@ -104,8 +104,7 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
 
 def _executed(layer: Mapping[str, Any]) -> bool:
     """Return whether a layer ran."""
-    ran: bool = layer["evidence"] == "executed" and layer["verdict"] != "not_run"
-    return ran
+    return bool(layer["evidence"] == "executed" and layer["verdict"] != "not_run")
 
 
 def _outcome_cell(layers: list[Mapping[str, Any]]) -> str:
