@@ -43,14 +43,18 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
         yield
         return
 
+    is_working = True
+
     def stop(*_: object) -> None:
-        raise CpuLimitError(f"{work} needed more than {seconds:.0f} s of processor time")
+        if is_working:
+            raise CpuLimitError(f"{work} needed more than {seconds:.0f} s of processor time")
 
     previous, began = signal.signal(signal.SIGPROF, stop), time.process_time()
     signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)
     try:
         yield
     finally:
+        is_working = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)
         if outer_s:

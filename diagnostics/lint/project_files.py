@@ -1,7 +1,7 @@
 """Find the files below a folder that `lint` checks, and the files that a script or config names.
 
 Below a folder, files count by suffix. Links, caches, installed packages and folders that a run writes are skipped, and
-at most 5,000 files are considered. A named file must be in the same project and not larger than `MAX_BYTES`. It is
+at most 20,000 files are considered. A named file must be in the same project and not larger than `MAX_BYTES`. It is
 searched in the folder of the file that names it and up to five folders above; a config also in the working folder, and
 a script also in `src`.
 """
@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from diagnostics.lint.project_requirements import is_in_project
-from diagnostics.lint.readers.structured import MAX_BYTES
+from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 
 # Number of folders above a file in which the files that it names are searched.
 _MAX_PARENTS = 5
 # Maximum length of a file name in characters, and maximum number of files below a folder that are considered.
-_MAX_NAME, _MAX_LINTED = 300, 5000
+_MAX_NAME, _MAX_LINTED = 300, 20_000
 _LINTED_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb", ".json", ".toml", ".py")
 # Folders that are skipped: version control, caches and installed packages.
 _SKIPPED = {
@@ -31,8 +30,14 @@ _WRITTEN = {"wandb", "outputs", "checkpoints", "build", "dist"}
 
 
 def lintable_files(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
-    """Yield the files below a folder whose suffix a config can have; add skipped output folders to `skipped_paths`."""
-    for path in islice(_walk(folder, skipped_paths), _MAX_LINTED):
+    """Yield the files below a folder whose suffix a config can have; add skipped output folders to `skipped_paths`.
+
+    Raises:
+        UnreadableError: The folder has more files than the limit; those up to the limit were yielded.
+    """
+    for number, path in enumerate(_walk(folder, skipped_paths)):
+        if number == _MAX_LINTED:
+            raise UnreadableError(f"{folder}: more than {_MAX_LINTED} files; name a smaller folder")
         if path.name.lower().endswith(_LINTED_SUFFIXES) and path.is_file() and not path.is_symlink():
             yield path
 

@@ -6,9 +6,10 @@ that is missing becomes an entry "not checked". Options after the end of a comma
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -38,22 +39,34 @@ _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
-    """Return the settings in a file, or for `-` in 2 MB of standard input; empty if no framework is configured.
+    """Return the settings in a file, or for `-` in standard input; empty if no framework is configured.
 
     Raises:
         UnreadableError: The file cannot be read; the message names the file, the line if known, and the reason.
     """
-    name = str(path)
-    if name == "-":
-        text = sys.stdin.buffer.read(structured.MAX_BYTES + 1).decode("utf-8", "replace")
-        return read_text(text[: structured.MAX_BYTES], "standard input", framework, detect_syntax(path, text))
+    name = "standard input" if path == Path("-") else str(path)
     try:
-        text = safe_io.read_text(path, structured.MAX_BYTES).removeprefix("\ufeff")
+        if path == Path("-"):
+            data = sys.stdin.buffer.read(structured.MAX_BYTES + 1)
+            if len(data) > structured.MAX_BYTES:
+                raise structured.UnreadableError(
+                    f"{name}: larger than {structured.MAX_BYTES // 1_000_000} MB"
+                )
+            text = data.decode("utf-8", "replace")
+        else:
+            text = safe_io.read_text(path, structured.MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise structured.UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
+    with _reading_limit(name):
+        return read_text(text, name, framework, detect_syntax(path, text))
+
+
+@contextlib.contextmanager
+def _reading_limit(name: str) -> Iterator[None]:
+    """Limit the processor time of reading a file; raise UnreadableError if it is exceeded."""
     try:
         with cpu_limit("reading it", _READ_S):
-            return read_text(text, name, framework, detect_syntax(path, text))
+            yield
     except CpuLimitError as error:
         raise structured.UnreadableError(f"{name}: {error}") from None
 
@@ -150,14 +163,19 @@ def _read_commands(
 
 
 def read_command_line(words: list[str]) -> list[Settings]:
-    """Return the settings in a command line, as in `lint -- swift rlhf --rlhf_type grpo`."""
+    """Return the settings in a command line, as in `lint -- swift rlhf --rlhf_type grpo`.
+
+    Raises:
+        UnreadableError: Reading the files that it names takes too long.
+    """
     file = "command line"
     env: dict[str, Value] = {}
     while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
         env[pair[0]] = Value(pair[2], Place(file), pair[0])
         words = words[1:]
     commands = [shell.Command([Word(word, 0) for word in words], env, 0)] if words else []
-    return _follow_all_files(_read_commands(commands, file, 0), file)
+    with _reading_limit(file):
+        return _follow_all_files(_read_commands(commands, file, 0), file)
 
 
 def _follow_all_files(runs: list[Settings], file: str) -> list[Settings]:

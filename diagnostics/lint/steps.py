@@ -6,7 +6,6 @@ folder, unreadable files are only listed in a note.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.project_files import lintable_files
 from diagnostics.lint.project_requirements import PACKAGES, read_project
-from diagnostics.lint.readers.structured import UnreadableError
+from diagnostics.lint.readers.structured import InvalidSyntaxError, UnreadableError
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.finding_builder import to_finding
 from diagnostics.lint.rules.registry import Rule
@@ -104,27 +103,43 @@ def read_inputs(run: LintRun) -> None:
         try:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
-            reason = str(error).removeprefix(f"{path}: ")
-            run.unread.append(CheckResult(f"reading {path}", "crashed", reason, reads=True))
+            run.unread.append(_unread(path, error))
     explicit = [settings for source in run.sources if source.explicit for settings in source.settings]
-    for config, trainer in itertools.product(explicit, explicit):
-        if config.framework == "accelerate" and trainer.role == "train":
-            share_accelerate_config(config.options, trainer)
+    for config in (settings for settings in explicit if settings.framework == "accelerate"):
+        for trainer in explicit:
+            if trainer.role == "train":
+                share_accelerate_config(config.options, trainer)
     if run.command:
-        run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
+        try:
+            run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
+        except UnreadableError as error:
+            run.unread.append(_unread(COMMAND_LINE, error))
+
+
+def _unread(name: str | Path, error: UnreadableError) -> CheckResult:
+    return CheckResult(f"reading {name}", "crashed", str(error).removeprefix(f"{name}: "), reads=True)
 
 
 def _read_folder(folder: Path, run: LintRun) -> list[Source]:
-    """Read the runs below a folder, without files that are included by other files."""
+    """Read the runs below a folder, without files that are included by other files.
+
+    A file of another syntax than its name's is skipped, and so is JSON that is too large for a config.
+    """
     sources = []
-    for path in lintable_files(folder, run.skipped_paths):
-        try:
-            settings = read_file(path, run.framework)
-        except UnreadableError:
-            run.skipped_paths.append(str(path.relative_to(folder)))
-            continue
-        if any(entry.framework in DIALECTS for entry in settings):
-            sources.append(Source(str(path), settings, explicit=False))
+    try:
+        for path in lintable_files(folder, run.skipped_paths):
+            try:
+                settings = read_file(path, run.framework)
+            except UnreadableError as error:
+                if isinstance(error, InvalidSyntaxError) or path.suffix == ".json":
+                    run.skipped_paths.append(str(path.relative_to(folder)))
+                else:
+                    run.unread.append(_unread(path, error))
+                continue
+            if any(entry.framework in DIALECTS for entry in settings):
+                sources.append(Source(str(path), settings, explicit=False))
+    except UnreadableError as error:  # more files than the limit
+        run.unread.append(_unread(folder, error))
     included = {
         Path(file).absolute() for source in sources for settings in source.settings for file in settings.files
     }

@@ -42,6 +42,7 @@ class UserScript:
         uses_parser: Whether a parser of transformers or TRL reads its options, so that they are GRPOConfig's.
         refuses_unknown: Whether this parser refuses options that neither TRL's classes nor the script declare.
         configs: The GRPOConfig objects that it creates itself.
+        problem: Why it could not be read; empty if it was.
     """
 
     options: frozenset[str] = frozenset()
@@ -49,16 +50,17 @@ class UserScript:
     uses_parser: bool = False
     refuses_unknown: bool = False
     configs: list[Settings] = field(default_factory=list)
+    problem: str = ""
 
 
 @lru_cache(maxsize=100)
 def read_user_script(path: Path) -> UserScript:
-    """Read a script; one that is not Python has no options and no framework."""
+    """Read a script; one that is unreadable or not Python has a `problem`, no options and no framework."""
     text = safe_io.read_text(path, MAX_BYTES)
     try:
         tree = parse_python(text, str(path))
-    except UnreadableError:
-        return UserScript()
+    except UnreadableError as error:
+        return UserScript(problem=str(error).removeprefix(f"{path}: "))
     try:
         configs = read_configs(text, str(path))
     except UnreadableError:
@@ -131,6 +133,9 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
         return
     settings.files.add(str(path))
     script = read_user_script(path)
+    if script.problem:
+        _report(settings, f"{script.problem}, so its options were not checked", "", Place(str(path)))
+        return
     # A script that trains under another name may declare other options.
     settings.script_options = script.options
     settings.framework_parser = script.refuses_unknown and script.framework == "trl"

@@ -71,9 +71,7 @@ _REVISION = re.compile(
     r"(?i)(?:\b(?:commit|checkout|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|@)\W{0,4}\Z"
 )
 # Texts of which each name in _SECRET_NAMES contains one.
-_KEY_TEXTS = (
-    "token secret pass pw key credential cookie signature sig= sk pat auth jwt contrase mot \u5bc6 \u53e3"
-)
+_KEY_TEXTS = "token secret pass pw key cred cookie signature sig= sk pat auth jwt contrase mot \u5bc6 \u53e3"
 # Endings of names whose value is no secret, such as token_count.
 _HARMLESS_ENDINGS = (
     r"(?!s\b|s?iz|_id|[\w-]{0,32}length|[_-]?(?:file|path|dir|name|type|level|mode|count)s?(?![a-z]))"
@@ -88,7 +86,7 @@ _SECRET_NAMES = (
     r"|requirepass|(?:api|access|account|private|signing|encryption|auth|subscription|master|push|kaggle|storage"
     r"|license|admin|service|ssh|client|webhook|hmac|wandb|swanlab|litellm|comet|openai|anthropic)[ ._-]?key"
     r"|client-(?:key|certificate)-data|credential(?:s?(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[^\s:/'\"]{1,64}:[^\s/]))?"
-    r"|x-(?:amz|goog|oss)-(?:signature|credential|security-token)|(?<=_)(?:sk|pat)(?=\s{0,4}[=:])|(?<![a-z])_auth(?=\s{0,4}[=:])"
+    r"|x-(?:amz|goog|oss)-(?:signature|credential|security-token)|(?<=_)(?:(?:sk|pat)(?=\s{0,4}[=:])|creds?(?=['\"]?\s{0,4}[=:]\s{0,4}['\"]?[^\s:/'\"]{1,64}:[^\s/]))|(?<![a-z])_auth(?=\s{0,4}[=:])"
     r"|contrase\xf1a|mot de passe|\u5bc6\u7801|\u5bc6\u94a5|\u53e3\u4ee4"
     rf"|(?<=[?&;])(?:sig(?:nature)?|key|auth|q-ak)(?==)|(?<![a-z])cookie){_HARMLESS_ENDINGS}"
 )
@@ -328,6 +326,12 @@ _SECRETS: tuple[Rule, ...] = (
         rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{1,96}}['\"]?[,\s])(?=[\w.-]{{0,64}}?{_SECRET_NAMES})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
         rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
     ),
+    # `value: SECRET` and then `name: API_KEY`.
+    _labelled(
+        "value",
+        rf"(\bvalue['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}(?=['\"]?[,\s]{{1,32}}['\"]?(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?"
+        rf"(?=[\w.-]{{0,64}}?{_SECRET_NAMES}))",
+    ),
     # `password=SECRET` in all languages of configs, `| password | SECRET |` and `password ..... SECRET`.
     *_value_rules(
         rf"{_SECRET_NAMES}{_REST}{_QUOTE}\]?{_COLOUR}[ \t]{{0,64}}+(?:"
@@ -391,15 +395,15 @@ _FOLDERS: tuple[Rule, ...] = (
         "home user scratch lustre nfs afs /tmp/",
     ),
     Rule(
-        rf"{_PATH_EDGE}(/(?:u|media|fsx|workspace|data|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"
-        rf"|jfs|dfs|mnt(?:/(?:data|fsx|nfs|efs))?)/)(?!{_NOT_A_USER})"
+        rf"{_PATH_EDGE}(/(?:u|media|fsx|workspace|data\d{{0,2}}|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"
+        rf"|jfs|dfs|raid\d?|ssd\d?|nvme\d?|hdd\d?|disks?\d{{0,2}}|nas|dev/shm|mnt(?:/(?:data|fsx|nfs|efs|nvme\d?))?)/)(?!{_NOT_A_USER})"
         rf"(?:{_NAME}(?=/)|[^/\\\s:`'\",;()\[\].]++(?!\w|\.\w))",
         r"\1<user>",
         needs="/",
     ),
     Rule(r"(?:(?<![\w/.~-])|(?<=\\[nrt]))~[A-Za-z_][\w.-]*+(?=/)", "~<user>", needs="~"),
 )
-_NO_MACHINE = r"localhost\b|127\.|0\.0\.0\.0|<|Job\b|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
+_NO_MACHINE = r"localhost\b|127\.|0\.0\.0\.0|<|Job\b|Node\b|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
 _MACHINES = (
     ".internal", ".local", ".lan", ".intranet", ".corp", ".localdomain", ".amazonaws.com", ".cloudapp.net",
     ".cloudapp.azure.com", ".windows.net", ".azureml.ms", ".googleusercontent.com", ".oraclevcn.com", ".aliyuncs.com",
@@ -457,11 +461,12 @@ _IDENTITY: tuple[Rule, ...] = (
         r"((?:(?<![a-z])(?:USER|LOGNAME|USERNAME)|(?<!\w)(?i:user_?name|owner))['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
         r"|['\"]user['\"]\s{0,2}:\s{0,2}['\"](?=[\w.-]{1,32}['\"])"
         r"|\bHOME=(?:~|(?:/[\w.-]{1,32}){1,4})/(?=[\w.-]{1,32}(?![\w./-]))"
-        r"|\b[ug]id=\d{1,9}\(|\blogged in as:?\s|\bsudo: {1,4}(?=[\w.-]{1,32} :)|(?:wandb\.ai"
+        r"|\b[ug]id=\d{1,9}\(|\b(?:User|Group)Id=|\bswanlab\b[^\n]{0,60}?\bHi |\b[Ll]ogged in as:?\s"
+        r"|\bsudo: {1,4}(?=[\w.-]{1,32} :)|(?:wandb\.ai"
         r"|git@[\w.-]{1,64}:)/?(?!<))"
         r"(?!<|none\b|null\b|assistant\b|user\b|system\b|root\b)[\w.-]{1,64}",
         r"\1<user>",
-        needs="user owner logname home= uid= gid= logged sudo: wandb.ai git@",
+        needs="user owner logname home= uid= gid= groupid= swanlab logged sudo: wandb.ai git@",
     ),
     Rule(
         r"(^[dl-](?:[r-][w-][xsStT-]){3}[.+@]?\s{1,4}\d{1,6}\s{1,8})(?!root\b|<)[\w.-]{1,32}\s{1,8}[\w.-]{1,32}(?=\s)",
@@ -500,16 +505,31 @@ _IDENTITY: tuple[Rule, ...] = (
         r"|NODELIST=|NODENAME=|\bLinux (?!kernel|version)(?=[\w.-]{1,64} \d{1,2}\.\d{1,3}\.)"
         r"|\b(?:resolve|added) '|connect to host |\bconnect to \[|\b(?:srun|mpirun|prun): (?:error: )?"
         r"|(?i:\brank \d{1,6} on |\bnode['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?=[a-z]{2}[\w.-]{0,62}\d)(?!cuda|gpu:)"
-        rf"|\bSTEP [\d.]{{1,24}} ON |Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}",
+        r"|\b(?:STEP|JOB) [\d.]{1,24} ON |\bStepId=[\d.]{1,24} on |\bNode failure on |\bon node (?=[\w.-]{0,62}\d)"
+        r"|\b(?:cluster|GCS) at |\bhostname (?=[\w.-]{1,64}:)|\b(?:NodeList|BatchHost|RAY_ADDRESS)="
+        r"|vllm_server_host[ =]"
+        r"|\b(?:connect to|addresses? of) \((?=[\w.-]{1,64}, \d)"
+        rf"|Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}",
         r"\1<host>",
-        needs="addr host ip endpoint nodelist= nodename= linux resolve added connect run: step login: rank node",
+        needs="addr host ip endpoint nodelist= linux resolve added connect run: step job login: rank node gcs cluster",
     ),
     Rule(
-        r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}(?::\d{1,8} \[\d{1,3}\] NCCL |\] \*{3} ))",
+        r"(?:(?<![\w.:/-])|(?<=\]:))[\w.-]{1,64}"
+        r"(?=:\d{1,8}(?::\d{1,8} \[\d{1,3}\] (?:[\w/.:-]{1,64} )?NCCL |\] \*{3} ))",
         "<host>",
         needs="nccl ***",
     ),
-    Rule(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", r"\1<host>", re.MULTILINE),
+    Rule(
+        r"(^[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d |(?<!\S)\d{4}-\d\d-\d\dT[\d:.]{8,15}(?:Z|[+-]\d\d:\d\d) "
+        r"(?=[\w.-]{1,64} [\w.-]{1,32}(?:\[\d{1,9}\])?: ))"
+        rf"(?!{_NO_MACHINE}",
+        r"\1<host>",
+        re.MULTILINE,
+    ),
+    # Names that machines with GPUs often have.
+    Rule(
+        r"(?<![\w./-])(?:dgx|hgx|gpu-?node|nid)[\w-]{0,40}\d[\w-]{0,20}", "<host>", needs="dgx hgx node nid"
+    ),
     *_FOLDERS,
     Rule(
         r"(?:(?<![\w.+%-])[\w.+%-]++|\"[^\"\n@]{1,64}\")@[\w-]++(?:\.[\w-]++)++"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from diagnostics.cpu_limit import CpuLimitError, cpu_limit
+from diagnostics.cpu_limit import MB, CpuLimitError, cpu_limit
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.output import progress
@@ -23,8 +23,9 @@ from diagnostics.triage.rules import AnchorSearch, Rules
 _WINDOW = 4096
 # Number of bytes before a line in which a label may show that the line is a secret.
 _CONTEXT = 256
-# Limit of processor time for a block of the log (1 to 2 MB); a real one needs below 1 s.
-_BLOCK_S = 10.0
+# Limits of processor time: for a log from a pipe, for one in a file, and in addition for each megabyte of the file,
+# which may be compressed. An ordinary log needs 0.1 s for a megabyte.
+_PIPE_S, _LOG_S, _FILE_MB_S = 600.0, 10.0, 30.0
 # Number of the log's first bytes that are kept for the metrics.
 HEAD = 1 << 16
 # A progress bar overwrites its line; this number of its last states is read.
@@ -46,16 +47,25 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
     log = LogFacts(source.name, next(filter(None, match.groups()), "") if match else "")
     scanner = _BlockScanner(log, rules)
     try:
-        for block in source.blocks():
-            with cpu_limit(f"{source.name}: the part from line {scanner.number} on", _BLOCK_S):
+        with cpu_limit(f"{source.name}: reading it", _time_limit(source)):
+            for block in source.blocks():
                 scanner.scan_block(block)
-            log.head = log.head or block[:HEAD]
-            log.tail = (log.tail + block[-TAIL:])[-TAIL:]
-    except (SourceError, CpuLimitError) as error:
+                log.head = log.head or block[:HEAD]
+                log.tail = (log.tail + block[-TAIL:])[-TAIL:]
+    except SourceError as error:
         log.problem = str(error)
+    except CpuLimitError as error:
+        log.problem = f"{error}; read to line {scanner.number}"
     log.before = b""
     scanner.collector.finish()
     return log
+
+
+def _time_limit(source: LogSource) -> float:
+    """Return the limit of processor time for a log, by the size of its file."""
+    if source.path is None or not source.path.is_file():
+        return _PIPE_S
+    return _LOG_S + _FILE_MB_S * source.path.stat().st_size / MB
 
 
 class _BlockScanner:

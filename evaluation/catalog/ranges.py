@@ -160,7 +160,8 @@ def main() -> int:
         suggestion = propose_range(known["releases"].get(claim.package, []), matching)
         if suggestion != (claim.versions, claim.examined_until):
             print(
-                f"{code} {claim.package}: claimed {claim.versions} {claim.examined_until}; found {suggestion} in {matching}"
+                f"{code} {claim.package}: claimed {claim.versions} {claim.examined_until}; "
+                f"found {suggestion} in {matching}"
             )
     return 0
 

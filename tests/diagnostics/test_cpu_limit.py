@@ -1,6 +1,7 @@
 """Work on an input ends at its limit of processor time, and the input is reported as not checked."""
 
 import contextlib
+import io
 import itertools
 import re
 import signal
@@ -61,9 +62,12 @@ def test_other_threads_have_no_limit():
     ("words", "limit", "slow_function", "expected"),
     [
         ("lint a.sh b.sh", "lint.settings_reader._READ_S", "lint.readers.shell.read_script", "reading a.sh"),
+        ("lint -", "lint.settings_reader._READ_S", "lint.readers.shell.read_script", "standard input: reading"),
+        ("lint .", "lint.settings_reader._READ_S", "lint.readers.shell.read_script", "reading a.sh: reading it"),
+        ("lint -- trl grpo", "lint.settings_reader._READ_S", "lint.settings_reader._read_commands", "command line"),
         ("lint b.sh", "lint.steps._CHECK_S", "lint.steps.make_plan", "checking the runs"),
         ("lint b.sh", "lint.steps._CHECK_S", "lint.steps.check_rule", "checking the runs"),
-        ("triage a.log", "triage.scan._BLOCK_S", "triage.scan.parse_line", "a.log: the part from line 1 on"),
+        ("triage a.log", "triage.scan._LOG_S", "triage.scan.parse_line", "a.log: reading it"),
         ("triage a.log", "triage.command._JUDGE_S", "triage.command.judge", "judging the logs"),
         ("hang --from a.txt", "hang.parsers.dump_files._PARSE_S", "hang.parsers.dump_files.parse_dump", "reading it"),
         ("hang --from a.txt", "hang.command._DIAGNOSE_S", "hang.command.diagnose", "diagnosing the processes"),
@@ -86,8 +90,10 @@ def test_commands_report_what_they_did_not_check(
         (tmp_path / name).write_text(text)
     lines = [f'{{"input": "p{n}", "output": "a", "score": {n % 2}.0, "step": 1}}' for n in range(8)]
     (tmp_path / "run" / "1.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SCRIPT.encode())))
     monkeypatch.setattr(f"diagnostics.{limit}", LIMIT_S)
     monkeypatch.setattr(f"diagnostics.{slow_function}", lambda *_, **__: compute_forever())
+    monkeypatch.setattr("sys.argv", words.split())  # lint looks for -- there
     code, out, err = run_command(*words.split())
     assert (code, "Traceback" in err) == (3, False), out + err
     assert re.search(rf"{expected}.* needed more than", " ".join((out + err).split())), out + err

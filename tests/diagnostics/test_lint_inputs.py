@@ -191,6 +191,45 @@ def shared_gpus(*paths):
     return [item.severity for item in lint(*paths, ms_swift="4.6.0").findings if item.code == "CFG108"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("b.sh", "a@" * 20_000, 3), ("b.py", "GRPOConfig()#" + "a" * 400_000, 3),
+        ("b.yaml", "a: " + "[" * 100 + "]" * 100, 3),
+        ("b.json", "[" * 100 + "]" * 100, 0), ("b.yaml", "a: {{ b }}\n- c", 0), ("b.py", "print 1", 0),
+    ],
+    ids=["operators", "length", "depth", "large JSON", "a template", "Python 2"],
+)  # fmt: skip
+def test_file_of_a_folder_that_is_too_large_to_read_is_not_healthy(tmp_path, run_command, name, text, code):
+    """A file of another syntax than its name's, and large JSON, are no runs; another unreadable file may be one."""
+    (tmp_path / "a.sh").write_text("trl grpo --num_generations 8 --per_device_train_batch_size 8\n")
+    (tmp_path / name).write_text(text)
+    result = run_command("lint", tmp_path)
+    assert (result.code, f"unread  reading {tmp_path / name}" in result.out) == (code, code == 3)
+
+
+def test_folder_with_more_files_than_the_limit_is_incomplete(tmp_path, monkeypatch, run_command):
+    monkeypatch.setattr("diagnostics.lint.project_files._MAX_LINTED", 1)
+    for name in "ab":
+        (tmp_path / f"{name}.sh").write_text("trl grpo --per_device_train_batch_size 8\n")
+    result = run_command("lint", tmp_path)
+    assert result.code == 3
+    assert "more than 1 files; name a smaller folder" in result.out
+
+
+@pytest.mark.parametrize(
+    "text", ["#" * 500_000, "x = (", "x = " + "(" * 300 + ")" * 300], ids=["length", "syntax", "depth"]
+)
+def test_unreadable_script_of_a_command_is_not_checked(tmp_path, run_command, text):
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "run.sh").write_text(
+        "python train.py --num_generations 8 # trl\naccelerate launch train.py\n"
+    )
+    result = run_command("lint", "--framework", "trl", tmp_path / "run.sh")
+    assert result.code == 3
+    assert "so its options were not checked" in result.out
+
+
 def test_trainer_and_server_are_paired_within_a_script(tmp_path):
     """A trainer is paired with the server of its own script, not with that of another script in the folder."""
     for name, server, trainer in (("a.sh", "2", "0,1"), ("b.sh", "0", "2,3")):

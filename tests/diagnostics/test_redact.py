@@ -68,6 +68,8 @@ SECRETS = {
     "cookies in JSON": ('"cookies": {{"sid": "{}"}}', "correct" + "horse"),
     "URL-encoded login": ("next=https%3A%2F%2Fada%3A{}%40db", "hunter" + "2%2Ffour"),
     "URL-encoded bearer": ("Authorization%3A%20Bearer%20{}", token("", 30)),
+    "login": ("ARTIFACTORY_CREDS=ada:{}", "correct" + "horse"),
+    "value before its name": ('{{"value": "{}", "name": "HF_TOKEN"}}', "correct" + "horse"),
     "key alone": ("key: {}", HEX), "license key": ("LICENSE_KEY={}", HEX), "session": ("X-Session-Id: {}", HEX),
     "curl's cookie": ("curl -b 'session={}' https://h", "correct" + "horse"),
     "curl's long cookie": ("curl -s --cookie session={} https://h", "correct" + "horse"),

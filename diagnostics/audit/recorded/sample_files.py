@@ -190,11 +190,12 @@ def _rollout_steps(path: Path, budget: ReadBudget) -> list[tuple[str, Callable[[
     """Return place and reader of each step in grpo_core's `rollouts.jsonl`; of a step's lines the last one is used."""
     entries: dict[int, dict[str, Any]] = {}
     try:
-        for _, entry in run_data.read_json_lines(path, budget.unread):
-            step = whole_number(entry.get("step"))
-            if detect_format(entry) == "rollouts" and step is not None:
-                entries[step] = entry
-    except OSError as error:
+        with cpu_limit("reading it", run_data.READ_S):
+            for _, entry in run_data.read_json_lines(path, budget.unread):
+                step = whole_number(entry.get("step"))
+                if detect_format(entry) == "rollouts" and step is not None:
+                    entries[step] = entry
+    except (OSError, CpuLimitError) as error:
         budget.unread.add(path, error)
     return [
         (f"{path}: step {step}", partial(_rollout_samples, path.parent, entries[step]))

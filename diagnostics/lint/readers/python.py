@@ -20,7 +20,12 @@ from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import FRAMEWORKS, top_level_package
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
-from diagnostics.lint.readers.structured import MAX_DEPTH, UnreadableError, check_run_count
+from diagnostics.lint.readers.structured import (
+    MAX_DEPTH,
+    InvalidSyntaxError,
+    UnreadableError,
+    check_run_count,
+)
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 from diagnostics.output.redact import mask_and_cut
 
@@ -49,7 +54,7 @@ def parse_python(text: str, file: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return safe_io.parse_python(text)
     except ValueError as error:
-        raise UnreadableError(f"{file}: not Python: {error}") from None
+        raise InvalidSyntaxError(f"{file}: not Python: {error}") from None
 
 
 def read_configs(text: str, file: str) -> list[Settings]:

@@ -41,6 +41,10 @@ class UnreadableError(ValueError):
     """Raised when a file cannot be parsed; the message is one line for the user."""
 
 
+class InvalidSyntaxError(UnreadableError):
+    """Raised when a text is not of the syntax that its file's name promises, so that no run can use it."""
+
+
 def check_run_count(runs: Sized, file: str, variables: Sized = ()) -> None:
     """Raise UnreadableError if a file has too many runs, or sets too many environment variables."""
     if len(runs) > MAX_RUNS or len(variables) > MAX_VARIABLES:
@@ -115,7 +119,7 @@ def parse_yaml(text: str, file: str) -> list[Any]:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
         problem = getattr(error, "problem", None) or "not YAML"
-        raise UnreadableError(f"{file}:{line}: {problem}") from None
+        raise InvalidSyntaxError(f"{file}:{line}: {problem}") from None
     return builder.documents
 
 
@@ -218,13 +222,13 @@ def parse_json(text: str, file: str) -> Any:
         except ValueError as error:
             if isinstance(error, UnreadableError):
                 raise
-            raise UnreadableError(f"{file}: not JSON: {error}") from None
+            raise InvalidSyntaxError(f"{file}: not JSON: {error}") from None
 
 
 def _parse_json_lines(text: str, file: str) -> Any:
     """Parse JSON by the YAML parser; raise UnreadableError if the text is neither an object nor an array."""
     if text.lstrip()[:1] not in {"{", "["}:
-        raise UnreadableError(f"{file}: not JSON: expected a table or a list")
+        raise InvalidSyntaxError(f"{file}: not JSON: expected a table or a list")
     documents = parse_yaml(text.replace("\t", " "), file)
     return documents[0] if documents else None
 
@@ -241,7 +245,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     try:
         document = safe_io.parse_toml(text)
     except ValueError as error:
-        raise UnreadableError(f"{file}: not TOML: {error}") from None
+        raise InvalidSyntaxError(f"{file}: not TOML: {error}") from None
     tree: dict[str, Any] = _toml_values(document, lines, (), file)
     return tree
 
