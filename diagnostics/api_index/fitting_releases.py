@@ -68,7 +68,7 @@ class FitCheck:
         """Return the requirement, narrowed so that the newest release in it fits; '' if no such range is found."""
         ranges = [
             *self._ranges,
-            *(one for item in self._others for one in _plain_ranges(item, self._package)),
+            *(one for item in self._others for one in plain_ranges(item, self._package)),
         ]
         releases = [item for item in self._newest_first if all(in_range(item, one) for one in ranges)]
         if not releases:
@@ -105,14 +105,14 @@ class FitCheck:
         ]
 
 
-def _plain_ranges(user: Release, provider: str) -> list[SpecifierSet]:
+def plain_ranges(user: Release, provider: str) -> list[SpecifierSet]:
     """Return the ranges of a package that a release requires without an extra."""
     return [specifier for specifier, extra in query.declared_ranges(user, provider) if not extra]
 
 
 def _meets(user: Release, provider: Release) -> bool:
     """Return whether a release is in the ranges that another one requires without an extra."""
-    return all(in_range(provider.version, one) for one in _plain_ranges(user, provider.package))
+    return all(in_range(provider.version, one) for one in plain_ranges(user, provider.package))
 
 
 def _contradict(first: Release, second: Release) -> bool:

@@ -71,18 +71,27 @@ def inherited_use(use: Use, package: str) -> tuple[Use, str]:
     The fields of TRL's GRPOConfig that transformers' TrainingArguments defines depend on the release of transformers.
     """
     found = query.releases_with(package, use)[0] if len(use.path) == 1 else []
-    surface = query.surface_with_companions(Release(package, found[-1])) if found else None
+    defining = next(_definitions(use, Release(package, found[-1])), None) if found else None
+    return defining if defining and defining[1] != package else (use, package)
+
+
+def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
+    """Return (use, package) for the outermost base class that defines the method of a use."""
+    newest = Release(package, query.find_releases(package, "")[0])
+    return [(use, package), *(item for item in _definitions(use, newest) if item[1])][-1]
+
+
+def _definitions(use: Use, release: Release) -> Iterator[tuple[Use, str]]:
+    """Yield (use, package) for each class that defines a member or a called method, from the class to its bases."""
+    surface = query.surface_with_companions(release)
     definition = surface.find(use.module, use.name) if surface else None
-    if surface is None or definition is None:
-        return use, package
-    for item in surface.class_and_bases(definition):
-        members = surface.own_members(item) if item else {}
+    for item in surface.class_and_bases(definition) if surface and definition else ():
+        members = surface.own_members(item) if surface and item else {}
         if item and use.path[0] in members:
             owner = query.package_of(item.module.partition(".")[0])
-            return use if owner == package else replace(use, module=item.module, name=item.name), owner
-        if use.kind == "argument" and "__init__" in members:
-            break
-    return use, package
+            yield replace(use, module=item.module, name=item.name), owner
+        if use.kind == "argument" and len(use.path) == 1 and "__init__" in members:
+            return
 
 
 def find_class(owner: str) -> list[tuple[str, str]]:
@@ -124,17 +133,6 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
     name, package = max(found, key=lambda item: len(item[0]))
     module = _find_module(package, name, member)
     return (module, name, package) if module else None
-
-
-def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
-    """Return (use, package) for the outermost base class that defines the method of a use."""
-    surface = query.surface_with_companions(Release(package, query.find_releases(package, "")[0]))
-    definition = surface.find(use.module, use.name) if surface else None
-    for item in surface.class_and_bases(definition) if surface and definition else ():
-        owner = query.package_of(item.module.partition(".")[0]) if item else ""
-        if surface and item and owner and use.path[0] in surface.own_members(item):
-            use, package = replace(use, module=item.module, name=item.name), owner
-    return use, package
 
 
 def find_namesake(use: Use, provider: str) -> str:

@@ -123,8 +123,12 @@ def _candidate(
     excluding = [
         hit for group in matches.get("none", {}).values() for hits in group for hit in hits.first_hits
     ]
+    by_pattern = {
+        pattern: [hit for hits in group for hit in hits.first_hits if not _is_excluded(hit, excluding)]
+        for pattern, group in matches.get("any", {}).items()
+    }
     groups = [hits for group in matches.get("any", {}).values() for hits in group]
-    matching = [hit for hits in groups for hit in hits.first_hits if not _is_excluded(hit, excluding)]
+    matching = [hit for hits in by_pattern.values() for hit in hits]
     shows_in_warnings = issue.kind != "crash" or issue.code in rules.warned or signature.role == CONFIRMATION
     failed = any(log.failures or log.errors for log in logs)
     if (
@@ -139,18 +143,13 @@ def _candidate(
     releases = {package: version for package, (version, _) in versions.items()}
     applicability = affects(issue, releases)
     relevant = {claim.package for claim in issue.affected} & set(releases)
-    patterns = {
-        pattern
-        for pattern, group in matches["any"].items()
-        if any(not _is_excluded(hit, excluding) for hits in group for hit in hits.first_hits)
-    }
+    patterns = {pattern for pattern, hits in by_pattern.items() if hits}
+    certainty = _certainty(signature, matching, applicability, bool(relevant))
     broad = patterns <= set(signature.broad) and not _is_in_named_code(signature, matching)
     return Candidate(
         issue=issue,
         role=signature.role,
-        certainty=Certainty.HYPOTHESIS
-        if broad
-        else _certainty(signature, matching, applicability, bool(relevant)),
+        certainty=Certainty.HYPOTHESIS if broad else certainty,
         broad=broad,
         also_after_failures=patterns <= set(signature.late),
         hits=tuple(matching),
@@ -234,15 +233,10 @@ def _earlier_failures(
     first: Hit, tracebacks: Sequence[Traceback], logs: Iterable[LogFacts]
 ) -> Iterable[Traceback]:
     """Yield the tracebacks of the same log and rank that ended before the first hit."""
-    return (
-        failure
-        for log in logs
-        if log.source == first.source
-        for failure in log.failures
-        if failure.end < first.line
-        and failure.rank == first.rank
-        and not any(failure is traceback for traceback in tracebacks)
-    )
+    own = {id(traceback) for traceback in tracebacks}
+    failures = (failure for log in logs if log.source == first.source for failure in log.failures)
+    before = (it for it in failures if it.end < first.line and it.rank == first.rank)
+    return (failure for failure in before if id(failure) not in own)
 
 
 def _matches(sign: EarlierTraceback, traceback: Traceback) -> bool:

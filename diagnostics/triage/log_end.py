@@ -7,8 +7,10 @@ more.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -154,18 +156,11 @@ def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | N
 
 def _repeated_totals(texts: Sequence[str]) -> set[str]:
     """Return the totals of unnamed bars that were full more than once, with other lines between: one bar per step."""
-    repeated: set[str] = set()
-    seen: set[str] = set()
-    after_line: set[str] = set()
-    for text in texts:
-        full = _FULL_BAR.search(text)
-        if full and not full["of"]:
-            if full["n"] in after_line:
-                repeated.add(full["n"])
-            seen.add(full["n"])
-        elif not _BAR.search(text):
-            after_line |= seen
-    return repeated
+    totals: Counter[str] = Counter()
+    for _, group in groupby(texts, lambda text: bool(_BAR.search(text))):
+        full_bars = filter(None, map(_FULL_BAR.search, group))
+        totals.update({bar["n"] for bar in full_bars if not bar["of"]})
+    return {total for total, count in totals.items() if count > 1}
 
 
 def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
@@ -235,13 +230,10 @@ def _find_stall(hits: Sequence[Hit]) -> Stall | None:
     pending = waits or any(_PENDING.search(ZERO_COUNTER.sub("", hit.text)) for hit in messages)
     if not pending or len(cycle) > _MAX_CYCLE or any(_STEP.search(hit.text) for hit in messages):
         return None
-    needed = (
-        _MIN_REPEATS * len(cycle)
-        if len(waits) == len(messages)
-        else max(_MIN_STALL, _MIN_REPEATS * len(cycle))
-    )
+    needed = _MIN_REPEATS * len(cycle)
     # A pasted line that reports a wait is enough.
-    if count < (min(needed, len(hits)) if len(waits) == len(messages) else needed):
+    needed = min(needed, len(hits)) if len(waits) == len(messages) else max(_MIN_STALL, needed)
+    if count < needed:
         return None
     return Stall(messages, count, waits[-1] if waits else None)
 

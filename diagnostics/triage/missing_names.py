@@ -10,14 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import PurePath
 
 from packaging.requirements import Requirement
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.explain import Explanation, explain_missing, explain_own_class
+from diagnostics.api_index.explain import Explanation, LoggedFacts, explain_missing, explain_own_class
 from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
@@ -56,56 +56,53 @@ def explain_missing_names(
     An error that only shows that an import inside the package failed is used if there is no other. A proposed release
     fits the installed ones and the requirements, which `required` reads from the logs.
     """
-    known = {package: version for package, (version, _place) in verdict.versions.items()}
-    installed = LoggedReleases(known, verdict.logs)
+    installed = LoggedReleases(verdict)
+    logs = {log.source: log for log in verdict.logs}
     hits = [*verdict.anchors, *(hit for candidate in verdict.candidates for hit in candidate.hits)]
     hits = hits[:_MAX_LINES]
     if verdict.state != "clean":
         hits += [hit for log in verdict.logs for hit in _unnamed_errors(log)]
-    logs = {log.source: log for log in verdict.logs}
     hidden = None
     for hit in hits:
-        explanation = _explain(hit, logs[hit.source], installed)
-        if explanation and explanation.import_check and explanation.installed:
+        frames = _callers(hit, logs[hit.source])
+        explain = partial(_explain, hit, logs[hit.source], frames)
+        explanation = explain(LoggedFacts(installed))
+        if explanation and explanation.import_check and explanation.provider in installed.written:
             # The error contradicts a release that a sentence names and that has the name.
-            doubted = {explanation.provider} & {*installed.written}
-            undoubted = {name: release for name, release in installed.items() if name not in doubted}
-            explanation = _explain(hit, logs[hit.source], undoubted)
-        bound = installed.bounds.get(explanation.provider) if explanation else None
-        if explanation and bound and not (explanation.installed or explanation.direction):
-            later = _explain(hit, logs[hit.source], {**installed, explanation.provider: bound})
-            if later and later.direction == "too new":
-                explanation = replace(later, installed="")
+            undoubted = {name: release for name, release in installed.items() if name != explanation.provider}
+            explanation = explain(LoggedFacts(undoubted))
+        if explanation and not (explanation.direction or explanation.releases.installed) and installed.bounds:
+            explanation = explain(LoggedFacts(installed, bounds=installed.bounds))
         if explanation and (explanation.changes or not explanation.import_check):
-            ranges = list(required())
-            changes = fitting_changes(explanation.changes, installed, explanation.caller, ranges)
-            if explanation.changes and not changes:
-                explanation = replace(explanation, elsewhere=_refusal(explanation, ranges))
-            yield _finding(replace(explanation, changes=changes), hit, logs[hit.source])
+            yield _finding(_with_fitting_changes(explanation, installed, list(required())), hit, frames)
             return
-        hidden = hidden or (explanation and (explanation, hit, logs[hit.source]))
+        hidden = hidden or (explanation and (explanation, hit, frames))
     if hidden:
         yield _finding(*hidden)
 
 
-def _refusal(explanation: Explanation, ranges: Iterable[Requirement]) -> str:
-    """Return advice if the log shows that other code refuses the release that has the name; else the present one."""
-    specifiers = [item.specifier for item in ranges if item.name == explanation.provider]
+def _with_fitting_changes(
+    explanation: Explanation, installed: Mapping[str, str], required: list[Requirement]
+) -> Explanation:
+    """Return the explanation with changes that fit other packages, or with advice if the log refuses each change."""
+    changes = fitting_changes(explanation.changes, installed, explanation.caller, required)
+    specifiers = [item.specifier for item in required if item.name == explanation.provider]
     bounds = [str(one) for specifier in specifiers for one in specifier if one.operator in {"<", "<=", "=="}]
-    if not bounds:
-        return explanation.elsewhere
-    needed, refused = explanation.changes[0], f"{explanation.provider}{bounds[0]}"
-    return (
-        f"{needed} is needed, {REFUSED} {refused}: take a release of that code that allows it, or switch its check"
-        " off if the log says how."
+    if changes or not explanation.changes or not bounds:
+        return replace(explanation, changes=changes)
+    advice = (
+        f"{explanation.changes[0]} is needed, {REFUSED} {explanation.provider}{bounds[0]}: take a release of that"
+        " code that allows it, or switch its check off if the log says how."
     )
+    return replace(explanation, changes=(), headline=f"{explanation.headline} {advice}", advice=advice)
 
 
 class LoggedReleases(Mapping[str, str]):
     """Installed releases by package; for one that triage does not report, the first 2,000 lines are searched."""
 
-    def __init__(self, known: Mapping[str, str], logs: Iterable[LogFacts]) -> None:
-        self._known, self._logs = known, list(logs)
+    def __init__(self, verdict: Diagnosis) -> None:
+        self._known = {package: version for package, (version, _place) in verdict.versions.items()}
+        self._logs = verdict.logs
 
     def __getitem__(self, package: str) -> str:
         return self._known[package] if package in self._known else self._searched[package]
@@ -159,44 +156,50 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
             yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank, before=before)
 
 
-def _explain(hit: Hit, log: LogFacts, installed: Mapping[str, str]) -> Explanation | None:
+def _explain(
+    hit: Hit, log: LogFacts, frames: list[tuple[str, str]], facts: LoggedFacts
+) -> Explanation | None:
     """Explain the message of a hit, together with the next lines if a terminal or a web form wrapped it."""
-    traceback = hit.traceback
-    message = f"{traceback.type}: {traceback.message}" if traceback else hit.text
-    end = traceback.end if traceback else hit.line
-    source = traceback.source if traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
+    message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
+    source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
     if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
         message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
-    frames = _callers(hit, log, message)
     file = frames[-1][0] if frames else ""
-    caller = package_of(file) if file else ""
+    facts = replace(facts, caller=package_of(file) if file else "")
     if _is_beside_another_package(message, [path for path, _ in frames]):
         message = message.partition("' (")[0] + "'"
     texts = [message, "\n".join([message, *wrapped])]
     if message.count("'") % 2 and wrapped:
         texts.reverse()  # a quoted name goes on in the next line
-    explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
+    explanations = (explain_missing(text, facts) for text in dict.fromkeys(texts))
     explanation = next(filter(None, explanations), None)
     if explanation is None:
-        explanation = explain_own_class(message, file, caller, installed, _also_missing(message, log))
-    if explanation and explanation.caller == explanation.provider and not _is_written_in(hit, message):
-        if not explanation.versions and "argument" not in message:
+        return explain_own_class(message, file, facts, _also_missing(message, log))
+    if explanation.caller == explanation.provider and not _is_written_in(hit, message):
+        if not explanation.releases.having and "argument" not in message:
             return explanation
         # The frame that called into the provider's own code.
-        outer = next((called for path, _ in reversed(frames) if (called := package_of(path)) != caller), "")
-        return explain_missing(message, installed, outer if outer in store.indexed_packages() else "")
-    if explanation and not explanation.caller and explanation.is_decided:
-        # The package that the last frame's line imports, or one whose release in the log uses the name.
-        imported = re.match(r"\s*(?:from|import) (\w+)", traceback.source if traceback else "")
-        hints = [query.package_of(imported[1])] if imported else []
-        users = {item.package: item.versions for item in explanation.callers}
-        if not frames:
-            hints += [package for package, versions in users.items() if installed.get(package) in versions]
-        called = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
-        return explain_missing(message, installed, called) if called else explanation
-    return explanation
+        packages = (package_of(path) for path, _ in reversed(frames))
+        outer = next((package for package in packages if package != facts.caller), "")
+        return explain_missing(
+            message, replace(facts, caller=outer if outer in store.indexed_packages() else "")
+        )
+    if explanation.caller or not explanation.is_decided:
+        return explanation
+    # The package that the last frame's line imports, or one whose release in the log uses the name.
+    imported = re.match(r"\s*(?:from|import) (\w+)", source if hit.traceback else "")
+    hints = [query.package_of(imported[1])] if imported else []
+    users = {item.package: item.versions for item in explanation.callers}
+    if not frames:
+        hints += [package for package, versions in users.items() if facts.installed.get(package) in versions]
+    called = next((hint for hint in hints if hint in users and hint != explanation.provider), "")
+    return explain_missing(message, replace(facts, caller=called)) if called else explanation
+
+
+def _message(hit: Hit) -> str:
+    return f"{hit.traceback.type}: {hit.traceback.message}" if hit.traceback else hit.text
 
 
 def _also_missing(message: str, log: LogFacts) -> list[str]:
@@ -204,9 +207,6 @@ def _also_missing(message: str, log: LogFacts) -> list[str]:
     owner = re.search(r"'(\w+)' object has no attribute", message)
     text = "\n".join(log.lines_from(1, _SEARCHED_LINES)) if owner else ""
     attributes = re.findall(rf"'{owner[1]}' object has no attribute '(\w+)'", text) if owner else []
-    attributes += re.findall(
-        r"`?(\w+)`? is (?:not defined|missing|undefined)(?: there)?,? (?:either|too|as well)\b", text
-    )
     return [name for name in dict.fromkeys(attributes) if f"'{name}'" not in message]
 
 
@@ -218,21 +218,18 @@ def frames_of(traceback: Traceback, log: LogFacts) -> list[tuple[str, str]]:
     return frames or traceback.frames
 
 
-def _callers(hit: Hit, log: LogFacts, message: str) -> list[tuple[str, str]]:
-    return _without_wrappers(frames_of(hit.traceback, log), message) if hit.traceback else []
-
-
-def _without_wrappers(frames: list[tuple[str, str]], message: str) -> list[tuple[str, str]]:
-    """Return the frames without those at the end that only pass a call or an access on to other code.
+def _callers(hit: Hit, log: LogFacts) -> list[tuple[str, str]]:
+    """Return the frames of a hit without those at the end that only pass a call or an access on to other code.
 
     If that is a module's lazy import, the log does not show the importing frame, so none is returned.
     """
+    frames = frames_of(hit.traceback, log) if hit.traceback else []
     callers = list(frames)
     while callers and (
         _WRAPPER.fullmatch(callers[-1][1].rpartition(".")[2]) or callers[-1][0].startswith("<frozen")
     ):
         callers.pop()
-    is_import = re.search("cannot import name|No module named", message)
+    is_import = re.search("cannot import name|No module named", _message(hit))
     return [] if is_import and len(callers) < len(frames) else callers
 
 
@@ -276,24 +273,18 @@ def package_of(path: str) -> str:
     return ""
 
 
-def _finding(explanation: Explanation, hit: Hit, log: LogFacts) -> Finding:
+def _finding(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) -> Finding:
     """Return the explanation as a finding, with its uses as evidence and a certainty by what is known."""
-    certain = bool(explanation.direction and explanation.installed)
-    # A name that no release has, in code of unknown origin, may be a mistake in that code.
-    is_uncertain = explanation.is_decided and not explanation.versions and not explanation.caller
-    is_uncertain |= explanation.is_open
-    is_uncertain |= explanation.is_conditional and not explanation.installed
-    is_uncertain |= bool(explanation.namesake and not explanation.installed)
-    is_uncertain |= not (explanation.is_decided or explanation.is_import)
+    certainty = Certainty.HYPOTHESIS if explanation.is_uncertain else Certainty.SUPPORTED
     evidence = [Evidence(hit.quoted, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
     ]
     return Finding(
         _CODE,
-        _title(explanation, hit, _callers(hit, log, hit.text)),
+        _title(explanation, hit, frames),
         Severity.ERROR,
-        Certainty.ESTABLISHED if certain else Certainty.HYPOTHESIS if is_uncertain else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if explanation.direction and explanation.releases.installed else certainty,
         "static" if explanation.is_decided else "declared",
         explanation.sentences,
         tuple(evidence),
@@ -304,7 +295,7 @@ def _finding(explanation: Explanation, hit: Hit, log: LogFacts) -> Finding:
 def _title(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) -> str:
     """Return the headline, with the possible callers: the user's file, or the indexed packages that use the name."""
     title = explanation.headline
-    if explanation.caller or explanation.is_open or explanation.namesake:
+    if explanation.caller or explanation.is_open:
         return title
     if frames:
         file = PurePath(frames[-1][0]).name
@@ -317,41 +308,23 @@ def _title(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) ->
 
 
 def _fix(explanation: Explanation) -> Fix:
-    """Return the change of releases; without one an import that shows the first error, or else advice."""
-    if explanation.changes:
-        return _fix_of_releases(explanation)
-    if explanation.import_check:
-        command = Run(("python", "-c", f"import {explanation.import_check}"))
+    """Return the change of one release, as a command if one range is possible; else an import check, or advice."""
+    module, caller, provider = explanation.import_check, explanation.caller, explanation.provider
+    if not explanation.changes and module:
+        command = Run(("python", "-c", f"import {module}"))
         return Fix.of("Import the module that defines it, to see the first error.", command)
-    if explanation.elsewhere:
-        return Fix.of(explanation.elsewhere)
-    if explanation.installed in explanation.versions:
-        return Fix.of(
-            f"By the index this release fits: check which {explanation.provider} the process imports."
-        )
-    if explanation.caller in {"", explanation.provider}:
-        return Fix.of(
-            f"{explanation.call_repair}, or take the {explanation.provider} for which the code was written."
-        )
-    return Fix.of(
-        f"Take a {explanation.caller} and a {explanation.provider} that were made for each other:"
-        f" pip show {explanation.caller} lists its requirements."
-    )
-
-
-def _fix_of_releases(explanation: Explanation) -> Fix:
-    """Return the fix that changes one release; a command only if one range is possible."""
+    if not explanation.changes:
+        return Fix.of(explanation.advice)
     text = " or ".join(explanation.changes)
-    packages = {explanation.provider, *(item.package for item in explanation.callers)}
-    if explanation.caller and explanation.caller not in packages:
-        text += f"; or take another release of {explanation.caller}"
-    of_provider = [change for change in explanation.changes if change.startswith(explanation.provider)]
+    of_provider = [change for change in explanation.changes if change.startswith(provider)]
     # Of several ranges the log does not show which one is meant.
     commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 and " with " not in text else []
+    if caller and caller not in {provider, *(item.package for item in explanation.callers)}:
+        text += f"; or take another release of {caller}"
     if explanation.override:
-        text += f"; or let {explanation.override} accept what {explanation.provider} passes"
-    elif explanation.import_check:
-        text += f"; if it is newer, python -c 'import {explanation.import_check}' shows the first error"
-    elif explanation.direction == "too old" and not (explanation.installed or explanation.caller):
+        text += f"; or let {explanation.override} accept what {provider} passes"
+    elif module:
+        text += f"; if it is newer, python -c 'import {module}' shows the first error"
+    elif explanation.direction == "too old" and not (explanation.releases.installed or caller):
         text += "; or take an older release of the calling code"
     return Fix.of(f"Change one release: {text}.", *commands)

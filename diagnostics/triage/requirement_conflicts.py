@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from diagnostics.api_index import query
+from diagnostics.api_index.fitting_releases import plain_ranges
 from diagnostics.api_index.packages import PACKAGES as INDEXED
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install
@@ -29,7 +29,7 @@ from diagnostics.triage.line_patterns import pattern_of
 from diagnostics.triage.log_facts import LogFacts
 from diagnostics.triage.missing_names import LoggedReleases, frames_of, package_of
 from diagnostics.triage.verdict import Diagnosis
-from diagnostics.versions import in_range
+from diagnostics.versions import in_range, newest, parse_specifier
 
 _CODE = "CMP904"
 _NAME = r"[A-Za-z0-9][\w.-]{0,80}"
@@ -94,6 +94,11 @@ class StatedRequirement:
     """Whether a line without an exception states it, so that it counts only with another requirement on the package."""
 
     @property
+    def package(self) -> str:
+        """The package that requires it; '' if the user requested it."""
+        return self.user.partition(" ")[0]
+
+    @property
     def is_unmet(self) -> bool:
         """Whether the log reports that the installed packages do not satisfy it."""
         return bool(self.found or self.offered) or self.is_raised or " requires " in self.evidence.text
@@ -111,9 +116,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
 
     If there are none, and the failure is not known, yield hypotheses from the metadata of the packages in the logs.
     """
-    installed = LoggedReleases(
-        {name: version for name, (version, _) in verdict.versions.items()}, verdict.logs
-    )
+    installed = LoggedReleases(verdict)
     found = (requirement for log in verdict.logs for requirement in _read_requirements(log, installed))
     requirements = list(dict.fromkeys(found))
     # Of those that pip lists after an installation, the ones of the training stack matter.
@@ -139,10 +142,8 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
             steps.append(_without_distribution(unavailable))
             continue
         if items[0].name == "python":
-            user = items[0].user.partition(" ")[0]
-            steps.append(
-                f"Use Python {items[0].specifier}, or take a release of {user} for Python {items[0].found}."
-            )
+            other = f"take a release of {items[0].package} for Python {items[0].found}."
+            steps.append(f"Use Python {items[0].specifier}, or {other}")
             continue
         solution, more_checks = _solve(items, _MAX_CHECKS - checks)
         checks += more_checks
@@ -154,7 +155,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
             steps.append(_without_solution(items[:_MAX_FITTING]))
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     if fix and len(conflicts) == 1 and first[0].found:
-        user = first[0].user.partition(" ")[0] or "the program"
+        user = first[0].package or "the program"
         fix.append(f"Or take a release of {user} for {first[0].name} {first[0].found}.")
     # The package index has no builds with a suffix such as +cu121.
     installable = tuple(change for change in changes if "+" not in change)
@@ -183,26 +184,22 @@ def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
     for user, (version, place) in verdict.versions.items():
         for name, ranges in query.requirements_of(query.Release(user, version)).items():
             installed_release, found_place = verdict.versions.get(name, ("", ""))
-            needed = ",".join(str(specifier) for specifier, extra in ranges if not extra)
-            if not installed_release or in_range(installed_release, SpecifierSet(needed)):
+            needed = SpecifierSet(",".join(str(specifier) for specifier, extra in ranges if not extra))
+            if not installed_release or in_range(installed_release, needed):
                 continue
-            title = f"{user} {version} requires {name}{SpecifierSet(needed)}, found {installed_release}."
-            fix = Fix.of(
-                f"Install {name}{SpecifierSet(needed)}.", Install((f"{name}{SpecifierSet(needed)}",))
-            )
-            evidence = (
-                Evidence(f"{name} {installed_release}", found_place),
-                Evidence(f"{user} {version}", place),
-            )
+            present = Evidence(f"{name} {installed_release}", found_place)
+            unmet = StatedRequirement(f"{user} {version}", name, needed, installed_release, present)
             yield Finding(
-                _CODE, title, Severity.WARNING, Certainty.HYPOTHESIS, "declared", title, evidence, fix
-            )
+                _CODE, f"{unmet}.", Severity.WARNING, Certainty.HYPOTHESIS, "declared", f"{unmet}.",
+                (present, Evidence(f"{user} {version}", place)),
+                Fix.of(f"Install {name}{needed}.", Install((f"{name}{needed}",))),
+            )  # fmt: skip
 
 
 def _without_distribution(item: StatedRequirement) -> str:
     """Return what to do if no file of a required release fits this Python and platform."""
     other_release = _other_release(item, re.findall(r"\d[\w.+]*", item.offered))
-    user = item.user.partition(" ")[0] or "what requires it"
+    user = item.package or "what requires it"
     change = f"take another release of {user}{f', such as {other_release}' if other_release else ''}."
     if not item.offered.startswith("pip"):
         return change.capitalize()
@@ -213,10 +210,9 @@ def _without_distribution(item: StatedRequirement) -> str:
 
 def _other_release(item: StatedRequirement, versions: list[str]) -> str:
     """Return the newest release of the requirement's user whose range allows one of the versions; '' if none does."""
-    user = canonicalize_name(item.user.partition(" ")[0])
+    user = canonicalize_name(item.package)
     for release in query.find_releases(user, "") if versions else ():
-        ranges = query.declared_ranges(query.Release(user, release), item.name)
-        plain = [specifier for specifier, extra in ranges if not extra]
+        plain = plain_ranges(query.Release(user, release), item.name)
         if plain and any(all(in_range(text, specifier) for specifier in plain) for text in versions):
             return f"{user} {release}"
     return ""
@@ -227,11 +223,7 @@ def _without_solution(items: list[StatedRequirement]) -> str:
     fitting = []
     for item in items:
         other_ranges = SpecifierSet(",".join(str(other.specifier) for other in items if other is not item))
-        versions = [
-            text
-            for text in query.find_releases(item.name, "")
-            if other_ranges.contains(text, prereleases=True)
-        ]
+        versions = [text for text in query.find_releases(item.name, "") if in_range(text, other_ranges)]
         fitting.append(_other_release(item, versions[:_MAX_FITTING]))
     advice = f" {' or '.join(filter(None, fitting))} fits the other side." if any(fitting) else ""
     return f"No release satisfies all: {'; '.join(map(str, items))}.{advice}"
@@ -239,13 +231,9 @@ def _without_solution(items: list[StatedRequirement]) -> str:
 
 def _is_of_stack(requirement: StatedRequirement) -> bool:
     """Return whether a package of the training stack, or the user, requires it."""
-    user = canonicalize_name(requirement.user.partition(" ")[0])
-    return (
-        not user
-        or requirement.is_raised
-        or user in PACKAGES
-        or (user in INDEXED and bool(INDEXED[user].uses))
-    )
+    user = canonicalize_name(requirement.package)
+    uses = INDEXED[user].uses if user in INDEXED else ()
+    return not user or requirement.is_raised or user in PACKAGES or bool(uses)
 
 
 def _requires(user: str, name: str) -> bool:
@@ -307,13 +295,10 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             # Other packages call that function of transformers, too, for packages that it does not require.
             if text != pip_text and user == "transformers" and not _requires(user, groups["name"]):
                 user = _raising_package(failures.get(number), log)
-            try:
-                specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
-            except InvalidSpecifier:
-                continue
+            specifier = parse_specifier(groups["range"].strip(" ,").replace(" and ", ","))
             name, release = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
             offered = _offered(groups, (groups.get("name"), groups["range"]) in missing)
-            if not (release and in_range(release, specifier)):
+            if specifier is not None and not in_range(release, specifier):
                 raised = number in failures
                 yield StatedRequirement(user, name, specifier, release, evidence, offered, is_raised=raised)
 
@@ -367,14 +352,11 @@ def _raised_requirements(
         name = _TITLES.get(title, title)
         stated = groups.get("found") or next(iter(_FOUND.findall(text[match.end() :])), "").rstrip(".")
         release, least = stated or installed.get(name, ""), groups.get("least")
-        try:
-            listed = re.findall(r"\d[\w.]*\d", groups.get("listed", ""))
-            exact = f"=={max(listed, key=Version)}" if listed else ""
-            specifier = SpecifierSet(
-                f">={least}" if least else exact or groups.get("range") or f"!={release}"
-            )
-        except (InvalidSpecifier, InvalidVersion):
+        listed = newest(re.findall(r"\d[\w.]*\d", groups.get("listed", "")))
+        stated_range = f">={least}" if least else f"=={listed}" if listed else groups.get("range")
+        specifier = parse_specifier(stated_range or f"!={release}")
+        if specifier is None:
             continue
-        if name != user and not (release and in_range(release, specifier)):
+        if name != user and not in_range(release, specifier):
             yield StatedRequirement(user, name, specifier, release, evidence, is_raised=True)
         return

@@ -12,7 +12,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from diagnostics.api_index.explain import explain_missing, explain_own_class
+from diagnostics.api_index.explain import LoggedFacts, explain_missing, explain_own_class
 from diagnostics.triage import command as triage
 from tests.case_files import read_cases
 
@@ -24,7 +24,7 @@ CLASH = "ValueError: 'aimv2' is already used by a Transformers config, pick anot
 
 def test_error_of_a_model_type_that_transformers_has_is_explained():
     """The explanation names the callers in the shipped index."""
-    explanation = explain_missing(CLASH, {"vllm": "0.9.2", "transformers": "4.55.0"})
+    explanation = explain_missing(CLASH, LoggedFacts({"vllm": "0.9.2", "transformers": "4.55.0"}))
     assert explanation.changes == ("transformers<=4.53.3", "vllm>=0.10.0")
     assert explanation.sentences == (
         "transformers has the model type 'aimv2' itself from 4.54.0 to 5.24.0. The installed transformers 4.55.0 is too"
@@ -36,7 +36,7 @@ def test_error_of_a_model_type_that_transformers_has_is_explained():
 def test_import_error_is_explained(index, case):
     """The explanation has the caller, whether the installed release is too new or too old, and the release to take."""
     installed = {"vllm": case["installed"]} if case["installed"] else {}
-    explanation = explain_missing(case["message"], installed)
+    explanation = explain_missing(case["message"], LoggedFacts(installed))
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
     assert explanation.callers[0].package == "trl"
 
@@ -46,8 +46,9 @@ def test_missing_argument_that_every_release_requires_is_passed(make_index):
     files = {"vllm/cache.py": "class Cache:\n    def grow(self, by): ...\n"}
     make_index(files, files)
     error = "TypeError: Cache.grow() missing 1 required positional argument: 'by'"
-    explanation = explain_missing(error, {}, "vllm")
-    assert (explanation.changes, explanation.call_repair) == ((), "Pass it in the call")
+    explanation = explain_missing(error, LoggedFacts(caller="vllm"))
+    assert explanation.changes == ()
+    assert explanation.advice.startswith("Pass it in the call")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,10 @@ def test_missing_argument_that_every_release_requires_is_passed(make_index):
 )
 def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
     """A file outside of the folders of installed packages is another copy: no release is concluded from it."""
-    explanation = explain_missing(f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})")
-    assert explanation.local_folder == folder
+    explanation = explain_missing(
+        f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})", LoggedFacts()
+    )
+    assert (f"or rename {folder};" in explanation.advice) is bool(folder)
     assert explanation.headline.startswith(f"Python imports {folder}, which") is bool(folder)
     assert bool(explanation.changes) is not bool(folder)
 
@@ -72,14 +75,14 @@ def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
 def test_class_is_found_by_its_name(make_index, case):
     """A class that an error names without its module is found, although no other package uses the missing member."""
     make_index(*case["releases"])
-    explanation = explain_missing(case["message"], {}, case.get("caller", ""))
+    explanation = explain_missing(case["message"], LoggedFacts(caller=case.get("caller", "")))
     assert (explanation and explanation.headline) == case["headline"]
 
 
 @pytest.mark.parametrize("case", ERRORS["shipped_index"], ids=lambda case: case["message"])
 def test_error_is_explained_by_the_shipped_index(case):
     """The explanation has the side at fault and the changes, also for an unknown release and a wrapped message."""
-    explanation = explain_missing(case["message"], case["installed"], case["caller"])
+    explanation = explain_missing(case["message"], LoggedFacts(case["installed"], case["caller"]))
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
     assert explanation.headline == case.get("headline", explanation.headline)
 
@@ -87,8 +90,9 @@ def test_error_is_explained_by_the_shipped_index(case):
 @pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
 def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_extends(case):
     """The name shows which indexed class the class extends; the last frame's package decides the side at fault."""
-    assert explain_missing(case["message"], case["installed"], case["caller"]) is None
-    explanation = explain_own_class(case["message"], case["file"], case["caller"], case["installed"])
+    log = LoggedFacts(case["installed"], case["caller"])
+    assert explain_missing(case["message"], log) is None
+    explanation = explain_own_class(case["message"], case["file"], log)
     assert (explanation.headline, list(explanation.changes)) == (case["headline"], case["changes"])
 
 
@@ -102,12 +106,14 @@ def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_exten
     ],
 )
 def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
-    assert explain_own_class(message, "", "", {}) is None
+    assert explain_own_class(message, "", LoggedFacts()) is None
 
 
 def test_import_of_a_folder_without_an_init_is_no_matter_of_releases(index):
     """Python prints no path of the module, because the folder it found is no package."""
-    explanation = explain_missing("ImportError: cannot import name 'LLM' from 'vllm' (unknown location)")
+    explanation = explain_missing(
+        "ImportError: cannot import name 'LLM' from 'vllm' (unknown location)", LoggedFacts()
+    )
     headline = "vllm.LLM is not found: Python imports a folder vllm that has no __init__.py."
     assert (explanation.headline, explanation.changes) == (headline, ())
 
@@ -116,7 +122,7 @@ def test_name_under_a_condition_does_not_decide_the_release(make_index):
     """A release without the optional package lacks the name, too."""
     files = {"vllm/__init__.py": "if find_spec('x'):\n    from vllm.extra import helper\n"}
     make_index(*[files | {"vllm/extra.py": "def helper(): ...\n"}] * 2)
-    explanation = explain_missing("ImportError: cannot import name 'helper' from 'vllm'")
+    explanation = explain_missing("ImportError: cannot import name 'helper' from 'vllm'", LoggedFacts())
     assert explanation.changes == ()
     assert "It is defined under a condition" in explanation.headline
     assert explanation.import_check == "vllm.extra"
@@ -125,7 +131,7 @@ def test_name_under_a_condition_does_not_decide_the_release(make_index):
 def test_newer_caller_is_recommended(index):
     """If the next release of the caller does not use the missing name, it is recommended too."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"
-    explanation = explain_missing(message, {"vllm": "0.2", "trl": "1.0"})
+    explanation = explain_missing(message, LoggedFacts({"vllm": "0.2", "trl": "1.0"}))
     assert explanation.changes == ("vllm<=0.1", "trl>=1.1")
 
 
@@ -145,7 +151,7 @@ def test_newer_caller_is_recommended(index):
     ],
 )
 def test_message_without_a_known_name_is_not_explained(message):
-    assert explain_missing(message) is None
+    assert explain_missing(message, LoggedFacts()) is None
 
 
 @pytest.fixture

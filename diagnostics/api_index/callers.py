@@ -1,0 +1,81 @@
+"""Find the packages whose code uses a name, and the places of these uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from diagnostics.api_index import query, store
+from diagnostics.api_index.compare import condition_holds
+from diagnostics.api_index.name_releases import releases_of
+from diagnostics.api_index.uses import Use
+from diagnostics.versions import parse_version
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A package that uses a missing name.
+
+    Attributes:
+        place: file:line of the use, in the newest release that has it.
+        versions: Releases of the package that use the name, oldest first.
+        verb: What the package does with the name.
+    """
+
+    package: str
+    place: str
+    versions: tuple[str, ...]
+    verb: str = "takes"
+
+    def change(self, installed: Mapping[str, str], caller: str, direction: str) -> str:
+        """Return a requirement on the package so that it does not use the name; '' if none is known to be needed.
+
+        The package needs it if its installed release, or its code in the traceback, uses the name. If the provider of
+        the name is too old, an older release of the package is meant, otherwise a newer one.
+        """
+        releases = releases_of(self.package)
+        first, last = (releases.index(version) for version in (self.versions[0], self.versions[-1]))
+        if installed.get(self.package) not in self.versions and self.package != caller:
+            return ""
+        if direction == "too old":
+            return f"{self.package}<={releases[first - 1]}" if first else ""
+        return f"{self.package}>={releases[last + 1]}" if self.versions[-1] != releases[-1] else ""
+
+
+def recorded_uses(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:
+    """Yield each recorded use of a provider whose key contains a text, as (package, file, use, spans)."""
+    for package in store.indexed_packages():
+        index = store.load(package)
+        documents = index.document(f"uses-{provider}") if index else {}
+        for file, packed in documents.items():
+            for key, lines in packed.items():
+                if text in key:
+                    spans = lines if isinstance(lines, dict) else {"0-": lines}
+                    yield package, file, Use.from_key(key, file, 0), spans
+
+
+def find_callers(provider: str, target: Use, installed: str) -> Iterator[Caller]:
+    """Yield the packages that use a name without an alternative, with the newest place of the use."""
+    by_package: dict[str, dict[int, str]] = {}
+    version = parse_version(installed)
+    versions = {query.module_of(provider): version} if version else {}
+    text = f'"{target.name}"' if target.name else f'"{target.module}'
+    for package, file, use, lines in recorded_uses(provider, text):
+        reached = all(condition_holds(item, versions) is not False for item in use.conditions)
+        if not _is_same_use(use, target) or not reached or use.choice:
+            continue
+        for spans, line in lines.items():
+            for number in store.expand_spans(spans, len(releases_of(package))):
+                by_package.setdefault(package, {})[number] = f"{file}:{line}"
+    verb = "registers" if target.kind == "registered" else "takes"
+    for package, places in by_package.items():
+        numbers = sorted(places)
+        releases = tuple(releases_of(package)[number] for number in numbers)
+        yield Caller(package, places[numbers[-1]], releases, verb)
+
+
+def _is_same_use(use: Use, target: Use) -> bool:
+    if not target.name:
+        return f"{use.module}.".startswith(f"{target.module}.")
+    same_name = (use.module, use.name) == (target.module, target.name)
+    return same_name and use.path[: len(target.path)] == target.path

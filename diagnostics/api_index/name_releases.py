@@ -1,0 +1,184 @@
+"""Compare the releases that have a name with the release in use: the side at fault, and the nearest changes.
+
+`NameReleases` also states both in sentences. `describe_spans` describes releases in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from packaging.version import Version
+
+from diagnostics.api_index import store
+from diagnostics.versions import parse_version
+
+# No package has a release before it that is worth a sentence.
+_FIRST_RELEASE = Version("0.1")
+
+
+def releases_of(package: str) -> list[str]:
+    """Return the indexed releases of a package, oldest first; empty if it is not indexed."""
+    index = store.load(package)
+    return index.releases if index else []
+
+
+def describe_spans(versions: Iterable[str], releases: Sequence[str]) -> str:
+    """Return in words which of a package's releases are meant.
+
+    >>> describe_spans(("1", "2", "4"), ["1", "2", "3", "4"])
+    'from 1 to 2 and from 4 on'
+    """
+    texts = [_span_text(first, last, releases) for first, last in _spans(versions, releases)]
+    return " and ".join(text if text.startswith("from ") else f"in {text}" for text in texts)
+
+
+def _spans(versions: Iterable[str], releases: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the first and last release of each span of releases."""
+    spans = store.spans_of([releases.index(version) for version in versions], len(releases)).split()
+    bounds = (span.partition("-") for span in spans)
+    return [(releases[int(first)], releases[int(last or -1)]) for first, _, last in bounds]
+
+
+def _span_text(first: str, last: str, releases: Sequence[str]) -> str:
+    if last == releases[-1]:
+        return f"from {first} on"
+    return first if first == last else f"from {first} to {last}"
+
+
+@dataclass(frozen=True)
+class NameReleases:
+    """The releases of a package that have a name, and the release in use.
+
+    Attributes:
+        package: The package that should define the name.
+        having: The releases that have the name, oldest first.
+        installed: The release in use; '' if unknown.
+        failing: The releases that may raise the error; empty if any without the name may.
+    """
+
+    package: str
+    having: tuple[str, ...]
+    installed: str = ""
+    failing: tuple[str, ...] = ()
+
+    @property
+    def indexed(self) -> list[str]:
+        """The indexed releases of the package, oldest first."""
+        return releases_of(self.package)
+
+    @property
+    def without(self) -> list[str]:
+        """The releases that are not among those with the name."""
+        return [version for version in self.indexed if version not in self.having]
+
+    @property
+    def has_installed(self) -> bool:
+        """Whether the release in use has the name, or is a build between two neighbours in the index that both do."""
+        release = parse_version(self.installed)
+        if release is None:
+            return False
+        having, releases = {*map(Version, self.having)}, [*map(Version, self.indexed)]
+        older, newer = (
+            [it for it in releases if it < release][-1:],
+            [it for it in releases if it > release][:1],
+        )
+        return release in having or (bool(older) and release not in releases and {*older, *newer} <= having)
+
+    @cached_property
+    def side(self) -> tuple[str, tuple[str, ...]]:
+        """`too old` or `too new` for the release in use, '' if undecided; and the nearest ranges that have the name."""
+        if not self.having or self.has_installed:
+            return "", ()
+        if parse_version(self.installed) is None:
+            return self._side_of_unknown_release()
+        older, newer = self._neighbours(self.installed, self.installed)
+        return "" if newer and older else "too old" if newer else "too new", (*newer, *older)
+
+    def _neighbours(self, first: str, last: str) -> tuple[list[str], list[str]]:
+        """Return requirements on the nearest releases with the name before and after a span."""
+        older = [item for item in self.having if Version(item) < Version(first)][-1:]
+        newer = [item for item in self.having if Version(item) > Version(last)][:1]
+        return [f"{self.package}<={item}" for item in older], [f"{self.package}>={item}" for item in newer]
+
+    def _side_of_unknown_release(self) -> tuple[str, tuple[str, ...]]:
+        """Return the side if the releases that may fail are on one side, and the ranges with the name, newest first."""
+        newest = self.indexed[-1]
+        spans = _spans(self.having, self.indexed)
+        ranges = tuple(
+            f"{self.package}>={first}"
+            if last == newest
+            else f"{self.package}=={first}"
+            if first == last
+            else f"{self.package}>={first},<={last}"
+            for first, last in reversed(spans)
+        )
+        reaches_newest = spans[0][1] == newest
+        if self.failing and Version(self.failing[0]) > Version(self.having[-1]):
+            return "too new", ranges
+        if len(spans) > 1 or (self.having[0] != self.indexed[0] and not reaches_newest):
+            return "", ranges
+        return "too old" if reaches_newest else "too new", ranges
+
+    def statement(self, subject: str) -> str:
+        """Return a sentence on the releases that have the name."""
+        span = f"{self.package} from {self.indexed[0]} to {self.indexed[-1]}"
+        if not self.having:
+            return f"No {span} has {subject}."
+        if not self.without:
+            return f"Every {span} has {subject}."
+        return f"{self.package} has {subject} {describe_spans(self.having, self.indexed)}."
+
+    def release_in_use(
+        self,
+        changes: Iterable[str],
+        import_check: str = "",
+        *,
+        is_removed: bool = False,
+        is_own: bool = False,
+    ) -> str:
+        """Return sentences on the release in use; empty if no release has the name.
+
+        Args:
+            changes: The recommended changes.
+            import_check: The module whose import may fail although the release has the name; '' if none.
+            is_removed: Whether `having` has the releases without a name that must be missing.
+            is_own: Whether the name is the user's, so that releases before the index say nothing about it.
+        """
+        direction, oldest = self.side[0], self.indexed[0]
+        show = f"pip show {self.package} says which"
+        other = f"or another {self.package} is imported."
+        hidden = (
+            f"So an import inside it failed, an optional package is missing, {other}" if import_check else ""
+        )
+        if self.installed and self.having:
+            has_it = "does not have it" if self.has_installed == is_removed else "has it"
+            state = f"is {direction}" if direction else has_it
+            return f"The installed {self.package} {self.installed} {state}. {hidden}".rstrip()
+        if hidden and not changes:
+            return f"{hidden} Releases before {oldest} are not in the index."
+        if not self.without:
+            inside = ", or an import inside it failed" if import_check else ""
+            return f"So the one in use is older, or is not {self.package}{inside}: {show}."
+        if direction == "too old":
+            return f"The one in use is older. {show}."
+        is_first = self.having[:1] == (oldest,) and Version(oldest) >= _FIRST_RELEASE and not is_own
+        older = f", or older than {oldest}" if is_first else ""
+        side = f"So the one in use is {direction}{older}:" if direction else self._changes_by_span()
+        return f"{side} {show}." if self.having else ""
+
+    def sentences(self, subject: str) -> str:
+        """Return sentences on the releases that have the name, and on the release in use."""
+        return f"{self.statement(subject)} {self.release_in_use(self.side[1])}"
+
+    def _changes_by_span(self) -> str:
+        """Return a sentence for each span of failing releases, with the nearest releases that have the name."""
+        spans = _spans(self.failing or self.without, self.indexed)
+        texts = [_span_text(first, last, self.indexed) for first, last in spans]
+        changes = [" or ".join(chain(*self._neighbours(first, last))) for first, last in spans]
+        if len(spans) == 1:
+            return f"So the one in use is {texts[0]}:"
+        pairs = zip(texts, changes, strict=True)
+        return " ".join(f"If the one in use is {span}, take {change}." for span, change in pairs)
