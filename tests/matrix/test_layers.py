@@ -120,69 +120,57 @@ def test_modified_upstream_files_give_no_verdict(run_layer, kit):
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
 
+TRAIN = programs.answer_with_summary(programs.TABLES["train"].summary, programs.training_problem)
 TRAINED = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
 TRAINED |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
-train_answer = programs.answer_with_summary(programs.TABLES["train"].summary, programs.training_problem)
-server_answer = programs.answer_with_summary("{server}: up, and {protocol} answered")
-trl_answer = programs.trl_answer
-LOGGED = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
+SERVER = programs.answer_with_summary("{server}: up, and {protocol} answered")
+SERVED = {"server": "vllm serve", "outcome": "ok", "protocol": "/v1/completions", "tokens": 8}
 SERVER_ERROR = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
+TRL = programs.trl_answer
+LOGGED = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
+STEPS = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": LOGGED, "error": None}
+MISMATCH = "mean log-prob difference of engine and trainer 2.0e-03, as TRL logs it"
+RAISED = {"outcome": "failed", "error": "KeyError: 'x'", "where": "trl/a.py:7 in f"}
 
 
 @pytest.mark.parametrize(
-    ("answer_of", "document", "outcome", "summary"),
+    ("answer_of", "document", "summary"),
     [
-        (
-            train_answer,
-            TRAINED,
-            Outcome.PASS,
-            "2 steps with vllm: reward 0.10 → 0.90; 2 of 2 weight syncs proven; staleness ≤ 1",
-        ),
-        (
-            train_answer,
-            TRAINED | {"outcome": "error", "error": "the engine\n died"},
-            Outcome.FAIL,
-            "the engine died",
-        ),
-        (train_answer, TRAINED | {"steps": 0}, Outcome.FAIL, "no step was taken"),
-        (train_answer, TRAINED | {"reward_last": 0.1}, Outcome.FAIL, "the reward did not rise: 0.10 to 0.10"),
-        (train_answer, TRAINED | {"reward_first": None}, Outcome.FAIL, "the reward did not rise: ? to 0.90"),
-        (train_answer, TRAINED | {"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
-        (
-            server_answer,
-            {"server": "vllm serve", "outcome": "ok", "protocol": "/v1/completions", "tokens": 8},
-            Outcome.PASS,
-            "vllm serve: up, and /v1/completions answered",
-        ),
-        (server_answer, {"outcome": "failed", "error": SERVER_ERROR}, Outcome.FAIL, SERVER_ERROR),
-        (server_answer, {}, Outcome.FAIL, "outcome None"),
-        (
-            trl_answer,
-            {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": LOGGED, "error": None},
-            Outcome.PASS,
-            "3 steps in 1.5 s; weights moved by up to 1.0e-02; "
-            "mean log-prob difference of engine and trainer 2.0e-03, as TRL logs it",
-        ),
-        (
-            trl_answer,
-            {"outcome": "failed", "error": "KeyError: 'x'", "where": "trl/a.py:7 in f"},
-            Outcome.FAIL,
-            "KeyError: 'x' (trl/a.py:7 in f)",
-        ),
-        (trl_answer, {"outcome": "not_run", "error": "no such mode"}, Outcome.NOT_RUN, "no such mode"),
-        (trl_answer, {}, Outcome.FAIL, "outcome None"),
+        (TRAIN, TRAINED, "2 steps with vllm: reward 0.10 → 0.90; 2 of 2 weight syncs proven; staleness ≤ 1"),
+        (SERVER, SERVED, "vllm serve: up, and /v1/completions answered"),
+        (TRL, STEPS, f"3 steps in 1.5 s; weights moved by up to 1.0e-02; {MISMATCH}"),
     ],
 )
-def test_document_of_a_program_gives_its_answer(matrix_context, answer_of, document, outcome, summary):
-    """A pass has the filled template as its summary, a failure its error, also as sign; a missing mode is not run.
-
-    A training run passes only with steps, a rising reward, and a proof of every weight sync.
-    """
+def test_summary_of_a_pass_is_the_filled_template(matrix_context, answer_of, document, summary):
     answer = answer_of(make_reply(document, "the log's end"), matrix_context.matrix.cells[0])
-    assert (answer.outcome, answer.summary) == (outcome, summary)
-    if outcome is not Outcome.NOT_RUN:
-        failed = outcome is Outcome.FAIL
-        assert (answer.signs, answer.excerpt) == (((summary,), "the log's end") if failed else ((), ""))
+    assert (answer.outcome, answer.summary, answer.signs, answer.excerpt) == (Outcome.PASS, summary, (), "")
+
+
+@pytest.mark.parametrize(
+    ("answer_of", "document", "error"),
+    [
+        (TRAIN, TRAINED | {"outcome": "error", "error": "the engine\n died"}, "the engine died"),
+        (TRAIN, TRAINED | {"steps": 0}, "no step was taken"),
+        (TRAIN, TRAINED | {"reward_last": 0.1}, "the reward did not rise: 0.10 to 0.10"),
+        (TRAIN, TRAINED | {"reward_first": None}, "the reward did not rise: ? to 0.90"),
+        (TRAIN, TRAINED | {"syncs_proven": 1}, "only 1 of 2 weight syncs were proven"),
+        (SERVER, {"outcome": "failed", "error": SERVER_ERROR}, SERVER_ERROR),
+        (SERVER, {}, "outcome None"),
+        (TRL, RAISED, "KeyError: 'x' (trl/a.py:7 in f)"),
+        (TRL, {}, "outcome None"),
+    ],
+)
+def test_failed_program_has_its_error_as_sign_and_summary(matrix_context, answer_of, document, error):
+    """A training run fails without steps, without a rising reward, and without a proof of every weight sync."""
+    answer = answer_of(make_reply(document, "the log's end"), matrix_context.matrix.cells[0])
+    actual = (answer.outcome, answer.summary, answer.signs, answer.excerpt)
+    assert actual == (Outcome.FAIL, error, (error,), "the log's end")
+
+
+def test_missing_mode_of_trl_is_not_run(matrix_context):
+    document = {"outcome": "not_run", "error": "no such mode"}
+    answer = TRL(make_reply(document), matrix_context.matrix.cells[0])
+    assert (answer.outcome, answer.summary) == (Outcome.NOT_RUN, "no such mode")
 
 
 def test_cell_does_not_inherit_user_settings(matrix_context):
