@@ -28,11 +28,15 @@ from typing import Any
 from repro import render, runner, upstream
 from repro.drivers import imports
 from repro.fuzz import search, stories
-from repro.registry import INCOMPLETE, Attempt, Repro
+from repro.registry import Attempt, AttemptOutcome, Repro
 
 FINE, FINDINGS, USAGE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 130
 Repros = Mapping[str, Repro]
-_USAGE = "2 wrong usage, or a fault of the program"
+_EXIT_CODES = """exit codes:
+  0 everything went as recorded; nothing fails
+  1 a result differs from the recorded one, repetitions disagree, upstream's files are modified, or a failure was found
+  2 wrong usage, or a fault of the program
+  3 incomplete: a repro or an import gave no result, and nothing above applies"""
 
 
 class UsageError(Exception):
@@ -47,10 +51,10 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         registry: Name of the module that has the repros by code in `REPROS`.
     """
     options = _parser().parse_args(arguments)
-    options.registry = registry
     answer = _keep_stdout()
     try:
-        text, code = options.command(options, importlib.import_module(registry).REPROS)
+        with contextlib.redirect_stdout(sys.stderr):
+            text, code = options.command(options, importlib.import_module(registry).REPROS)
     except (UsageError, search.SearchError, stories.StoryError) as error:
         _report_line(f"repro: {error}")
         return USAGE
@@ -79,20 +83,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line, with examples and exit codes in each command's help."""
+    """Return the parser of the command line."""
     parser = _Parser(prog="python -m repro", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(
-        command: Callable[..., tuple[str, int]], summary: str, examples: Sequence[str], codes: Sequence[str]
-    ) -> Callable[..., Any]:
-        """Add a command, named by the first word of its first example; return the parser's `add_argument`."""
-        lines = ["examples:", *(f"  {parser.prog} {example}" for example in examples), "", "exit codes:"]
+    def add(name: str, command: Callable[..., tuple[str, int]], summary: str) -> Callable[..., Any]:
+        """Add a command; return the `add_argument` of its parser."""
         built = commands.add_parser(
-            examples[0].partition(" ")[0],
+            name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog="\n".join([*lines, *(f"  {code}" for code in codes)]),
+            epilog=_EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         built.set_defaults(command=command)
@@ -100,22 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         return built.add_argument
 
     add(
+        "list",
         _list,
         "list the failures; --json adds triggers, mitigations and the triggers that each mitigation fixes",
-        ("list", "list --json", "list | grep SCH"),
-        ("0 listed", _USAGE),
     )
-    option = add(
-        _run,
-        "reproduce failures in this environment, without and with each mitigation",
-        ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 --times 50 --json"),
-        (
-            "0 everything went as recorded",
-            "1 a result differs from the recorded one, repetitions disagree, or upstream's files are modified",
-            _USAGE,
-            "3 incomplete: a repro gave no result, and nothing above applies",
-        ),
-    )
+    option = add("run", _run, "reproduce failures in this environment, without and with each mitigation")
     option("codes", nargs="+", metavar="CODE", help="a code that `list` prints")
     option("--trigger", default="all", metavar="NAME", help="one trigger, or all (default)")
     option("--mitigation", default="all", metavar="NAME", help="one mitigation, none, or all (default)")
@@ -124,34 +114,18 @@ def _parser() -> argparse.ArgumentParser:
     option("--timeout", type=float, default=60.0, metavar="S", help=limit)
     option("--verbose", action="store_true", help="print each attempt, and what is simulated")
     option = add(
-        _imports,
-        "import each module in a separate process, and report the imports that fail",
-        ("imports vllm", "imports vllm trl.trainer.grpo_trainer", "imports torch --timeout 60 --json"),
-        (
-            "0 all imports work",
-            "1 an import fails",
-            _USAGE,
-            "3 an import exceeds the time limit, and none fails",
-        ),
+        "imports", _imports, "import each module in a separate process, and report the imports that fail"
     )
     option("modules", nargs="+", metavar="MODULE")
     limit = "time limit of one import in seconds (default: 240)"
     option("--timeout", type=float, default=240.0, metavar="S", help=limit)
     option = add(
-        _fuzz,
-        "search for request sequences that make a scheduler fail, or replay a saved one",
-        ("fuzz --engine v1", "fuzz --engine v1 --seeds 4 --save stories", "fuzz --replay stories/one.json"),
-        (
-            "0 no failure found, or the saved sequence gives its recorded result",
-            "1 a failure found, or the saved sequence gives another result",
-            _USAGE,
-        ),
+        "fuzz", _fuzz, "search for request sequences that make a scheduler fail, or replay a saved one"
     )
     option("--engine", choices=("v1",), help="engine whose scheduler is tested")
     option("--seeds", type=int, default=1, metavar="N", help="number of searches (default: 1)")
-    option(
-        "--seconds", type=float, default=60.0, metavar="S", help="CPU seconds of each search (default: 60)"
-    )
+    limit = "CPU seconds of each search (default: 60)"
+    option("--seconds", type=float, default=60.0, metavar="S", help=limit)
     option("--save", type=Path, metavar="DIR", help="save each failing sequence in this folder")
     option("--replay", type=Path, metavar="FILE", help="replay a saved sequence; does not need Hypothesis")
     return parser
@@ -177,9 +151,7 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.times < 1:
         raise UsageError(f"--times {options.times}: expected at least 1")
     comparison, plans = _plans(options, repros)
-    results = runner.run(
-        repros, plans, limit_s=options.timeout, report_line=_report_line, registry=options.registry
-    )
+    results = runner.run(repros, plans, limit_s=options.timeout, report_line=_report_line)
     if options.json:
         text = _json(render.run_document(repros, results, comparison))
     else:
@@ -223,7 +195,8 @@ def exit_code(results: Mapping[str, Sequence[Attempt]], comparison: upstream.Whe
         return FINDINGS
     if any(map(render.count_varying, results.values())):
         return FINDINGS
-    return UNFINISHED if any(attempt.outcome in INCOMPLETE for attempt in attempts) else FINE
+    incomplete = {AttemptOutcome.ERROR, AttemptOutcome.TIMEOUT}
+    return UNFINISHED if any(attempt.outcome in incomplete for attempt in attempts) else FINE
 
 
 def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:

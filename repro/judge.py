@@ -12,7 +12,6 @@ import ast
 import linecache
 import re
 import textwrap
-import time
 import traceback
 from dataclasses import replace
 
@@ -23,14 +22,13 @@ _LONGEST = 12  # maximum number of lines of an assertion
 
 def run_attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
     """Run an attempt in this process; an exception becomes its outcome."""
-    empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
+    empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR)
     events = repro.trigger(trigger)
-    started = time.perf_counter()
     try:
         done = judge_tally(empty, events.run(mitigation), silent=events.silent)
     except Exception as error:  # noqa: BLE001 - the class of the exception decides the outcome
         done = judge_exception(empty, repro, error)
-    return compare_with_record(repro, replace(done, seconds=round(time.perf_counter() - started, 4)))
+    return compare_with_record(repro, done)
 
 
 def judge_tally(empty: Attempt, tally: Tally, *, silent: bool) -> Attempt:

@@ -1,8 +1,8 @@
 """Start processes that end with their parent, receive their messages, and end their descendants.
 
-`start_module` runs a module as a program that gets a plan and sends messages. `run_isolated` runs a function in a
-forked process with a time limit, returns its result, and ends the processes that the function started. Descendants are
-found in /proc, so on Linux.
+`start` forks a process that sends messages. `run_isolated` runs a function in such a process with a time limit, returns
+its result, and ends the processes that the function started. `start_python` runs a program. Descendants are found in
+/proc, so on Linux.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,40 +25,12 @@ from typing import Any, TypeVar
 _Result = TypeVar("_Result")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# Python's option to import nothing from the working folder.
-SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 
 
-def signal_at_parent_exit(parent: int, number: signal.Signals) -> None:
-    """Make the kernel send this process a signal when its parent ends, even if the parent is killed.
-
-    Outside of Linux this has no effect. If the parent has ended already, this process exits with code 1.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
-    if os.getppid() != parent:  # the parent ended before the call of prctl
-        os._exit(1)
-
-
-def kill_group(leader: int) -> None:
-    """Kill the remaining processes of a process group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of its orphaned descendants, also of those in another process group or session.
-
-    Outside of Linux this has no effect.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def kill_descendants(spared: Collection[int] = ()) -> None:
+def kill_descendants(spared: Collection[int]) -> None:
     """Kill the descendants of this process except those in `spared` and their descendants; wait until they are gone.
 
-    After `adopt_orphans` this includes orphans, because they become children of this process.
+    In a process that `start` forked this includes orphans, because they become its children.
     """
     while remaining := descendants(os.getpid(), spared):
         for pid in remaining:
@@ -86,16 +58,6 @@ def descendants(ancestor: int, without: Collection[int] = ()) -> list[int]:
     return result
 
 
-def describe_exit(code: int) -> str:
-    """Return an exit code as text, such as "exit code 1" or, for -9, "signal SIGKILL"."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
-
-
 def receive(reader: Connection, limit_s: float | None = None) -> Any:
     """Return the next message; None if the sender ended without one.
 
@@ -109,49 +71,71 @@ def receive(reader: Connection, limit_s: float | None = None) -> Any:
     return None
 
 
-def with_packages(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds our packages without the working folder."""
+def start_python(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a Python program that finds our packages, but no modules of the working folder; its input is empty.
+
+    Args:
+        arguments: Arguments of the interpreter.
+        options: Options of `subprocess.Popen`.
+    """
+    environment = options.pop("env", os.environ)
     path = [str(Path(__file__).resolve().parents[1]), environment.get("PYTHONPATH", "")]
-    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    return subprocess.Popen(
+        [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), *arguments],
+        env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
 
 
 @contextlib.contextmanager
-def start_module(module: str, plan: Any) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """Start a module whose main function calls `read_plan`; yield its process and the connection for its messages.
+def start(
+    work: Callable[[Connection], object], at_parent_exit: signal.Signals
+) -> Iterator[tuple[int, Connection]]:
+    """Fork a process, in a new session, that calls a function; yield its id and the connection for its messages.
 
-    The module runs in a new session, so that Ctrl-C reaches only this process. Its output goes to standard error.
+    The process becomes the parent of its orphaned descendants, also of those in another process group or session.
 
     Args:
-        module: Module that `python -m` runs.
-        plan: Input of the module, as JSON data.
+        work: Function whose argument is the connection by which it sends messages.
+        at_parent_exit: Signal that the process gets when this one ends, even if this one is killed.
     """
     reader, writer = Pipe(duplex=False)
-    process = subprocess.Popen(
-        [sys.executable, *SAFE_PATH, "-m", module, str(writer.fileno()), str(os.getpid()), json.dumps(plan)],
-        env=with_packages(os.environ),
-        pass_fds=[writer.fileno()],
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        start_new_session=True,
-    )
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        # The child must not run the parent's exit handlers, or flush the parent's buffers.
+        try:
+            os.setsid()  # Ctrl-C reaches only the parent
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            with contextlib.suppress(OSError, AttributeError):  # as outside of Linux
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(at_parent_exit))
+                ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            if os.getppid() != parent:  # the parent ended before the call of prctl
+                os._exit(1)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            work(writer)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - nothing may leave this block
+            traceback.print_exc()
+            os._exit(1)
     writer.close()
-    with process, reader:
-        yield process, reader
+    with reader:
+        yield child, reader
 
 
-def read_plan() -> tuple[Connection, Any]:
-    """In a module that `start_module` started, return the connection for messages, and the plan.
-
-    The module's process gets SIGTERM when its parent ends.
-    """
-    descriptor, parent, plan = sys.argv[1:]
-    signal_at_parent_exit(int(parent), signal.SIGTERM)
-    os.set_inheritable(int(descriptor), False)  # child processes would keep the pipe open
-    return Connection(int(descriptor), readable=False), json.loads(plan)
+def end(process: int) -> str:
+    """Kill a process that `start` forked, and its group; return its exit as text, such as "signal SIGKILL"."""
+    for kill in (os.kill, os.killpg):  # it has no group yet if it has just begun
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(process, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    names = {item.value: item.name for item in signal.Signals}
+    return f"exit code {code}" if code >= 0 else f"signal {names.get(-code, -code)}"
 
 
 def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Result:
-    """Run a function in a forked process with its own process group and temporary folder; return its result.
+    """Run a function in a forked process with its own session and temporary folder; return its result.
 
     At the end, the processes that it started are killed, and the folder is removed. SIGTERM has the same effect, and
     then ends this process with exit code 143.
@@ -164,51 +148,32 @@ def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _
         TimeoutError: The function did not return in time.
         ChildProcessError: The process ended before the function returned.
     """
-    reader, writer = Pipe(duplex=False)
-    parent, folder, others = os.getpid(), tempfile.mkdtemp(prefix="repro-"), descendants(os.getpid())
-    child = os.fork()
-    if child == 0:
-        _run_and_answer(work, parent, writer, folder, limit_s)
-    writer.close()
-    with contextlib.suppress(OSError):
-        os.setpgid(child, child)  # parent and child both set the group, whichever is first
+    folder, others = tempfile.mkdtemp(prefix="repro-"), descendants(os.getpid())
 
-    def end_child() -> int:
-        kill_group(child)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        kill_descendants(others)
-        shutil.rmtree(folder, ignore_errors=True)
-        return code
-
-    def end_with_parent(*_: object) -> None:
-        end_child()
-        os._exit(143)
-
-    handler_before = signal.signal(signal.SIGTERM, end_with_parent)
-    try:
-        answer: _Result | None = receive(reader, limit_s)
-    finally:
-        code = end_child()
-        signal.signal(signal.SIGTERM, handler_before)
-        reader.close()
-    if answer is None:
-        raise ChildProcessError(f"its process ended with {describe_exit(code)}, without an answer")
-    return answer
-
-
-def _run_and_answer(
-    work: Callable[[], Any], parent: int, writer: Connection, folder: str, limit_s: float | None
-) -> None:
-    """In the child of `run_isolated`, set up group, signals and folder, run the function, and send its result."""
-    try:
-        os.setpgid(0, 0)
-        signal_at_parent_exit(parent, signal.SIGKILL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def send_result(writer: Connection) -> None:
         os.environ["TMPDIR"], tempfile.tempdir = folder, None
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if limit_s:
             faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # its stack, on standard error
         writer.send(work())
-    finally:
-        # The child must not run the parent's exit handlers, or flush the parent's buffers.
-        os._exit(0)
+
+    with start(send_result, signal.SIGKILL) as (process, reader):
+
+        def end_all() -> str:
+            ending = end(process)
+            kill_descendants(others)
+            shutil.rmtree(folder, ignore_errors=True)
+            return ending
+
+        def end_with_parent(*_: object) -> None:
+            end_all()
+            os._exit(143)
+
+        handler_before = signal.signal(signal.SIGTERM, end_with_parent)
+        try:
+            answer: _Result | None = receive(reader, limit_s)
+        finally:
+            ending = end_all()
+            signal.signal(signal.SIGTERM, handler_before)
+    if answer is None:
+        raise ChildProcessError(f"its process ended with {ending}, without an answer")
+    return answer

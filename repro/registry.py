@@ -36,9 +36,6 @@ class AttemptOutcome(str, Enum):
     NOT_MITIGATED = "not_mitigated"
 
 
-INCOMPLETE = frozenset({AttemptOutcome.ERROR, AttemptOutcome.TIMEOUT})
-
-
 class InapplicableError(Exception):
     """Raised by a trigger that cannot run in this environment; the message is the reason."""
 
@@ -65,10 +62,8 @@ class UpstreamFailureError(Exception):
     @staticmethod
     def from_exception(error: BaseException, note: str = "") -> UpstreamFailureError:
         """Return the failure for an exception, with the frames of its traceback."""
-        frames = [
-            (frame.filename, frame.lineno or 0, frame.name)
-            for frame in traceback.extract_tb(error.__traceback__)
-        ]
+        calls = traceback.extract_tb(error.__traceback__)
+        frames = [(call.filename, call.lineno or 0, call.name) for call in calls]
         return UpstreamFailureError(type(error).__name__, str(error), frames, note)
 
 
@@ -315,7 +310,6 @@ class Attempt:
         where: `path:line` of the statement, below site-packages.
         function: Function of the statement.
         chain: `function (path:line)` for each frame from the trigger on, outermost first, including our frames.
-        simulated: Simulated parts of the attempt.
         detail: Further observations, in one line.
         finished: Number of requests that were finished exactly once with all their tokens.
         expected: Number of requests.
@@ -332,7 +326,6 @@ class Attempt:
     where: str | None = None
     function: str | None = None
     chain: tuple[str, ...] = ()
-    simulated: tuple[str, ...] = ()
     detail: str = ""
     finished: int = 0
     expected: int = 0

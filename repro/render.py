@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from repro import upstream
@@ -56,7 +57,10 @@ def run_document(
                 "outcome": overall(attempts).value,
                 "title": repros[code].title,
                 "mitigations": mitigation_results(repros[code], attempts),
-                "attempts": [asdict(attempt) for attempt in attempts],
+                "attempts": [
+                    asdict(attempt) | {"simulated": repros[code].simulates(attempt.trigger)}
+                    for attempt in attempts
+                ],
             }
             for code, attempts in results.items()
         },
@@ -100,11 +104,10 @@ def report_lines(
     """
     lines: list[str] = []
     for code, attempts in results.items():
-        lines += [*([""] if lines else []), *_code_lines(repros[code], attempts)]
-        if verbose:
-            lines += _attempt_lines(repros[code], attempts)
+        lines += _code_lines(repros[code], attempts)
+        lines += [*(_attempt_lines(repros[code], attempts) if verbose else []), ""]
     hint = [] if verbose else ["--verbose shows each attempt, and what is simulated"]
-    return [*lines, "", versions_line(), _comparison_line(comparison), *hint]
+    return [*lines, versions_line(), _comparison_line(comparison), *hint]
 
 
 def versions_line() -> str:
@@ -113,52 +116,42 @@ def versions_line() -> str:
 
 
 def _code_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
-    """Return the lines of a code: outcome, decisive failure, best mitigation, and those that do not help."""
+    """Return the lines of a code: outcome, decisive failure, and a verdict on each mitigation that has a result."""
     wrong = sum(attempt.as_recorded is False for attempt in attempts)
     marks = f"; {wrong} of {len(attempts)} attempts are NOT what is on record" if wrong else ""
     varying = count_varying(attempts)
     marks += f"; {varying} pairs of trigger and mitigation differ from time to time" if varying else ""
     outcome = overall(attempts)
-    lines = [f"{repro.code}  {outcome.value}{marks}: {repro.title}"]
     decisive = [attempt for attempt in attempts if attempt.mitigation is None and attempt.outcome is outcome]
-    triggers = len({attempt.trigger for attempt in attempts})
-    observed = f"by {len({attempt.trigger for attempt in decisive})} of {triggers} triggers: "
-    message = next((detail for detail in map(_attempt_detail, decisive) if detail), "")
-    lines += [f"    {observed if triggers > 1 else ''}{message}"] if message or triggers > 1 else []
-    result = mitigation_results(repro, attempts)
-    # The best mitigation is first: it failed with the fewest triggers, and helped with the most.
-    ranked = sorted(
-        result, key=lambda name: (len(result[name]["did_not_help"]), -len(result[name]["helped"]))
-    )
-    for name in [name for name in ranked if result[name]["helped"]][:1]:
-        lines.append(
-            f"    * {name}: {result[name]['about']} (helped with {', '.join(result[name]['helped'])})"
-        )
-    useless = [name for name in result if result[name]["did_not_help"]]
-    return lines + ([f"    does not help, or not always: {', '.join(useless)}"] if useless else [])
+    by, triggers = (len({attempt.trigger for attempt in tried}) for tried in (decisive, attempts))
+    message = next(filter(None, map(_attempt_detail, decisive)), "")
+    lines = [
+        f"{repro.code}  {outcome.value}{marks}: {repro.title}",
+        f"    by {by} of {triggers} triggers: {message}",
+    ]
+    for name, result in mitigation_results(repro, attempts).items():
+        parts = [f"helped with {', '.join(result['helped'])}"] if result["helped"] else []
+        parts += [f"not with {', '.join(result['did_not_help'])}"] if result["did_not_help"] else []
+        if parts:
+            advised = f" [advised by: {result['recommended']}]" if result["recommended"] else ""
+            lines.append(f"    {name}: {result['verdict']}: {'; '.join(parts)}{advised}")
+    return lines
 
 
 def _attempt_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
-    """Return lines of attempts below their triggers, and of mitigations; none if all attempts are inapplicable."""
+    """Return lines of attempts below their triggers; none if all attempts are inapplicable."""
     if all(attempt.outcome is AttemptOutcome.INAPPLICABLE for attempt in attempts):
         return []
-    lines = [f"  simulated: {'; '.join(repro.simulated) or 'nothing'}"]
+    lines = []
     for trigger in dict.fromkeys(attempt.trigger for attempt in attempts):
         lines.append(f"  {trigger}: {repro.trigger(trigger).about}")
-        local = repro.trigger(trigger).simulated
-        lines += [] if local is None else [f"    simulated here: {'; '.join(local) or 'nothing'}"]
+        lines.append(f"    simulated: {'; '.join(repro.simulates(trigger)) or 'nothing'}")
         for attempt in attempts:
             if attempt.trigger == trigger:
                 label = f"with {attempt.mitigation}" if attempt.mitigation else "as it is"
                 mark = "  << not what is on record" if attempt.as_recorded is False else ""
                 detail = _attempt_detail(attempt)
                 lines.append(f"    {label:<28}{attempt.outcome.value:<16}{detail}{mark}".rstrip())
-    for name, result in mitigation_results(repro, attempts).items():
-        parts = [f"helped with {', '.join(result['helped'])}"] if result["helped"] else []
-        parts += [f"not with {', '.join(result['did_not_help'])}"] if result["did_not_help"] else []
-        if parts:
-            advised = f" [advised by: {result['recommended']}]" if result["recommended"] else ""
-            lines.append(f"  {name}: {result['verdict']}: {'; '.join(parts)}{advised}")
     return lines
 
 
@@ -168,9 +161,8 @@ def _comparison_line(result: upstream.WheelComparison) -> str:
     head = f"{package}: {result.files_checked} Python files compared with the wheel's RECORD"
     if not result.modified:
         return f"{head}, none modified"
-    more = len(result.modified) - _SHOWN_MODIFIED
-    listed = ", ".join(result.modified[:_SHOWN_MODIFIED]) + (f" and {more} more" if more > 0 else "")
-    return f"{head}; MODIFIED: {listed}. This run says nothing about the release."
+    listed = ", ".join(result.modified[:_SHOWN_MODIFIED])
+    return f"{head}; {len(result.modified)} MODIFIED: {listed}. This run says nothing about the release."
 
 
 def _attempt_detail(attempt: Attempt) -> str:
@@ -184,13 +176,9 @@ def count_varying(attempts: Sequence[Attempt]) -> int:
 
     Durations and details are not compared, because details may contain addresses and ports.
     """
-    results: dict[tuple[str, str | None], set[tuple[Any, ...]]] = {}
-    for attempt in attempts:
-        place = (attempt.where, attempt.function, attempt.assertion)
-        counts = (attempt.finished, attempt.expected, attempt.tokens, attempt.leaked_blocks)
-        pair = results.setdefault((attempt.trigger, attempt.mitigation), set())
-        pair.add((attempt.outcome, *place, *counts))
-    return sum(len(kinds) > 1 for kinds in results.values())
+    distinct = {replace(attempt, detail="", chain=(), seconds=0.0) for attempt in attempts}
+    results = Counter((attempt.trigger, attempt.mitigation) for attempt in distinct)
+    return sum(count > 1 for count in results.values())
 
 
 def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:

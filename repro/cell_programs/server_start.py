@@ -2,8 +2,8 @@
 
     python -m repro.cell_programs.server_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
 
-The server listens on a free port of 127.0.0.1, and its output goes to stderr. If it ends or is not ready within 300 s,
-the report has the first error in this output. Then, and after a wrong answer, the exit code is 1. The server's
+The server listens on a free port of 127.0.0.1. At the end its output goes to stderr. If it ends or is not ready within
+300 s, the report has the first error in this output. Then, and after a wrong answer, the exit code is 1. The server's
 processes are in this program's process group, so killing the group ends them.
 """
 
@@ -20,11 +20,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.machine.process_setup import versions
@@ -32,10 +31,9 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_releases import prepare_start
 from grpo_core.tasks import model
-from repro import upstream
+from repro import processes, upstream
 from repro.cell_programs import print_report
 from repro.drivers import hangs
-from repro.processes import SAFE_PATH
 
 SCHEMA = "grpo-doctor.started.v1"
 TOKENS = 8  # sampled in the one request
@@ -47,7 +45,6 @@ SERVERS = {
     "vllm": ("vllm serve", "vllm.entrypoints.openai.api_server", "--max-model-len"),
     "trl": ("trl vllm-serve", "trl.scripts.vllm_serve", "--max_model_len"),
 }
-_UP = "Application startup complete"  # printed by uvicorn
 # The last line of a traceback, also after vLLM's `(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:1]`, or the error
 # line of argparse.
 _ERROR = re.compile(
@@ -80,10 +77,9 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
         port = hangs.free_port()
         address = ("--host=127.0.0.1", f"--port={port}")
         settings = (f"--model={folder}", "--dtype=float32", f"{length_option}={options.max_length}")
-        command = [sys.executable, *SAFE_PATH, "-m", module, *address, *settings, *arguments]
         try:
-            with _serving(command):
-                _wait_until_reachable(port)
+            command = ["-m", module, *address, *settings, *arguments]
+            with _serving(command, port, Path(folder, "server.log")):
                 document["start_s"] = round(time.monotonic() - began)
                 document |= _sample_once(HttpClient(name, "127.0.0.1", port, timeout_s=ANSWER_S))
             document |= {"outcome": "ok", "error": None}
@@ -125,32 +121,24 @@ def _value(answer: Any, *path: str | int) -> Any:
 
 
 @contextlib.contextmanager
-def _serving(command: Sequence[str]) -> Iterator[None]:
-    """Start a server and wait until it reports that it is ready; at the end terminate it, or kill it if it remains.
+def _serving(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
+    """Start a server and wait until it accepts connections; at the end terminate it, or kill it if it remains.
 
     Raises:
         EngineError: The server ended, or took too long; the message has the first error in its output.
     """
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert process.stdout is not None
-    lines: list[str] = []
-    ready = threading.Event()
-    reader = threading.Thread(target=_forward_output, args=(process.stdout, lines, ready), daemon=True)
-    reader.start()
+    with log.open("w") as file:
+        process = processes.start_python(command, stdout=file, stderr=subprocess.STDOUT)
+    limit = time.monotonic() + LIMIT_S
     try:
-        ready.wait(LIMIT_S)
-        output = "".join(lines)
-        if _UP not in output:
-            code = process.wait() if ready.is_set() else None
-            state = f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
-            raise EngineError(f"{state}: {first_failure(output)}")
+        while not _accepts_connections(port):
+            code = process.poll()
+            if code is not None or time.monotonic() > limit:
+                state = (
+                    f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
+                )
+                raise EngineError(f"{state}: {first_failure(log.read_text(errors='replace'))}")
+            time.sleep(0.2)
         yield
     finally:
         process.terminate()
@@ -159,32 +147,12 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        reader.join(_END_S)  # until the last process that holds the pipe has ended
-        if not reader.is_alive():
-            process.stdout.close()
+        sys.stderr.write(log.read_text(errors="replace"))
 
 
-def _wait_until_reachable(port: int) -> None:
-    """Wait until the port accepts connections, because uvicorn reports that it is ready shortly before.
-
-    Raises:
-        EngineError: The port accepts no connections within 10 s.
-    """
-    for _ in range(100):
-        with contextlib.suppress(ConnectionRefusedError):
-            return socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
-        time.sleep(0.1)
-    raise EngineError(f"reported that it is up, and nothing listens at port {port}")
-
-
-def _forward_output(stream: IO[str], lines: list[str], ready: threading.Event) -> None:
-    """Forward the server's output to stderr; set `ready` when the server is ready or its output ends."""
-    for line in stream:
-        lines.append(line)
-        sys.stderr.write(line)
-        if _UP in line:
-            ready.set()
-    ready.set()
+def _accepts_connections(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def first_failure(output: str) -> str:

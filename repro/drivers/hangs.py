@@ -3,7 +3,7 @@
 `trigger` registers a program, `repro` the repro of an issue with its programs. A program's processes report through a
 pipe: `report_wait` around the wait, and `report` for a process that blocks others. `run_program` counts a process as
 stuck if it has not reported the end of its wait when all are ready and 12 s passed without a report. Each program runs
-in a separate session and process group, which is killed after the attempt.
+in a separate session; the runner ends its processes after the attempt.
 
 The module also has parts that several programs use: ranks with gloo, a Ray cluster, a server that never answers.
 """
@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -26,8 +25,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from typing import Any
 
-from repro import registry, upstream
-from repro.processes import SAFE_PATH, with_packages
+from repro import processes, registry, upstream
 from repro.registry import Tally, Trigger
 
 Program = Callable[[str], None]
@@ -149,21 +147,14 @@ def run_program(program: HangProgram, mitigation: str | None) -> Tally:
     """
     module, names = program.run.__module__, program.names
     reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, *SAFE_PATH, "-m", module, program.run.__name__, mitigation or ""],
-        env=with_packages(os.environ | {REPORTS_FD: str(writing)}),
+    processes.start_python(
+        ["-m", module, program.run.__name__, mitigation or ""],
+        env=os.environ | {REPORTS_FD: str(writing)},
         pass_fds=[writing],
-        stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
     os.close(writing)
-    try:
-        ready, done = _read_reports(reading, names)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(reading)
+    ready, done = _read_reports(reading, names)
     if not set(names) <= ready | done:
         raise RuntimeError(f"{module}: not ready: {', '.join(sorted(set(names) - ready))}")
     stuck = [name for name in names if name not in done]

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from urllib.request import urlopen
 
 from repro import processes
 from repro.drivers import hangs, whole_engine
-from repro.processes import SAFE_PATH
 
 REQUEST = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
 CLIENT_SIMULATED = "the trainer: an HTTP client; the model is tiny"
@@ -37,9 +35,7 @@ def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
     module = ["-m", "vllm.entrypoints.openai.api_server", f"--model={folder}", f"--port={port}"]
     flags = [_flag(name, value) for name, value in whole_engine.OPTIONS.items()]
-    process = subprocess.Popen(
-        [sys.executable, *SAFE_PATH, *module, "--host=127.0.0.1", *flags, *options], env=environment
-    )
+    process = processes.start_python([*module, "--host=127.0.0.1", *flags, *options], env=environment)
     wait_for(port, "/health")
     return process, folder, port
 

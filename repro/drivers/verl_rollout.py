@@ -1,24 +1,23 @@
 """Define the processes of RAY001: in the engine process, verl's unmodified executor looks up simulated Ray workers.
 
-A run has four kinds of process: the driver (`verl_job`), Ray's own, the actors (workers and server), and the engine
-process. Their plans and reports are plain data.
+A run has four kinds of process: the driver (`run_job`), Ray's own, the actors (workers and server), and the engine
+process. Their plans and reports are plain data. The driver's report has the observations of the engine process, and the
+calls that each worker received.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import select
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repro.processes import SAFE_PATH
+from repro import processes
 from repro.registry import UpstreamFailureError
 
 NAMESPACE = "training"
@@ -171,9 +170,8 @@ _RAY = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; s
 _HEAD_IS_UP = "will now block forever"
 
 
-@contextlib.contextmanager
-def start_head(folder: str | None = None) -> Iterator[str]:
-    """Run a Ray cluster by `ray start --head`, yield its address, and end the cluster.
+def start_head(folder: str | None = None) -> str:
+    """Start a Ray cluster by `ray start --head`, and return its address; the runner ends it after the attempt.
 
     Args:
         folder: Folder for `--temp-dir`; None for Ray's default, which TMPDIR decides.
@@ -186,25 +184,84 @@ def start_head(folder: str | None = None) -> Iterator[str]:
     options += [f"--temp-dir={folder}"] if folder else []
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["PYTHONUNBUFFERED"] = "1"  # the loop below waits for a line
-    with subprocess.Popen(
-        [sys.executable, *SAFE_PATH, "-c", _RAY, "start", *options],
+    process = processes.start_python(
+        ["-c", _RAY, "start", *options],
         env=environment,
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    ) as process:
-        assert process.stdout is not None
-        message = []
-        for line in process.stdout:
-            message.append(line)
-            if _HEAD_IS_UP in line:
-                break
-        else:
-            raise RuntimeError(f"`ray start` ended: {''.join(message)[-2000:]}")
-        try:
-            # Ray writes this file before that line; a bare ray.init() reads it in the default folder.
-            yield (Path(folder or f"{tempfile.gettempdir()}/ray") / "ray_current_cluster").read_text().strip()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate()
+    )
+    message = ""
+    while _HEAD_IS_UP not in message:
+        line = process.stdout.readline() if process.stdout else ""
+        message += line
+        if not line:
+            raise RuntimeError(f"`ray start` ended: {message[-2000:]}")
+    # Ray writes this file before that line; a bare ray.init() reads it in the default folder.
+    return (Path(folder or f"{tempfile.gettempdir()}/ray") / "ray_current_cluster").read_text().strip()
+
+
+def run_job(plan: RolloutPlan) -> dict[str, Any]:
+    """Start the clusters of a plan, and the workers and the server in one of them; return the report."""
+    import ray
+
+    addresses = {}
+    if plan.other_cluster:
+        addresses[WRONG] = start_head(tempfile.mkdtemp(prefix="o-"))
+    options: dict[str, Any] = {
+        "num_cpus": 1,
+        "include_dashboard": False,
+        "object_store_memory": 100 * 2**20,
+    }
+    if plan.head:
+        address = start_head(tempfile.mkdtemp(prefix="e-") if plan.head == "elsewhere" else None)
+        options = {"address": address}
+        if plan.driver_address:
+            os.environ["RAY_ADDRESS"], options = address, {}
+    ray.init(namespace=NAMESPACE, log_to_driver=True, **options)
+    addresses[RIGHT] = ray.get_runtime_context().gcs_address
+    if plan.driver_address:
+        os.environ["RAY_ADDRESS"] = addresses[RIGHT]
+    return _start_engine(plan, addresses)
+
+
+def _start_engine(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
+    """Start workers and server, and let the server start the engine process; return the report."""
+    import ray
+
+    workers = _start_workers(plan)
+    environment = {name: addresses.get(value, value) for name, value in plan.server_env.items()}
+    server = ray.remote(ServerStandIn).options(num_cpus=0, runtime_env={"env_vars": environment}).remote()
+    report: dict[str, Any] = ray.get(server.start_engine.remote(addresses[RIGHT] if plan.init_first else ""))
+    report["requested"] = {}
+    for name, worker in zip(NAMES, workers, strict=True):
+        with contextlib.suppress(ray.exceptions.RayActorError):
+            report["requested"][name] = ray.get(worker.requested_methods.remote())
+    return report
+
+
+def _start_workers(plan: RolloutPlan) -> list[Any]:
+    """Start the named workers; return their handles, which are the original ones or looked up by name, as in the plan.
+
+    With "weak" handles the workers end here, because Ray ends an actor when its original handle is dropped.
+    """
+    import ray
+
+    created = []
+    for name in NAMES:
+        options = {"name": name, "num_cpus": 0}
+        if plan.workers_namespace != NAMESPACE:
+            options["namespace"] = plan.workers_namespace
+        if plan.handles == "detached":
+            options["lifetime"] = "detached"
+        created.append(ray.remote(WorkerStandIn).options(**options).remote())
+    pids = ray.get([worker.pid.remote() for worker in created])
+    if plan.handles == "kept":
+        return created
+    processes = [os.pidfd_open(pid) for pid in pids]
+    looked_up = [ray.get_actor(name) for name in NAMES]
+    del created
+    if plan.handles == "weak":
+        for process in processes:  # a pidfd is readable once the process has ended
+            select.select([process], [], [])
+    return looked_up

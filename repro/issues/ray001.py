@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.drivers import verl_job
+from repro.drivers import verl_rollout
 from repro.drivers.verl_rollout import NAMES, NAMESPACE, OTHER_NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 from repro.registry import Tally, Trigger, UpstreamFailureError, repro
 
@@ -122,7 +122,7 @@ def _run_job(trigger: str, mitigation: str | None) -> Tally:
     for name in _CLEARED:
         os.environ.pop(name, None)
     os.environ.update(_SETTINGS)
-    return count_calls(verl_job.run_job(make_plan(trigger, mitigation)))
+    return count_calls(verl_rollout.run_job(make_plan(trigger, mitigation)))
 
 
 repro(

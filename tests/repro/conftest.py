@@ -19,6 +19,7 @@ def toys(monkeypatch, tmp_path):
     (tmp_path / "endless_import.py").write_text("import threading\nthreading.Event().wait()\n")
     (tmp_path / "deadly_import.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT), str(tmp_path)]))
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(str(HERE))
     return importlib.import_module("toys")
 

@@ -98,6 +98,7 @@ def test_stdout_is_one_document(run_toys):
     assert document["upstream"]["files_checked"] > 3
     attempts = document["codes"]["TOY001"]["attempts"]
     assert [attempt["mitigation"] for attempt in attempts] == [None, "helps", "useless", "senseless"]
+    assert all(attempt["simulated"] == ["everything"] for attempt in attempts)
     assert "more chatter" in done.stderr
 
 

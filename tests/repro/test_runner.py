@@ -28,9 +28,7 @@ def run(toys, code, *plan, limit_s=500, **options):
     """Run the planned attempts of one code; return them and the progress lines."""
     lines = []
     repros = {code: toys.REPROS[code]}
-    results = runner.run(
-        repros, {code: plan}, limit_s=limit_s, report_line=lines.append, registry="toys", **options
-    )
+    results = runner.run(repros, {code: plan}, limit_s=limit_s, report_line=lines.append, **options)
     return results[code], lines
 
 
@@ -63,7 +61,7 @@ def test_failed_import_is_reported_by_every_attempt(toys, code, outcome, message
     limit_s = 1.0 if outcome is AttemptOutcome.TIMEOUT else 500
     attempts, _ = run(toys, code, ("silent", None), ("silent", "helps"), import_limit_s=limit_s)
     assert [attempt.outcome for attempt in attempts] == [outcome, outcome]
-    assert all(message in attempt.detail and attempt.simulated == ("everything",) for attempt in attempts)
+    assert all(message in attempt.detail for attempt in attempts)
 
 
 def test_inapplicable_code_starts_no_process(toys, monkeypatch):
@@ -78,14 +76,14 @@ def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
     """Repros that import the same modules run in one worker, which imports them once."""
     started, run_worker = [], runner._run_worker
 
-    def counted(plan, import_limit_s):
-        started.append([code for code, *_ in plan["attempts"]])
-        return run_worker(plan, import_limit_s)
+    def counted(attempts, *limits):
+        started.append([repro.code for repro, *_ in attempts])
+        return run_worker(attempts, *limits)
 
     monkeypatch.setattr(runner, "_run_worker", counted)
     codes = ["TOY001", "TOY002", "TOY006"]
     plans = {code: [("silent", None)] for code in codes}
-    results = runner.run(toys.REPROS, plans, limit_s=500, report_line=lambda _: None, registry="toys")
+    results = runner.run(toys.REPROS, plans, limit_s=500, report_line=lambda _: None)
     assert started == [["TOY001", "TOY006"], ["TOY002"]]
     outcomes = [results[code][0].outcome.name for code in codes]
     assert outcomes == ["REPRODUCED", "ERROR", "REPRODUCED"]
@@ -146,16 +144,14 @@ def test_missing_requirement_is_reported_without_a_worker(toys):
     """Attempts of a trigger with a missing requirement are inapplicable, and come after those of other triggers."""
     toy = toys.REPROS["TOY001"]
     first, *rest = toy.triggers
-    missing = replace(first, missing_requirement=lambda: "no engine here", simulated=("its moment",))
+    missing = replace(first, missing_requirement=lambda: "no engine here")
     plan = [(first.name, None), (first.name, "helps"), ("silent", "helps")]
     repros = {"TOY001": replace(toy, triggers=(missing, *rest))}
-    result = runner.run(repros, {"TOY001": plan}, limit_s=500, report_line=lambda _: None, registry="toys")[
-        "TOY001"
-    ]
+    result = runner.run(repros, {"TOY001": plan}, limit_s=500, report_line=lambda _: None)["TOY001"]
     assert [(sample.trigger, sample.mitigation) for sample in result] == [plan[2], plan[0], plan[1]]
     assert result[0].outcome is not AttemptOutcome.INAPPLICABLE
-    assert [(sample.outcome, sample.detail, sample.simulated) for sample in result[1:]] == [
-        (AttemptOutcome.INAPPLICABLE, "no engine here", ("its moment",))
+    assert [(sample.outcome, sample.detail) for sample in result[1:]] == [
+        (AttemptOutcome.INAPPLICABLE, "no engine here")
     ] * 2
 
 

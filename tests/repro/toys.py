@@ -1,6 +1,6 @@
 """Define toy repros for tests: attempts that hang, crash, print, fail or lose a token.
 
-The worker imports this module by its name as its registry, so the module needs nothing else of the tests. `hang` and
+The command imports this module by its name as its registry, so the module needs nothing else of the tests. `hang` and
 `escape` open the FIFO named in TOY_FIFO, so that a test can observe the end of their processes.
 """
 
