@@ -2,7 +2,7 @@
 
 The model is a tiny Llama with random weights, on a CPU unless vLLM finds a GPU. The trainer's side computes the
 log-prob of a sampled token from the weights and the temperature that it assumes. `push_weights` updates the engine.
-`repro` registers silent failures, which show as differences from the log-probs that the engine reports.
+`repro` registers failures of this engine.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from repro import registry, upstream
 from repro.drivers import tiny_trl
-from repro.registry import InapplicableError, Tally, Trigger
+from repro.registry import InapplicableError, Tally
 
 MODULES = ("torch", "transformers", "vllm")
 VOCABULARY, MAX_MODEL_LEN, TOLERANCE = 128, 256, 1e-3
@@ -199,21 +200,7 @@ def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _
         raise InapplicableError(f"vLLM {vllm.__version__} takes no weights this way: {error}") from error
 
 
-def repro(
-    code: str, *, recommended: Mapping[str, str] | None = None, **triggers: Callable[[str | None], Tally]
-) -> None:
-    """Register the repro of a silent failure that shows in the log-probs of the whole engine.
-
-    Args:
-        code: Code of the known issue.
-        recommended: Where users or maintainers recommend a mitigation, by its name.
-        triggers: Functions by the names of the triggers in the catalog entry.
-    """
-    registry.repro(
-        code,
-        distributions=upstream.VLLM,
-        modules=MODULES,
-        triggers=[Trigger(name, run, silent=True) for name, run in triggers.items()],
-        recommended=recommended,
-        inapplicable_reason=inapplicable_reason,
-    )
+# Register a failure of the whole engine; most are silent, and show in log-probs.
+repro = partial(
+    registry.repro, distributions=upstream.VLLM, modules=MODULES, inapplicable_reason=inapplicable_reason
+)

@@ -217,20 +217,15 @@ def play_lines(actions_class: type[EngineActions], story: Story) -> tuple[list[s
     lines, _, ending = play(actions_class(**story.setup), story.steps)
     settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
     same = (ending.key if ending else None) == (story.finding.key if story.finding else None)
-    return [f"engine {story.engine}: {settings or 'everything off'}; {actions_class.about}", *lines], same
+    return [f"engine {story.engine}: {settings or 'everything off'}", *lines], same
 
 
 def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of all searches for a terminal, with the shortest story of each failure."""
+    """Return the lines of all searches for a terminal."""
     counts = (sum(result[key] for result in results) for key in ("stories", "steps", "cpu_s"))
     lines = ["{} stories of {} steps in {:.0f} CPU seconds".format(*counts), render.versions_line()]
     lines += [f"simulated: {'; '.join(v1_driver.SIMULATED)}", ""]
-    lines += [line for result in results for line in finding_lines(result)]
-    found = sorted(found_stories(results), key=lambda pair: -len(pair[0].steps))
-    for story, finding in {finding.key: (story, finding) for story, finding in found}.values():
-        lines += ["", f"{finding.code or 'new'}, the shortest story (seed {story.seed}):"]
-        lines += play_lines(load_actions(), story)[0]
-    return lines
+    return [*lines, *(line for result in results for line in finding_lines(result))]
 
 
 def search_document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

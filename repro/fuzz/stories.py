@@ -47,23 +47,19 @@ class EngineActions:
     It has a method `do_<name>` for each kind of step; the first line of the method's docstring describes the step.
 
     Attributes:
-        about: A line about the sizes of the engine.
         settings: Names of a story's settings, each of which is on or off.
         length: Maximum number of steps in each third of a story, so that a round takes a second or two.
         steps: Kinds of steps by name, the simple ones first, because Hypothesis shrinks towards them.
         tally: Counts of steps and other events, by name.
-        progress: Position in the last step, if it consists of several parts.
         count: Number of requests added so far.
     """
 
-    about: ClassVar[str]
     settings: ClassVar[tuple[str, ...]]
     length: ClassVar[int]
     steps: ClassVar[Mapping[str, StepKind]]
 
     def __init__(self) -> None:
         self.tally: Counter[str] = Counter()
-        self.progress = ""
         self.count = 0
 
     def can(self, name: str) -> bool:
@@ -83,7 +79,6 @@ class EngineActions:
     def do(self, step: Step) -> None:
         """Carry out a step; upstream's exceptions and broken invariants pass through."""
         self.tally[step["do"]] += 1
-        self.progress = ""
         arguments = {name: value for name, value in step.items() if name != "do"}
         getattr(self, f"do_{step['do']}")(**arguments)
 
@@ -195,21 +190,15 @@ def find_ending(error: Exception) -> Ending | None:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = judge.below_site_packages(frame.filename)
         if path and not path.startswith("hypothesis/"):
-            return _upstream_ending(error, frame, path)
+            line = frame.lineno or 0
+            if isinstance(error, AssertionError):
+                kind, text, detail = "assertion", judge.failed_statement(frame.filename, line), str(error)
+            else:
+                kind, text, detail = "exception", type(error).__name__, str(error).partition("\n")[0]
+            return Ending(kind, text, detail, path, line, frame.name)
         if path or "/repro/" in frame.filename or "/hypothesis/" in frame.filename:
             break
     return None
-
-
-def _upstream_ending(error: Exception, frame: traceback.FrameSummary, path: str) -> Ending:
-    """Return the ending for an exception whose last frame is upstream's."""
-    line = frame.lineno or 0
-    if not isinstance(error, AssertionError):
-        text = str(error).split("\n", maxsplit=1)[0]
-        return Ending("exception", type(error).__name__, text, path, line, frame.name)
-    return Ending(
-        "assertion", judge.failed_statement(frame.filename, line), str(error), path, line, frame.name
-    )
 
 
 def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list[Step], Ending | None]:
@@ -232,7 +221,6 @@ def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list
             ending = find_ending(error)
             if ending is None:
                 raise
-            lines[-1] += f" [{actions.progress}]" if actions.progress else ""
             return [*lines, f"=> {ending.describe()}"], done, ending
         lines[-1] += f" [{actions.state()}]"
     return [*lines, "=> nothing is wrong"], done, None

@@ -24,10 +24,6 @@ class V1Actions(EngineActions):
     maximum length, otherwise for all. A half-step is one `schedule` or one `update` of the engine.
     """
 
-    about = (
-        f"at most {LIMIT} tokens in a sequence and in a step, {LIMIT // 3} in a step of chunked prefill, "
-        f"KV blocks of {_BLOCK}"
-    )
     settings = ("asynchronous", "prefix_caching", "chunked", "priority", "tiny_cache")
     length = 14
     steps: ClassVar[Mapping[str, StepKind]] = {
@@ -112,11 +108,10 @@ class V1Actions(EngineActions):
         Returns:
             Whether the engine had nothing left to do before it had done all of them.
         """
-        for number in range(1, steps + 1):
+        for _ in range(steps):
             half = self.engine.next_half()
             if not half:
                 return True
-            self.progress = f"at number {number}, {half}"
             getattr(self, f"do_{half}")()
             v1_invariants.check(self.engine)
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
-from repro.registry import Tally
+from repro.registry import Tally, Trigger
 
 
 def _scale_logits(mitigation: str | None) -> Tally:
@@ -22,7 +22,7 @@ def _scale_logits(mitigation: str | None) -> Tally:
 
 whole_engine.repro(
     "NUM001",
-    temperature=_scale_logits,
+    triggers=[Trigger("temperature", _scale_logits, silent=True)],
     recommended={"processed_logprobs": "TRL 0.28.0, huggingface/trl#4873"},
 )
 
@@ -46,7 +46,9 @@ def _sample_nucleus(mitigation: str | None) -> Tally:
 
 
 whole_engine.repro(
-    "NUM002", nucleus=_sample_nucleus, recommended={"neutral_sampling": "huggingface/trl#6789"}
+    "NUM002",
+    triggers=[Trigger("nucleus", _sample_nucleus, silent=True)],
+    recommended={"neutral_sampling": "huggingface/trl#6789"},
 )
 
 
@@ -63,7 +65,9 @@ def _use_folder_defaults(mitigation: str | None) -> Tally:
 
 
 whole_engine.repro(
-    "NUM003", defaults=_use_folder_defaults, recommended={"generation_config_vllm": "NVIDIA-NeMo/RL#3497"}
+    "NUM003",
+    triggers=[Trigger("defaults", _use_folder_defaults, silent=True)],
+    recommended={"generation_config_vllm": "NVIDIA-NeMo/RL#3497"},
 )
 
 
@@ -79,7 +83,7 @@ def _use_other_rotary_base(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy)
 
 
-whole_engine.repro("NUM043", other_positions=_use_other_rotary_base)
+whole_engine.repro("NUM043", triggers=[Trigger("other_positions", _use_other_rotary_base, silent=True)])
 
 
 def _use_folder_temperature(mitigation: str | None) -> Tally:
@@ -99,5 +103,9 @@ def _use_presence_penalty(mitigation: str | None) -> Tally:
 
 
 whole_engine.repro(
-    "NUM049", folders_temperature=_use_folder_temperature, presence_penalty=_use_presence_penalty
+    "NUM049",
+    triggers=[
+        Trigger("folders_temperature", _use_folder_temperature, silent=True),
+        Trigger("presence_penalty", _use_presence_penalty, silent=True),
+    ],
 )

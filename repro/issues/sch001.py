@@ -36,9 +36,8 @@ class _Rollouts:
         """Return a caller that generates with the lock of the mitigation, if any; it has not begun."""
         if self.mitigation == "lock_around_generate":
             return callers.generate_locked(self.engine, requests, self._lock)
-        if self.mitigation == "lock_around_step":
-            return callers.generate_step_locked(self.engine, requests, self._lock)
-        return callers.generate(self.engine, requests)
+        step_lock = self._lock if self.mitigation == "lock_around_step" else None
+        return callers.generate(self.engine, requests, step_lock)
 
     def prepare_reuse(self) -> None:
         """Apply the mitigation, if it is one between two uses of the engine."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from repro import upstream
 from repro.drivers.schedulers import callers, v0
@@ -67,16 +68,6 @@ def _generate_once(mitigation: str | None, requests: Sequence[SchedulerRequest],
     return v0.count_answers([engine], [(prepared, received)])
 
 
-def _overlong_prompt(mitigation: str | None) -> Tally:
-    """The neighbour goes on, so no sequence finishes in the step in which the overlong sequence is stopped."""
-    return _generate_overlong(mitigation, neighbour_tokens=30)
-
-
-def _overlong_dropped(mitigation: str | None) -> Tally:
-    """The neighbour finishes in the step in which the overlong sequence is stopped, which empties the list."""
-    return _generate_overlong(mitigation, neighbour_tokens=1)
-
-
 def _generate_overlong(mitigation: str | None, neighbour_tokens: int) -> Tally:
     """Generate for an overlong prompt and a neighbour, with chunked prefill."""
     check_prompt(OVERLONG.prompt, LIMIT)
@@ -102,16 +93,6 @@ def _overlong_poisons_next(mitigation: str | None) -> Tally:
     return v0.count_answers([engine], [(due, received)])
 
 
-def _min_tokens(mitigation: str | None) -> Tally:
-    """Generate for a prompt that exceeds the limit only together with its `min_tokens`."""
-    return _generate_once(mitigation, WITH_MINIMUM, chunked=False)
-
-
-def _min_tokens_chunked(mitigation: str | None) -> Tally:
-    """Generate for a prompt that exceeds the limit only together with its `min_tokens`, with chunked prefill."""
-    return _generate_once(mitigation, WITH_MINIMUM, chunked=True)
-
-
 repro(
     "SCH002",
     assertion=ASSERTION,
@@ -120,11 +101,13 @@ repro(
     helpful_modules=v0.HELPFUL_MODULES,
     simulated=v0.SIMULATED,
     triggers=[
-        Trigger("overlong_prompt", _overlong_prompt),
-        Trigger("overlong_dropped", _overlong_dropped, silent=True),
+        # The neighbour goes on, so no sequence finishes in the step in which the overlong sequence is stopped.
+        Trigger("overlong_prompt", partial(_generate_overlong, neighbour_tokens=30)),
+        # The neighbour finishes in that step, which empties the list.
+        Trigger("overlong_dropped", partial(_generate_overlong, neighbour_tokens=1), silent=True),
         Trigger("overlong_poisons_next", _overlong_poisons_next),
-        Trigger("min_tokens", _min_tokens),
-        Trigger("min_tokens_chunked", _min_tokens_chunked),
+        Trigger("min_tokens", partial(_generate_once, requests=WITH_MINIMUM, chunked=False)),
+        Trigger("min_tokens_chunked", partial(_generate_once, requests=WITH_MINIMUM, chunked=True)),
     ],
     recommended={
         "chunked_prefill_off": "vllm-project/vllm#8881",

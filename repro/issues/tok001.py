@@ -13,7 +13,7 @@ from typing import Any
 from repro import upstream
 from repro.drivers import tiny_trl, whole_engine
 from repro.drivers.whole_engine import PROMPTS, VOCABULARY
-from repro.registry import InapplicableError, Tally, Trigger, repro
+from repro.registry import InapplicableError, Tally, Trigger
 
 TOKENS = 113  # number of the tokenizer's tokens; the model has VOCABULARY rows
 # Files of the check of a prompt's ids. The V0 engine refuses ids that the tokenizer lacks; later releases compare ids
@@ -91,18 +91,15 @@ def _continue_with_sampled_ids(mitigation: str | None) -> Tally:
     return Tally(due, received)
 
 
-repro(
+whole_engine.repro(
     "TOK001",
     assertion="raise ValueError(",
     raises="ValueError",
     function="_validate_token_prompt",
-    distributions=upstream.VLLM,
-    modules=whole_engine.MODULES,
     triggers=[
         Trigger("sampled", _sample_tokens, silent=True),
         Trigger("re_encoded", _encode_texts_again, silent=True),
         Trigger("fed_back", _continue_with_sampled_ids),
     ],
     recommended={"logit_bias": "volcengine/verl#1398", "top_p": "vllm-project/vllm#13175"},
-    inapplicable_reason=whole_engine.inapplicable_reason,
 )

@@ -15,7 +15,7 @@ from typing import Any
 
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
-from repro.registry import InapplicableError, Tally
+from repro.registry import InapplicableError, Tally, Trigger
 
 
 def _reuse_cached_prompt(mitigation: str | None) -> Tally:
@@ -32,7 +32,7 @@ def _reuse_cached_prompt(mitigation: str | None) -> Tally:
     return whole_engine.count_agreeing(list(zip(sample.logprobs, trainer, strict=True)))
 
 
-whole_engine.repro("SYN001", same_prompt=_reuse_cached_prompt)
+whole_engine.repro("SYN001", triggers=[Trigger("same_prompt", _reuse_cached_prompt, silent=True)])
 
 
 def _start_and_train() -> tuple[Any, Any]:
@@ -57,7 +57,7 @@ def _skip_update(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy)
 
 
-whole_engine.repro("SYN024", not_sent=_skip_update)
+whole_engine.repro("SYN024", triggers=[Trigger("not_sent", _skip_update, silent=True)])
 
 
 def _leave_layer_out(mitigation: str | None) -> Tally:
@@ -68,7 +68,7 @@ def _leave_layer_out(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(llm, policy)
 
 
-whole_engine.repro("SYN025", layer_left_out=_leave_layer_out)
+whole_engine.repro("SYN025", triggers=[Trigger("layer_left_out", _leave_layer_out, silent=True)])
 
 _RANK, _ALPHA, _SIZE = 8, 16, 0.1
 _MODULES = ("q_proj", "v_proj")
@@ -117,4 +117,4 @@ def _apply_adapter_twice(mitigation: str | None) -> Tally:
     return whole_engine.compare_samples(engine, policy)
 
 
-whole_engine.repro("SYN026", merged=_apply_adapter_twice)
+whole_engine.repro("SYN026", triggers=[Trigger("merged", _apply_adapter_twice, silent=True)])

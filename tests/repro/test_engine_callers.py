@@ -54,7 +54,7 @@ def test_without_a_lock_steps_overlap():
     assert engine.log[:2] == ["schedule", "schedule"]
 
 
-@pytest.mark.parametrize("locked", [callers.generate_locked, callers.generate_step_locked])
+@pytest.mark.parametrize("locked", [callers.generate_locked, callers.generate])
 def test_locked_steps_do_not_overlap(locked):
     """With a lock around the call or around each step, every schedule is followed by its output."""
     engine, lock = FakeEngine(), threading.Lock()
@@ -70,7 +70,7 @@ def test_lock_scope_decides_which_caller_gets_completions():
     a, b = callers.take_turns([callers.generate_locked(engine, item, lock) for item in (A, B)])
     assert (names(a), names(b)) == (["a2", "a1"], ["b1"])
     engine = FakeEngine()
-    a, _ = callers.take_turns([callers.generate_step_locked(engine, item, lock) for item in (A, B)])
+    a, _ = callers.take_turns([callers.generate(engine, item, lock) for item in (A, B)])
     assert "b1" in names(a)
 
 

@@ -16,7 +16,6 @@ SMALL = Ending("invariant", "small", "3 is above two")
 class CounterActions(EngineActions):
     """Actions on an engine whose state is a number; it fails above two, and fails differently below zero."""
 
-    about = "at most two"
     settings = ("high",)
     length = 4
     steps = {  # noqa: RUF012

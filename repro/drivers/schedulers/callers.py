@@ -14,32 +14,28 @@ from repro.drivers.schedulers.v0 import FinishedRequest, SchedulerRequest, V0Eng
 Caller = Generator[None, None, list[FinishedRequest]]
 
 
-def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Caller:
-    """Generate like `LLM.generate`: submit requests, step until the engine is empty, return its steps' completions."""
+def generate(
+    engine: V0Engine, requests: Iterable[SchedulerRequest], step_lock: threading.Lock | None = None
+) -> Caller:
+    """Generate like `LLM.generate`: submit requests, step until the engine is empty, return its steps' completions.
+
+    A `step_lock` is held only during each step.
+    """
     for request in requests:
         engine.add(request)
     finished: list[FinishedRequest] = []
     while engine.unfinished:
-        finished += yield from engine.step()
+        if step_lock is None:
+            finished += yield from engine.step()
+        else:
+            finished += yield from _locked(engine.step(), step_lock)
+            yield  # another thread may run between two steps
     return finished
 
 
 def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Caller:
     """Generate like `generate`, and hold the lock during the whole call."""
     return (yield from _locked(generate(engine, requests), lock))
-
-
-def generate_step_locked(
-    engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock
-) -> Caller:
-    """Generate like `generate`, and hold the lock only during each step."""
-    for request in requests:
-        engine.add(request)
-    finished: list[FinishedRequest] = []
-    while engine.unfinished:
-        finished += yield from _locked(engine.step(), lock)
-        yield  # another thread may run between two steps
-    return finished
 
 
 class ServingLoop:
