@@ -124,7 +124,7 @@ def start(
         yield child, reader
 
 
-def end(process: int) -> str:
+def end_process(process: int) -> str:
     """Kill a process that `start` forked, and its group; return its exit as text, such as "signal SIGKILL"."""
     for kill in (os.kill, os.killpg):  # it has no group yet if it has just begun
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -159,7 +159,7 @@ def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _
     with start(send_result, signal.SIGKILL) as (process, reader):
 
         def end_all() -> str:
-            ending = end(process)
+            ending = end_process(process)
             kill_descendants(others)
             shutil.rmtree(folder, ignore_errors=True)
             return ending

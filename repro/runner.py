@@ -128,7 +128,7 @@ def _end_worker(worker: int, reader: Connection) -> str:
     with contextlib.suppress(OSError, EOFError):
         while reader.poll(END_S):
             reader.recv()
-    return processes.end(worker)
+    return processes.end_process(worker)
 
 
 def import_all(repros: Sequence[Repro]) -> str:

@@ -17,7 +17,6 @@ order of calls. `count_answers` makes the tally of an attempt.
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -128,13 +127,8 @@ def check_prompt(length: int, max_model_len: int) -> None:
 
 def _check_like_source(length: int, max_model_len: int, why: ImportError) -> None:
     """Apply the check of a prompt's length if the source of `LLMEngine`, which cannot be imported, contains it."""
-    tree = ast.parse(upstream.source("vllm/engine/llm_engine.py") or "")
-    texts = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    if length > max_model_len and any("is longer than the maximum model length" in text for text in texts):
+    source = upstream.source("vllm/engine/llm_engine.py") or ""
+    if length > max_model_len and "longer than the maximum model length of" in source:
         raise RefusedRequestError(
             f"LLMEngine refuses the prompt, as its source says; it can't be imported here: {why}"
         )
