@@ -1,7 +1,7 @@
 """Read and check `matrix.toml`: cells, recipes and settings of layers.
 
-`load_matrix` returns a `Matrix`; its cells have their recipes, layers in running order, and expectations. An invalid
-file raises TomlError with the line of the fault.
+`load_matrix` returns a `Matrix`; its cells have their recipes, layers in running order, and expectations. An unreadable
+or invalid file raises TomlError; for an invalid key, the message has the line.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     about: str
+    """Description for readers of the matrix."""
     requirements: tuple[str, ...]
     """Requirements that are resolved together; `{vllm}` and, say, `{trl}` stand for the cell's versions."""
     alone: tuple[str, ...] = ()
@@ -65,13 +66,13 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Free disk required before building, in GB of 1e9 bytes."""
 
     def __post_init__(self) -> None:
-        """Refuse names in braces that stand for no version."""
+        """Raise ValueError for a name in braces that stands for no version, and for a single brace."""
         if unknown := self.placeholders - {"vllm", *TRAINERS}:
             raise ValueError(f"{unknown}: expected no braces except {{vllm}} and {{trl}} or another trainer")
 
     @property
     def placeholders(self) -> set[str]:
-        """The names in braces in the requirements: `vllm` and trainers."""
+        """The names in braces in `requirements`, `alone` and `named`, and '' if there is a single brace."""
         return set(_PLACEHOLDER.findall("\n".join((*self.requirements, *self.alone, self.named))))
 
     def requirements_for(self, cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -121,8 +122,9 @@ class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     arguments: tuple[str, ...] = ()
     """Arguments that are added to the command line of the program in the cell."""
     cpus: _NotNegative = 1.0
+    """CPUs that a Ray task reserves for the layer."""
     memory_gb: _NotNegative = 0.0
-    """GB of 1e9 bytes; 0 for no claim."""
+    """Memory that a Ray task reserves for the layer, in GB of 1e9 bytes; 0 for none."""
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
@@ -157,7 +159,7 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
 
 
 class _Document(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The tables of a matrix file; those with names are converted one by one, so that an error names its table."""
+    """A matrix file. Cells, recipes and layers are converted later, one by one, so that an error names the table."""
 
     schema: str
     platform: str
@@ -220,7 +222,7 @@ class _Reader:
         return msgspec.structs.replace(cell, layers=ordered)
 
     def _check_names(self, names: Iterable[str], allowed: Iterable[str], keys: Keys) -> None:
-        """Raise TomlError for a name that is not allowed, with similar names."""
+        """Raise TomlError for the first name that is not allowed; the message lists the allowed and similar names."""
         for name in names:
             if name not in allowed:
                 listed = f"{', '.join(sorted(allowed))}{close_matches(name, allowed)}"

@@ -1,9 +1,12 @@
 """Run the compatibility matrix: run cells, update locks, report and publish.
 
-The functions `*_command` are the workflows; each calls its steps in order. Exit codes: `run` returns 0 if all verdicts
-are as expected, 1 if one is not, 3 if one is open. `lock` returns 3 for a lock that could not be made, and with --check
-1 for one that is missing, stale or without a cell. `publish` returns 3, and writes nothing, if a question has no
-answer. Wrong usage gives 2.
+The functions `*_command` are the workflows; each calls its steps in order. Exit codes:
+
+- `run`: 1 if a final verdict is not the expected one, else 3 if a verdict is open, else 0.
+- `lock`: 3 for a lock that could not be made. With --check, which ignores --cells: 1 for a lock that is missing, stale
+  or without a cell.
+- `publish`: 3, and nothing is written, if a question has neither a stored nor a published answer.
+- 2 for wrong usage and file errors.
 """
 
 from __future__ import annotations
@@ -94,7 +97,7 @@ def report_command(job: Job) -> int:
 def publish_command(job: Job) -> int:
     """Update compat.json from the store."""
     merge_stores(job)
-    table, path = make_table(job), job.options["output"]
+    table, path = merge_answers(job), job.options["output"]
     if table.unanswered:
         print("matrix: nothing written: `nox -s matrix` runs what has no answer", file=sys.stderr)
         return 3
@@ -118,7 +121,7 @@ def open_job(options: dict[str, Any]) -> Job:
 def select_cells_and_layers(job: Job) -> None:
     """Set the job's cells and layers: those that the options name, or those of the profile.
 
-    The default profile of `run` is `quick`, that of other commands `full`. The profile `quick` leaves out the layers
+    The default profile of `run` is `quick`, that of other commands `full`. With `quick`, `run` leaves out the layers
     `repro:CODE`, unless the options name cells or layers.
     """
     options = job.options
@@ -169,7 +172,7 @@ def list_cells(job: Job) -> int:
 def run_due(job: Job) -> results.ResultsGrid:
     """Lock the store and run the layers that are due, here or on a Ray cluster; return the grid of results.
 
-    After an interrupt, print the finished results. Missing Python interpreters are fetched first.
+    Missing Python interpreters are fetched first. After an interrupt, the finished results are printed.
     """
     context, options, run = job.context, job.options, None
     chosen = {(cell.id, layer) for cell in job.cells for layer in job.layers} if options["fresh"] else ()
@@ -208,7 +211,7 @@ def print_new_answers(run: Run) -> None:
 def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
     """Write the reports and return the exit code for the verdicts of this run.
 
-    If only some cells or layers were chosen, the reports have all cells of the matrix file.
+    With --cells or --layers, the reports have all cells of the matrix file, from the store.
     """
     reported = grid
     if job.options["cells"] or job.options["layers"]:
@@ -220,8 +223,8 @@ def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
 # Steps of `publish`.
 
 
-def make_table(job: Job) -> Publication:
-    """Merge the store's answers into the published table, print the differences, and return the merged table."""
+def merge_answers(job: Job) -> Publication:
+    """Merge the store's answers into the published table, and print the differences."""
     matrix, options = job.context.matrix, job.options
     updated = {cell.id for cell in results.matching_cells(matrix.cells, options["cells"])}
     events = job.context.store.read_events()
@@ -277,7 +280,7 @@ def cli() -> None:
 
 
 def _command(name: str, run: Callable[[Job], int], *parameters: Any) -> None:
-    """Add a command with the common options."""
+    """Add a command with the common options; an OSError of the command becomes a UserError."""
 
     def callback(**options: Any) -> int:
         try:

@@ -1,7 +1,8 @@
 """Provide the context of a matrix command: matrix file, store, uv, interpreters, and the environment of cell programs.
 
 Programs in cells get a staged copy of our packages and an environment without the user's secrets, network settings and
-home. `interpreter` can fetch a Python with uv. `without_local_paths` removes paths and credentials from a text.
+home. `interpreter` can fetch a Python with uv. `without_local_paths` replaces local paths in a text, and removes
+passwords in addresses.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _OFFLINE = {
 
 
 class InterpreterError(UserError):
-    """Raised when a cell's Python is not on this machine and was not, or cannot be, fetched."""
+    """Raised when a cell's Python is not on this machine and was not fetched."""
 
 
 def machine() -> str:
@@ -52,7 +53,7 @@ def machine() -> str:
 
 
 def without_local_paths(text: str, store: Path) -> str:
-    """Return a text with names for the paths of store, project and home, and without credentials in addresses."""
+    """Return a text with names for the paths of store, project and home, and without USER:PASSWORD@ in addresses."""
     for path, name in ((store.resolve(), "<store>"), (ROOT, "<project>"), (Path.home(), "~")):
         text = text.replace(os.fspath(path), name)
     return re.sub(r"//[^/@\s:]+:[^/@\s]+@", "//", text)
@@ -70,7 +71,7 @@ class Context:
     show_status: Callable[[str], None] = lambda _text: None
     """Displays the current action."""
     running: set[subprocess.Popen[Any]] = field(default_factory=set)
-    """Running children, so that an interrupted run can end them."""
+    """Running children of `run_command`, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
 
     @property
@@ -115,7 +116,7 @@ class Context:
         """Return the path and full version of a Python; a Python that was found is cached.
 
         Raises:
-            InterpreterError: There is no such Python, and it could not be, or with `fetch` off was not, fetched.
+            InterpreterError: There is no such Python, and with `fetch`, uv could not fetch it either.
         """
         if minor not in self._pythons:
             path = self._find_python(minor)
@@ -145,7 +146,7 @@ class Context:
 
     @cached_property
     def stage(self) -> Path:
-        """A folder with copies of grpo_core, repro and the catalog's issues, made once a run; cells import from it."""
+        """A folder for the imports of cells: copies of grpo_core, repro and the catalog's issues, made at first use."""
         target = self.folder("stage")
         shutil.rmtree(target)
         for name in CELL_PACKAGES:

@@ -25,6 +25,7 @@ from diagnostics.uv import error_line
 
 MARKER = "grpo-doctor.json"
 GB = 1e9
+# For each call of uv.
 TIMEOUT_S = 1200.0
 
 
@@ -64,7 +65,7 @@ def python_of(context: Context, cell: Cell) -> Path:
 
 
 def existing_environment(context: Context, cell: Cell) -> BuildMarker | None:
-    """Return the marker of the cell's environment; None unless the environment is complete and current."""
+    """Return the marker of the cell's environment if it is complete and current, and its Python is here; else None."""
     try:
         marker = (environment_folder(context, cell) / MARKER).read_bytes()
         built = msgspec.json.decode(marker, type=BuildMarker)
@@ -86,7 +87,7 @@ def ensure_environment(context: Context, cell: Cell) -> BuildMarker:
 
 def _build(context: Context, cell: Cell) -> BuildMarker:
     """Build a cell's environment in place of an existing one; see `ensure_environment`."""
-    recipe, pins = cell.recipe, locks.read_pins(context, cell, runs=True)
+    recipe, pins = cell.recipe, locks.read_pins(context, cell, runnable=True)
     if recipe is None:
         raise BuildError(f"{cell.id} has no recipe in matrix.toml: nothing runs in it", infrastructure=False)
     if not pins:
@@ -120,7 +121,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
     A file with another hash than in the lock is refused. Packages from a folder of wheels have no hash, and are
     installed without verification.
     """
-    lock = locks.lock_path(context, cell, runs=True)
+    lock = locks.lock_path(context, cell, runnable=True)
     torch = cpu_torch(context, cell) if any(pin.startswith("torch==") for pin in pins) else []
     unhashed = locks.unhashed_pins(lock.read_text(encoding="utf-8"))
     if unhashed:
@@ -171,7 +172,10 @@ def remove_environment(folder: Path) -> None:
 
 
 def make_room(context: Context, cell: Cell) -> list[str]:
-    """Remove environments of other cells, oldest first, until the cell's fits on the disk; return the removed names."""
+    """Remove other cells' environments, oldest first, until there is room to build this cell's; return their names.
+
+    Nothing is removed if the cell's environment is built already.
+    """
     if cell.recipe is None or existing_environment(context, cell):
         return []
     removed = []

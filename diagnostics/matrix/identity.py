@@ -1,7 +1,7 @@
-"""Compute the identity of an answer: a digest of its inputs, and of the project's source files that it depends on.
+"""Compute the identity of a question: a digest of its inputs. One input is a digest of the project's source files.
 
-A stored answer is valid as long as its identity stays the same. Expectations, time limits and local paths are not part
-of it. Comments and docstrings of Python files do not change a digest.
+`SourceDigests` computes the latter. A stored answer is valid as long as its identity stays the same. Expectations, time
+limits and local paths are not part of it. Comments and docstrings of Python files do not change a digest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SourceDigests:
         """Return the digest of these modules and packages, over their file names and contents.
 
         A package includes all files below its folder. A module of `repro` includes all files of `repro` outside the
-        folders in _SEPARATE.
+        folders in _SEPARATE. A name without a file adds nothing.
         """
         key = tuple(names)
         if key not in self._combined:
@@ -49,7 +49,7 @@ class SourceDigests:
         return self._combined[key]
 
     def _files(self, folder: Path, name: str) -> Iterator[Path]:
-        """Yield the files of a module (with its TOML file) or package; with any module of `repro` its shared files."""
+        """Yield the files of a module (with its TOML file) or package; for `repro` also its shared files."""
         base = folder.joinpath(*name.split("."))
         yield from (path for ending in (".py", ".toml") if (path := base.with_suffix(ending)).is_file())
         top = name.partition(".")[0]
@@ -61,7 +61,7 @@ class SourceDigests:
 
 
 def _file_digest(path: Path) -> str:
-    """Return the digest of a file, for a Python file of its syntax tree."""
+    """Return the digest of a Python file's syntax tree, or of another file's content."""
     return _content_digest(path.read_bytes(), is_python=path.suffix == ".py")
 
 

@@ -60,7 +60,7 @@ def provide(packages: Path, version: str) -> bool:
 
 
 def _system_library() -> Path:
-    """Return the path of the machine's libstdc++.so.6, as its linker finds it."""
+    """Return the path of the machine's libstdc++.so.6, as its linker finds it; raise NotProvidedError for none."""
     name = ctypes.util.find_library("stdc++")
     if name is None:
         raise NotProvidedError("this machine has no libstdc++: install it (Debian: libstdc++6)")

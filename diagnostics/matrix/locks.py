@@ -1,6 +1,6 @@
 """Read, check and write the committed lock files: the exact package versions of each cell, with hashes.
 
-A cell has up to two locks: one of its declared environment, and (`runs`) one of the environment that its recipe
+A cell has up to two locks: one of its declared environment, and (`runnable`) one of the environment that its recipe
 builds for a machine without a GPU. `refresh_locks` resolves them with uv. The digests ignore comments and hashes.
 """
 
@@ -23,14 +23,14 @@ from diagnostics.safe_io import write_atomically
 TIMEOUT_S = 300.0
 
 
-def lock_path(context: Context, cell: Cell, *, runs: bool) -> Path:
-    """Return the path of the lock of a cell's declared environment, or with `runs` of its runnable environment."""
-    return context.locks / f"{cell.id}{'.cpu' if runs else ''}.txt"
+def lock_path(context: Context, cell: Cell, *, runnable: bool) -> Path:
+    """Return the path of the lock of a cell's declared environment, or with `runnable` of its runnable environment."""
+    return context.locks / f"{cell.id}{'.cpu' if runnable else ''}.txt"
 
 
-def read_pins(context: Context, cell: Cell, *, runs: bool) -> tuple[str, ...]:
+def read_pins(context: Context, cell: Cell, *, runnable: bool) -> tuple[str, ...]:
     """Return the pins of a committed lock; empty if there is none."""
-    path = lock_path(context, cell, runs=runs)
+    path = lock_path(context, cell, runnable=runnable)
     return pins_of(path.read_text(encoding="utf-8")) if path.exists() else ()
 
 
@@ -70,7 +70,7 @@ def pins_digest(pins: Iterable[str]) -> str:
 
 def environment_digest(context: Context, cell: Cell) -> str:
     """Return the digest of the contents of the cell's environment: its lock and the recipe's additions."""
-    pins = read_pins(context, cell, runs=True)
+    pins = read_pins(context, cell, runnable=True)
     additions = cell.recipe.additions(cell) if pins and cell.recipe else ()
     return pins_digest((*pins, *additions))
 
@@ -78,13 +78,13 @@ def environment_digest(context: Context, cell: Cell) -> str:
 def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
     """Resolve and write the locks of these cells; return one line for each lock that could not be made.
 
-    If a cell expects that its declared requirements have no solution, and they have none, its declared lock is removed.
+    If the declared requirements have no solution, and the cell does not expect `resolve` to pass, the lock is removed.
     """
     problems = []
-    for cell, runs in _each_lock(cells):
-        context.show_status(f"{cell.id}: resolving the {'runnable' if runs else 'declared'} environment")
-        solve = resolve.resolve_runnable if runs else resolve.resolve_declared
-        problems += _write_lock(context, cell, solve(context, cell, timeout_s=TIMEOUT_S), runs=runs)
+    for cell, runnable in _each_lock(cells):
+        context.show_status(f"{cell.id}: resolving the {'runnable' if runnable else 'declared'} environment")
+        solve = resolve.resolve_runnable if runnable else resolve.resolve_declared
+        problems += _write_lock(context, cell, solve(context, cell, timeout_s=TIMEOUT_S), runnable=runnable)
     return problems
 
 
@@ -95,11 +95,11 @@ def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
     """
     cells = list(cells)
     problems, known = [], set()
-    for cell, runs in _each_lock(cells):
-        path = lock_path(context, cell, runs=runs)
+    for cell, runnable in _each_lock(cells):
+        path = lock_path(context, cell, runnable=runnable)
         known.add(path.name)
-        problem = _lock_problem(context, cell, path, runs=runs)
-        unresolvable = "resolve" in cell.expect and not runs and not path.exists()
+        problem = _lock_problem(context, cell, path, runnable=runnable)
+        unresolvable = "resolve" in cell.expect and not runnable and not path.exists()
         if problem and not unresolvable:
             problems.append(f"{path}: {problem}: `{_lock_command(cell)}` makes it")
     orphans = sorted(path for path in context.locks.glob("vllm-*.txt") if path.name not in known)
@@ -107,22 +107,22 @@ def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
 
 
 def _each_lock(cells: Iterable[Cell]) -> Iterable[tuple[Cell, bool]]:
-    """Yield (cell, runs) for each lock of the cells: the declared one and, with a recipe, the runnable one."""
+    """Yield (cell, runnable) for each lock of the cells: the declared one and, with a recipe, the runnable one."""
     for cell in cells:
         yield cell, False
         if cell.recipe is not None:
             yield cell, True
 
 
-def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> str:
+def _lock_problem(context: Context, cell: Cell, path: Path, *, runnable: bool) -> str:
     """Return the reason why a lock does not fit its cell and recipe; empty if it does."""
     if not path.exists():
         return "does not exist"
-    if path.read_text(encoding="utf-8").partition("\n")[0] != _first_line(cell, runs=runs):
-        return f"was made for something else: expected {_first_line(cell, runs=runs)!r}"
-    if not runs or cell.recipe is None:
+    if path.read_text(encoding="utf-8").partition("\n")[0] != _first_line(cell, runnable=runnable):
+        return f"was made for something else: expected {_first_line(cell, runnable=runnable)!r}"
+    if not runnable or cell.recipe is None:
         return ""
-    facts = resolve.package_facts(read_pins(context, cell, runs=True))
+    facts = resolve.package_facts(read_pins(context, cell, runnable=True))
     locked = {name: version for _kind, name, version in facts}
     for item in map(Requirement, itertools.chain(*cell.recipe.requirements_for(cell))):
         version = locked.get(canonicalize_name(item.name))
@@ -131,26 +131,26 @@ def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> st
     return ""
 
 
-def _write_lock(context: Context, cell: Cell, resolution: resolve.Resolution, *, runs: bool) -> list[str]:
-    """Write a resolved lock; return the problem if there is no solution although one is expected."""
-    path = lock_path(context, cell, runs=runs)
+def _write_lock(context: Context, cell: Cell, resolution: resolve.Resolution, *, runnable: bool) -> list[str]:
+    """Write a resolved lock; return the problem if uv failed, or an expected solution is missing."""
+    path = lock_path(context, cell, runnable=runnable)
     if resolution.packages:
         path.parent.mkdir(parents=True, exist_ok=True)
-        head = f"{_first_line(cell, runs=runs)}\n# Made by: {_lock_command(cell)}\n"
+        head = f"{_first_line(cell, runnable=runnable)}\n# Made by: {_lock_command(cell)}\n"
         coverage = f"# {resolve.hash_coverage(resolution.packages)}.\n"
         write_atomically(path, head + coverage + resolve.lock_text(resolution.packages), mode=0o644)
         return []
-    if not runs and not resolution.infrastructure and "resolve" in cell.expect:
+    if not runnable and not resolution.infrastructure and "resolve" in cell.expect:
         path.unlink(missing_ok=True)
         return []
     return [f"{path.name}: {resolution.explanation}"]
 
 
-def _first_line(cell: Cell, *, runs: bool) -> str:
+def _first_line(cell: Cell, *, runnable: bool) -> str:
     """Return the lock's first line, which names its cell, Python and date cut."""
     contents = f"{cell.trainer}[vllm]=={cell.version} with vllm=={cell.vllm}, as declared"
     cut = cell.exclude_newer
-    if runs and cell.recipe is not None:
+    if runnable and cell.recipe is not None:
         contents = f"{cell.id} by the recipe {cell.recipe.name!r} of matrix.toml"
         cut = cell.recipe.exclude_newer or cut
     return f"# {contents}; Python {cell.python}; nothing newer than {cut}."

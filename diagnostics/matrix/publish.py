@@ -1,7 +1,7 @@
 """Merge the results grid into the published table compat.json, which `doctor` and `versions` read offline.
 
 `make_publication` returns the new document; `command.py` writes it. If the store has no final answer to a question, or
-its cell is not updated, the published verdict stays. Published verdicts whose cell or layer is gone are dropped and
+its cell is not updated, the published answer stays. Published verdicts whose cell or layer is gone are dropped and
 listed. `cell_verdict` computes the verdict of a cell from those of its layers.
 """
 
@@ -17,7 +17,7 @@ from diagnostics import UserError, safe_io, version
 from diagnostics.compat_table import SCHEMA, problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
-from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, depends_on_setting
+from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, is_inactive
 from diagnostics.output.redact import mask_and_cut
 
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
@@ -26,11 +26,11 @@ _PASSED = frozenset({"pass", "unexpected_pass"})
 
 @dataclass
 class Publication:
-    """The new document, and lists of its differences from the published one, one line per question."""
+    """The new document, and its differences from the published one, one line each."""
 
     document: dict[str, Any]
     changed: list[str] = field(default_factory=list)
-    """New or different verdicts."""
+    """New or different verdicts of layers, and different verdicts of cells."""
     kept_count: int = 0
     """Number of questions whose published answer stays, because the store has none or the cell is not updated."""
     dropped: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ def read_published(path: Path) -> dict[str, Any]:
     """Return the published table in a file; empty if there is no file.
 
     Raises:
-        UserError: The file cannot be read or is no such table, whose verdicts would be lost.
+        UserError: The file cannot be read or is no such table. To replace it would lose its verdicts.
     """
     if not path.exists():
         return {}
@@ -57,10 +57,7 @@ def read_published(path: Path) -> dict[str, Any]:
 
 
 def make_publication(
-    grid: ResultsGrid,
-    published: Mapping[str, Any],
-    day: str,
-    updated: Collection[str],
+    grid: ResultsGrid, published: Mapping[str, Any], day: str, updated: Collection[str]
 ) -> Publication:
     """Build the new document from the store; where the store has no final answer, the published answer stays.
 
@@ -91,7 +88,7 @@ def make_publication(
 def _merge_cell(
     publication: Publication, row: CellResults, old: Mapping[str, Any], *, update: bool
 ) -> dict[str, Any]:
-    """Return the published entry of a cell: new results, and published ones where the store has none."""
+    """Return the merged entry of a cell, and add its differences to the publication."""
     cell, before, name = _cell_entry(row), _answered_layers(old), row.cell.id
     for layer, result in row.layers.items():
         new, published = cell["layers"][layer], before.pop(layer, None)
@@ -164,9 +161,9 @@ def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:
     - `unknown`: no layer has an answer.
     - `unresolvable`: the requirements have no solution, and no layer about the pair ran and passed. Layers about the
       pair are all but those that reproduce known issues; `install` and `doctor` do not count here.
-    - `fail`: a layer about the pair failed, and not as expected of the CPU substitute (`of_machine`).
+    - `fail`: a layer about the pair failed or is flaky, and not as expected of the CPU substitute (`of_machine`).
     - `pass`: a layer was executed, and each layer passed, was not run as expected, or reproduced only issues that
-      depend on a setting.
+      are not active.
     - `partial`: otherwise.
     """
     answered = {name: layer for name, layer in layers.items() if layer["date"]}
@@ -199,8 +196,8 @@ def _reproduces_issues(name: str) -> bool:
 
 
 def _is_settled(name: str, layer: Mapping[str, Any]) -> bool:
-    """Return whether a layer passed, was not run as expected, or reproduced only issues that depend on a setting."""
+    """Return whether a layer passed, was not run as expected, or reproduced only issues that are not active."""
     not_applicable = layer["date"] and layer["verdict"] == "not_run" and layer["expected"]
     issue_codes = layer["codes"] if layer["verdict"] == "expected_fail" and _reproduces_issues(name) else ()
-    by_setting = bool(issue_codes) and all(map(depends_on_setting, issue_codes))
+    by_setting = bool(issue_codes) and all(map(is_inactive, issue_codes))
     return layer["verdict"] == "pass" or bool(not_applicable) or by_setting

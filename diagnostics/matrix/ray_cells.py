@@ -2,7 +2,7 @@
 
 The driver sends its code as Ray's working directory. A task keeps its cell's environment and logs in a folder of its
 node, and returns its answers, which the driver adds to its own store. A task that fails leaves its cell open. An
-interrupt cancels the other tasks.
+interrupt cancels the unfinished tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CANCEL_S = 10.0
 
 
 class RayError(UserError):
-    """Raised when no cluster can be used, or a worker has not our code; the message is one line."""
+    """Raised when no cluster can be used, or a worker imports other code; the message is one line."""
 
 
 def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
@@ -91,9 +91,17 @@ def run_cell(
     layers: list[str],
     fresh: frozenset[tuple[str, str]],
     events: list[str],
-    name: str,
+    run_name: str,
 ) -> list[str]:
-    """Run the due layers of a cell on this node, as part of the run `name`; return new events as store lines."""
+    """Run the due layers of a cell on this node; return the new events as store lines.
+
+    Args:
+        cell: Id of the cell.
+        layers: Layers to run, with the layers that they need.
+        fresh: (cell, layer) pairs that run again although they have answers.
+        events: The driver's events of the cell as store lines; they replace the node's store of the cell.
+        run_name: Name of the run, for the new events.
+    """
     if not (ROOT / "matrix.toml").is_file():
         raise RayError(f"the worker imports an installed grpo-doctor ({ROOT}), not the code that was sent")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-doctor" / "matrix"
@@ -103,14 +111,18 @@ def run_cell(
         context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
         questions = make_questions(context, select_cells(context.matrix, [cell], None), layers)
         grid = ResultsGrid(questions, context.store.read_events())
-        Run(context, grid, fresh, name=name).execute(questions)
+        Run(context, grid, fresh, name=run_name).execute(questions)
         lines = (event.to_line() for event in context.store.read_events())
         return [line for line in lines if line not in events]
 
 
 @contextlib.contextmanager
 def _cluster(address: str, context: Context) -> Iterator[Any]:
-    """Join a running cluster with our code as the working directory of its workers."""
+    """Join a running cluster with our code as the working directory of its workers; leave it at the end.
+
+    Raises:
+        RayError: Ray is not installed, or the cluster cannot be joined.
+    """
     try:
         import ray
     except ImportError:
@@ -135,7 +147,7 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
 
 
 def _check_address(address: str) -> None:
-    """Test whether something listens at the address, because Ray itself would retry for a minute.
+    """Test whether something listens at the address, because Ray itself would retry for a minute; `auto` is not tested.
 
     Raises:
         RayError: Nothing listens at the address, or the text is no address.

@@ -48,12 +48,12 @@ class LockedPackage:
 
 @dataclass(frozen=True)
 class Resolution:
-    """The result of resolving: packages, or uv's explanation why there is no solution."""
+    """The result of resolving: packages, or uv's message without one."""
 
     packages: tuple[LockedPackage, ...] = ()
-    """The packages, sorted by pin; empty if there is no solution."""
+    """The packages, sorted by pin; empty if there is no solution or uv failed."""
     explanation: str = ""
-    """uv's message if there is no solution."""
+    """uv's message if there are no packages."""
     infrastructure: bool = False
     """Whether uv failed otherwise, as without a network or disk space: nothing is known about the requirements."""
     platform: str = ""

@@ -1,8 +1,8 @@
 """Select cells and layers, make a question of each pair of them, and build the grid of their results.
 
 A `Question` is a layer to run for a cell. `ResultsGrid` looks up the question's answers among the store's events, and
-compares the newest answer with the outcome that `matrix.toml` expects now. `matching_codes` finds known issues whose
-signature matches a failed answer.
+compares the newest final answer with the outcome that `matrix.toml` expects now. `matching_codes` finds known issues
+whose signature matches a failed answer.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class LayerResult:
 
     @property
     def evidence(self) -> EvidenceLevel:
-        """The evidence level of the verdict; DECLARED if the layer did not run."""
+        """The evidence level of the verdict; DECLARED if the layer did not run or its verdict is `not_run`."""
         if self.event is None or self.judgement.verdict is Verdict.NOT_RUN:
             return EvidenceLevel.DECLARED
         return self.event.answer.evidence
@@ -255,7 +255,7 @@ class ResultsGrid:
 
 
 def blocking_result(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
-    """Return the result of the first needed layer that did not pass and so blocks a question; None if all passed."""
+    """Return the result of the first needed layer of the cell that did not pass; None if there is none."""
     for needed in question.layer.needs:
         result = row.get(needed)
         if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):
@@ -288,8 +288,8 @@ def import_errors(signs: Iterable[str]) -> list[str]:
     return errors
 
 
-def depends_on_setting(code: str) -> bool:
-    """Return whether a known issue is not `active`: a setting decides whether it occurs, or it is retired."""
+def is_inactive(code: str) -> bool:
+    """Return whether a known issue is not `active`: it occurs only with some settings, or is retired."""
     issue = catalog.load().get(code)
     return issue is not None and issue.status != "active"
 

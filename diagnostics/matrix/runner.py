@@ -1,8 +1,8 @@
 """Run the layers that are due, light ones in threads and then the others in order; store each answer at once.
 
-A layer is due if it has no final answer and no needed layer blocks it. Programs that a killed run left running are
-ended first. Environments of other cells are removed if the disk lacks room for the next one. A layer that crashes gives
-an infrastructure fault, and an interrupted one no answer.
+A layer is due if it has no final answer or is in `Run.fresh`, and no needed layer blocks it. Programs that a killed run
+left running are ended first. Environments of other cells are removed if the disk lacks room for the next one. A layer
+that crashes gives an infrastructure fault, and an interrupted one no answer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Run:
                 self.record(event)
 
     def record(self, event: Event) -> None:
-        """Store an answer, add it to the grid and print it."""
+        """Store an answer, add it to the grid, and print its verdict and the number of layers without an answer."""
         self.context.store.append(event)
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
@@ -93,6 +93,7 @@ class Run:
                 raise
 
     def _prepare_environment(self, question: Question) -> None:
+        """Remove the cell's environment if `install` runs again; make room on the disk for a new one."""
         cell = question.cell
         if question.layer.name == "install" and question.key in self.fresh:
             environments.remove_environment(environments.environment_folder(self.context, cell))
@@ -101,7 +102,7 @@ class Run:
 
 
 def answer_question(context: Context, question: Question, run_name: str) -> Event:
-    """Run one layer and return its answer as an event."""
+    """Run one layer and return its answer as an event, without local paths."""
     started, clock = utc_now(), time.monotonic()
     answer = question.layer.run(context, question.cell)
     answer = answer.change_texts(lambda text: without_local_paths(text, context.store.folder))

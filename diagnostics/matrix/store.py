@@ -101,7 +101,10 @@ class Store:
         return self.folder / "store.jsonl"
 
     def read_events(self) -> list[Event]:
-        """Return the events in the order of the file, without invalid lines (such as a torn last one)."""
+        """Return the events in the order of the file, without invalid lines (such as a torn last one).
+
+        A store without a file has none.
+        """
         with _reported_as_store_error(self.path, "read"):
             try:
                 lines = safe_io.read_bytes(self.path, safe_io.ARTIFACT_LIMIT, inside=self.folder).split(b"\n")

@@ -137,7 +137,7 @@ class Judgement(Struct, frozen=True):
 
 
 def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = False) -> Judgement:
-    """Compare an answer with its expectation.
+    """Compare an answer with its expectation; an unfinished or unchecked answer gives an open verdict.
 
     Args:
         answer: The newest answer.
@@ -180,7 +180,7 @@ def _compare(answer: Answer, expectation: Expectation) -> Judgement:
 
 
 def blocked_by(layer: str, judgement: Judgement) -> Judgement:
-    """Return the verdict of a layer that was not run because a layer that it needs did not pass."""
+    """Return the verdict of a layer that did not run because a needed one did not pass; expected if that one was."""
     return Judgement(
         Verdict.NOT_RUN,
         expected=judgement.expected,

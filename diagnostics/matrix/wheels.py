@@ -30,7 +30,7 @@ from diagnostics.uv import find_links
 
 
 class WheelError(UserError):
-    """Raised when a wheel cannot be found or read; `absent` means that there is no such wheel."""
+    """Raised when a wheel cannot be found or read; `absent`: there is no such wheel, or no such file in it."""
 
     def __init__(self, message: str, *, absent: bool = False) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class WheelSources:
         """Return the text of one file.
 
         Raises:
-            WheelError: The wheel has no such file (`absent`), or it cannot be read.
+            WheelError: The wheel has no such file (`absent`), it cannot be read, or the name leads out of its folder.
         """
         cached = self.folder / "files" / name
         if ".." in name.split("/") or not cached.is_relative_to(self.folder / "files"):

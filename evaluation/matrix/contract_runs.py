@@ -30,7 +30,7 @@ from packaging.version import Version
 from diagnostics.api_index import archives
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
+from diagnostics.matrix.layers.contract import compare_apis, contract_answer
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.wheels import find_wheel
 from diagnostics.uv import find_uv, uv_environment
@@ -236,7 +236,7 @@ def stored_verdicts(store: Path | None) -> dict[str, Answer]:
 def static_verdict(trl: str, vllm: str, wheels: Path) -> Answer:
     """Return the static verdict of the contract layer on a pair."""
     trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
-    return comparison_answer(compare_apis(trainer, Surface(SourceFacts(engine), "vllm"), Version(vllm)))
+    return contract_answer(compare_apis(trainer, Surface(SourceFacts(engine), "vllm"), Version(vllm)))
 
 
 def pair_outcome(ways: dict[str, dict[str, str]]) -> str:

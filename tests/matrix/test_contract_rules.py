@@ -12,7 +12,7 @@ from packaging.version import Version
 from diagnostics.api_index import rules
 from diagnostics.api_index.rules import Case, Rule, SourceLine, apply_rules, broken_rules, project_rules
 from diagnostics.api_index.surface import SourceFacts, Surface
-from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
+from diagnostics.matrix.layers.contract import compare_apis, contract_answer
 from diagnostics.matrix.verdicts import Outcome
 from tests.matrix.test_contract import MemorySources
 
@@ -49,7 +49,7 @@ def sources_with(lines):
 def layer_result(engine, behaviour=(RULE,)):
     """Return the contract layer's result for TRAINER and an engine."""
     sources = MemorySources({**LLM, **engine})
-    return comparison_answer(
+    return contract_answer(
         compare_apis(MemorySources(TRAINER), Surface(SourceFacts(sources), "vllm"), Version("1"), behaviour)
     )
 

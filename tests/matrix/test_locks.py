@@ -112,9 +112,9 @@ def locked_context(tmp_path, kit):
 
     context = write_lock()
     (cell,) = context.matrix.cells
-    for runs in (False, True):
-        head = locks._first_line(cell, runs=runs)
-        locks.lock_path(context, cell, runs=runs).write_text(f"{head}\ntrl==1.0\nvllm==1.0\n")
+    for runnable in (False, True):
+        head = locks._first_line(cell, runnable=runnable)
+        locks.lock_path(context, cell, runnable=runnable).write_text(f"{head}\ntrl==1.0\nvllm==1.0\n")
     return write_lock
 
 

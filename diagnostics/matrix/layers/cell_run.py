@@ -1,7 +1,7 @@
 """Run one of our programs in the environment of a cell, and read the JSON document that it prints.
 
 `program_layer` makes a layer of such a program; its function `answer` turns the document into the layer's answer. The
-environment is built if necessary. A timeout, a crash or another output than the document raises `EarlyAnswer`. The
+environment is built if necessary. If there is no document, as after a timeout or a crash, `EarlyAnswer` is raised. The
 other functions make inputs of layers and parts of answers.
 """
 
@@ -25,8 +25,8 @@ from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.process import Completed, log_tail, run, signal_name
 
-# Layers that must pass before our programs can run in an environment.
-USABLE = ("install", "import")
+# Layers that must pass before most of our programs can run in an environment.
+NEEDED_LAYERS = ("install", "import")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class CellRun:
     excerpt: str
     """The tail of the log, without local paths."""
     log: str
+    """The log's path, below the store's folder."""
     folder: Path
     """The program's working folder."""
     document: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +71,7 @@ def program_layer(
         command = [*arguments(context.matrix.settings[name], cell), "--json"]
         return answer(read_document(run_in_cell(context, cell, name, command), schema), cell)
 
-    fields = {"needs": USABLE, "inputs": program_inputs, "program": arguments, **fields}
+    fields = {"needs": NEEDED_LAYERS, "inputs": program_inputs, "program": arguments, **fields}
     return Layer(name=name, question=question, check=check, **fields)
 
 
@@ -190,15 +191,15 @@ def outcome_of_exit(process: Completed) -> Outcome:
 
 
 def executed_answer(
-    reply: CellRun, cell: Cell, outcome: Outcome, summary: str, versions: Any = None, **more: Any
+    completed: CellRun, cell: Cell, outcome: Outcome, summary: str, versions: Any = None, **more: Any
 ) -> Answer:
     """Return the answer of a program that ran in the cell, with versions, log and, unless it passed, an excerpt."""
     return Answer(
         outcome,
         summary if outcome is Outcome.PASS else mask_and_cut(summary, 300),
         ran_with=versions_that_ran(cell, versions),
-        excerpt="" if outcome is Outcome.PASS else reply.excerpt,
-        log=reply.log,
+        excerpt="" if outcome is Outcome.PASS else completed.excerpt,
+        log=completed.log,
         **more,
     )
 

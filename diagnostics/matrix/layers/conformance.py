@@ -1,7 +1,7 @@
 """Layer `conformance`: run the conformance suite of the engine protocol against the real engine of the cell.
 
-pytest, with pinned hashes, is installed in a folder of the store next to the cell, not into it. A failed test gives
-FAIL; a fault of pytest, or no passed test, is an infrastructure fault.
+pytest, with pinned hashes, is installed in a folder of the store next to the cell, not into it. A failed test or a
+crash gives FAIL. Other faults of pytest, or no passed test, are infrastructure faults.
 """
 
 from __future__ import annotations
@@ -129,6 +129,6 @@ LAYERS = (
         name="conformance",
         question="Does the real engine pass the conformance suite that every engine passes?",
         check=_check, code=(__name__, _PACKAGE, "grpo_core"),
-        needs=(*cell_run.USABLE, "engine"), inputs=_inputs, program=_program,
+        needs=(*cell_run.NEEDED_LAYERS, "engine"), inputs=_inputs, program=_program,
     ),
 )  # fmt: skip

@@ -54,7 +54,7 @@ class Contract(Comparison):
 def compare_apis(
     trainer: Sources, engine: Surface, version: Version, rules: tuple[Rule, ...] | None = None
 ) -> Contract:
-    """Look up the uses of the engine in the trainer's source, and apply the rules (None for the project's rules)."""
+    """Compare the uses of vLLM in the trainer's source with vLLM's, and apply rules (None for the project's rules)."""
     assert isinstance(engine.source, SourceFacts)
     uses, unparsed = _collect_uses(trainer)
     off = fields_off_by_default(trainer.read(_CONFIG)) if _CONFIG in trainer.names() else frozenset()
@@ -87,7 +87,7 @@ def compare_apis(
 
 
 def _collect_uses(trainer: Sources) -> tuple[list[Use], dict[str, str]]:
-    """Return the uses of vLLM in all files of the trainer, and for each unparsable file the reason."""
+    """Return the uses of vLLM in the trainer's files, and for each unparsable file the reason."""
     uses, unparsed = [], {}
     for name in sorted(trainer.names()):
         text = trainer.read(name)
@@ -107,7 +107,10 @@ def _own_routes(trainer: Sources) -> frozenset[str]:
 
 
 def _add_ruling(contract: Contract, ruling: Ruling) -> None:
-    """Add what a rule about behaviour decided: it holds, it breaks, or no case of it fits."""
+    """Add what a rule about behaviour decided: it holds, it breaks, or no case of it fits.
+
+    A rule about an option adds nothing if no case fits, and does not count as missing if it breaks.
+    """
     file, _, line = ruling.trl.rpartition(":")
     rule, case = ruling.rule, ruling.case
     if case is None:
@@ -143,7 +146,7 @@ def _check(context: Context, cell: Cell) -> Answer:
         trainer = find_wheel("trl", cell.version, cache=cache, environ=context.environ)
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=context.environ)
         with _lock:
-            return comparison_answer(compare_apis(trainer, _parse_engine(engine), Version(cell.vllm)))
+            return contract_answer(compare_apis(trainer, _parse_engine(engine), Version(cell.vllm)))
     except WheelError as error:
         return Answer(Outcome.NOT_RUN if error.absent else Outcome.INFRA_ERROR, str(error))
 
@@ -176,38 +179,38 @@ def indexed_answer(cell: Cell) -> Answer:
     )
 
 
-def comparison_answer(comparison: Contract) -> Answer:
+def contract_answer(contract: Contract) -> Answer:
     """Return the answer for the comparison of a TRL release with a vLLM release."""
-    blocking = [item for item in comparison.missing if is_grpo_file(item.use.file)]
-    elsewhere = [item for item in comparison.missing if not is_grpo_file(item.use.file)]
-    outcome, summary = _conclusion(comparison, blocking, len(elsewhere))
+    blocking = [item for item in contract.missing if is_grpo_file(item.use.file)]
+    elsewhere = [item for item in contract.missing if not is_grpo_file(item.use.file)]
+    outcome, summary = _conclusion(contract, blocking, len(elsewhere))
     details = (
         *(f"missing: {_missing_line(item)}" for item in blocking),
-        *(f"not checked: {_undecided_line(item)}" for item in comparison.undecided),
-        *(f"missing, with {item.option} only: {_missing_line(item)}" for item in comparison.optional),
+        *(f"not checked: {_undecided_line(item)}" for item in contract.undecided),
+        *(f"missing, with {item.option} only: {_missing_line(item)}" for item in contract.optional),
         *(f"missing, but not used by GRPO: {_missing_line(item)}" for item in elsewhere),
-        *(f"missing, but guarded: {_missing_line(item)}" for item in comparison.guarded),
+        *(f"missing, but guarded: {_missing_line(item)}" for item in contract.guarded),
         *(
             f"holds: {ruling.rule.statement}; {ruling.case.why} ({ruling.trl}; {ruling.vllm})"
-            for ruling in comparison.holding
+            for ruling in contract.holding
             if ruling.case
         ),
     )
     return Answer(
         outcome,
         summary,
-        signs=(*map(_missing_line, blocking), *map(_undecided_line, comparison.undecided)),
+        signs=(*map(_missing_line, blocking), *map(_undecided_line, contract.undecided)),
         facts=(
             *(("missing", item.use.text, _moment(item)) for item in blocking),
-            *(("undecided", item.subject, item.needed) for item in comparison.undecided),
+            *(("undecided", item.subject, item.needed) for item in contract.undecided),
         ),
         details=details,
     )
 
 
-def _conclusion(comparison: Contract, blocking: list[MissingUse], elsewhere: int) -> tuple[Outcome, str]:
+def _conclusion(contract: Contract, blocking: list[MissingUse], elsewhere: int) -> tuple[Outcome, str]:
     """Return the outcome and summary: FAIL for missing names, NOT_CHECKED for undecided ones, else PASS."""
-    checked, undecided = comparison.checked, comparison.undecided
+    checked, undecided = contract.checked, contract.undecided
     if blocking:
         names = sorted({item.use.text for item in blocking})
         summary = (
@@ -219,9 +222,9 @@ def _conclusion(comparison: Contract, blocking: list[MissingUse], elsewhere: int
         summary = f"{len(names)} of {checked} things that TRL uses not checked: {', '.join(names)}"
         return Outcome.NOT_CHECKED, f"{summary}; needed: {undecided[0].needed}"
     counts = (
-        (len(comparison.holding), "of them by rules of behaviour"),
-        (len(comparison.optional), "missing with an option only"),
-        (len(comparison.guarded), "missing but guarded"),
+        (len(contract.holding), "of them by rules of behaviour"),
+        (len(contract.optional), "missing with an option only"),
+        (len(contract.guarded), "missing but guarded"),
         (elsewhere, "missing in other trainers"),
     )
     parts = [f"all {checked} things that TRL uses are provided"]

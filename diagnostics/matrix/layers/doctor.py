@@ -1,6 +1,6 @@
 """Layer `doctor`: run `grpo-doctor doctor` on the environment of the cell.
 
-The layer passes whatever doctor reports, and fails if a check of doctor crashed. Without a report, the outcome is an
+Findings do not fail the layer, but a crashed check of doctor does. Without a report, the outcome is an
 infrastructure fault. The page shows the findings next to the results of the cell's other layers.
 """
 

@@ -1,6 +1,6 @@
 """Layers `install`, `import` and `rollout`: build the environment of the cell, and import modules there.
 
-`install` builds the environment from its lock. `import` imports each of the recipe's modules in a process, and
+`install` builds the environment from its lock. `import` imports each of the recipe's modules in a separate process, and
 `rollout` those of the trainer's rollout worker. An import that does not end in time gives TIMEOUT.
 """
 
@@ -22,7 +22,7 @@ def _install(context: Context, cell: Cell) -> Answer:
     """Build the cell's environment from its lock, and return the answer with its packages."""
     assert cell.recipe is not None
     built = cell_run.built_environment(context, cell)
-    pins = locks.read_pins(context, cell, runs=True)
+    pins = locks.read_pins(context, cell, runnable=True)
     return Answer(
         Outcome.PASS,
         f"{built.packages} packages, built in {built.seconds:.0f} s",
@@ -33,9 +33,9 @@ def _install(context: Context, cell: Cell) -> Answer:
     )
 
 
-def import_answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
+def import_answer(completed: cell_run.CellRun, cell: Cell) -> Answer:
     """Return the answer for the document of the program that imports each module in a separate process."""
-    modules: Mapping[str, Mapping[str, Any]] = reply.document.get("modules", {})
+    modules: Mapping[str, Mapping[str, Any]] = completed.document.get("modules", {})
     broken = {name: item for name, item in modules.items() if not item.get("ok")}
     late = [name for name, item in broken.items() if item.get("timed_out")]
     lines = tuple(_module_line(name, item) for name, item in modules.items())
@@ -52,7 +52,7 @@ def import_answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
         seconds = sum(float(item.get("seconds") or 0) for item in modules.values())
         summary = f"{', '.join(modules)} import ({seconds:.0f} s)"
     versions = {name: item.get("version") for name, item in modules.items() if "." not in name}
-    return cell_run.executed_answer(reply, cell, outcome, summary, versions, signs=signs, details=lines)
+    return cell_run.executed_answer(completed, cell, outcome, summary, versions, signs=signs, details=lines)
 
 
 def _module_line(name: str, item: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Layers that run training software in the cell and turn the document that it prints into an answer.
+"""Define the layers that run training software in the cell and turn the document that it prints into an answer.
 
 - `engine`, `logprobs`: vLLM's engine, and its log-probs against transformers.
 - `peer:ENGINE`: training steps of the cell's own TRL. `train:MODE`: the reference trainer.
@@ -32,13 +32,13 @@ LOSS_PROGRAMS = {"verl": "verl_loss", "ms-swift": "swift_loss", "openrlhf": "ope
 LOSS_BOUND = 1e-6
 
 
-def _program_answer(reply: cell_run.CellRun, cell: Cell, problem: str, summary: str) -> Answer:
+def _program_answer(completed: cell_run.CellRun, cell: Cell, problem: str, summary: str) -> Answer:
     """Return a pass with the summary, or a failure with the problem, which is also a sign for expectations."""
     outcome = Outcome.FAIL if problem else Outcome.PASS
-    details, signs = cell_run.document_lines(reply.document), (problem,) if problem else ()
-    versions = reply.document.get("versions")
+    details, signs = cell_run.document_lines(completed.document), (problem,) if problem else ()
+    versions = completed.document.get("versions")
     return cell_run.executed_answer(
-        reply, cell, outcome, problem or summary, versions, signs=signs, details=details
+        completed, cell, outcome, problem or summary, versions, signs=signs, details=details
     )
 
 
@@ -56,16 +56,17 @@ def answer_with_summary(
         find_problem: Function that returns why the document is no pass; '' for a pass.
     """
 
-    def answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
-        problem = find_problem(reply.document)
-        return _program_answer(reply, cell, problem, "" if problem else template.format_map(reply.document))
+    def answer(completed: cell_run.CellRun, cell: Cell) -> Answer:
+        document = completed.document
+        problem = find_problem(document)
+        return _program_answer(completed, cell, problem, "" if problem else template.format_map(document))
 
     return answer
 
 
-def trl_answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
-    """Return the answer of the training steps with the cell's own TRL; the error of a failed run is its sign."""
-    document = reply.document
+def trl_answer(completed: cell_run.CellRun, cell: Cell) -> Answer:
+    """Return the answer of the training steps with the cell's own TRL; NOT_RUN if the program reports that."""
+    document = completed.document
     logged: Mapping[str, list[float]] = document.get("logged") or {}
     problem = _problem(document)
     if problem and document.get("where"):
@@ -74,7 +75,7 @@ def trl_answer(reply: cell_run.CellRun, cell: Cell) -> Answer:
     parts.append(f"weights moved by up to {_number(document.get('moved') or 0, '.1e')}")
     if mismatch := logged.get("sampling/sampling_logp_difference/mean"):
         parts.append(f"mean log-prob difference of engine and trainer {max(mismatch):.1e}, as TRL logs it")
-    answer = _program_answer(reply, cell, problem, "; ".join(parts))
+    answer = _program_answer(completed, cell, problem, "; ".join(parts))
     lines = cell_run.document_lines({key: value for key, value in document.items() if key != "logged"})
     curves = (f"{key}, by step: {value}" for key, value in logged.items())
     outcome = Outcome.NOT_RUN if document.get("outcome") == "not_run" else answer.outcome
@@ -100,7 +101,10 @@ def _loss_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
 
 
 def _check_loss(context: Context, cell: Cell) -> Answer:
-    """Compare the trainer's loss, gradient and advantages with grpo_core's, by programs that the tests also run."""
+    """Compare the trainer's loss, gradient and advantages with grpo_core's, by programs that the tests also run.
+
+    A difference of LOSS_BOUND or more gives FAIL; a program without a comparison gives NOT_RUN.
+    """
     program = _loss_program(context.matrix.settings["loss"], cell)
     copy_programs = partial(shutil.copytree, ROOT / PEER_PROGRAMS, dirs_exist_ok=True)
     completed = cell_run.run_in_cell(context, cell, "loss", program, prepare=copy_programs)
@@ -149,7 +153,7 @@ class _ProgramTable(Struct, frozen=True, forbid_unknown_fields=True):
     code: tuple[str, ...]
     schema: str
     summary: str = ""
-    needs: tuple[str, ...] = cell_run.USABLE
+    needs: tuple[str, ...] = cell_run.NEEDED_LAYERS
     trainers: tuple[str, ...] = ()
     variants: dict[str, str] = {}
 

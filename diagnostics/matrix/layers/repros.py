@@ -1,8 +1,8 @@
 """Layers `scheduler` and `repro:CODE`: try to reproduce known issues in the cell, with and without mitigations.
 
-A reproduced issue gives the outcome FAIL with its code, which `matrix.toml` can expect. Modified upstream files or a
-repro that fails itself give an infrastructure fault, an attempt without an end TIMEOUT. If no repro applies to the
-release, the outcome is NOT_RUN. REPRO_MODULES is read from the source of `repro/issues`.
+An issue that is reproduced without a mitigation gives FAIL with its code, which `matrix.toml` can expect. Modified
+upstream files or a failed repro give an infrastructure fault, an attempt without an end TIMEOUT. If no repro applies to
+the release, the outcome is NOT_RUN. REPRO_MODULES is read from the source of `repro/issues`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers.cell_run import USABLE, CellRun, program_layer, versions_that_ran
+from diagnostics.matrix.layers.cell_run import NEEDED_LAYERS, CellRun, program_layer, versions_that_ran
 from diagnostics.matrix.verdicts import Answer, Outcome
 
 SCHEMA = "grpo-doctor.repro.v1"
@@ -42,11 +42,11 @@ def repro_program(codes: Sequence[str]) -> tuple[str, ...]:
     return ("repro", "run", *codes, "--mitigation", "all", "--timeout", f"{ATTEMPT_S:g}")
 
 
-def repro_answer(reply: CellRun, cell: Cell) -> Answer:
+def repro_answer(completed: CellRun, cell: Cell) -> Answer:
     """Return the answer for the document that `python -m repro run` prints."""
-    issues: Mapping[str, Any] = reply.document.get("codes", {})
+    issues: Mapping[str, Any] = completed.document.get("codes", {})
     attempts = [(code, attempt) for code, item in issues.items() for attempt in item.get("attempts", [])]
-    upstream: Mapping[str, Any] = reply.document.get("upstream") or {}
+    upstream: Mapping[str, Any] = completed.document.get("upstream") or {}
     outcome, codes, summary = _conclusion(issues, attempts, upstream)
     hashed = (
         f"{upstream.get('files_checked', 0)} Python files of {upstream.get('distribution', 'vllm')} hashed "
@@ -62,9 +62,9 @@ def repro_answer(reply: CellRun, cell: Cell) -> Answer:
             *(line for code, item in issues.items() for line in _mitigation_lines(code, item)),
             *(_detail(code, attempt) for code, attempt in attempts),
         ),
-        ran_with=versions_that_ran(cell, reply.document.get("versions")),
-        excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
-        log=reply.log,
+        ran_with=versions_that_ran(cell, completed.document.get("versions")),
+        excerpt=completed.excerpt if outcome is not Outcome.PASS else "",
+        log=completed.log,
     )
 
 
@@ -147,7 +147,7 @@ LAYERS = tuple(
         f"repro:{code}",
         f"Does {code} happen with the cell's own packages, and which mitigations help?",
         repro_program((code,)),
-        needs=("install",) if code in _IMPORT_ISSUES else USABLE,
+        needs=("install",) if code in _IMPORT_ISSUES else NEEDED_LAYERS,
         codes=lambda _settings, code=code: (code,),
     )
     for code in REPRO_MODULES

@@ -1,6 +1,7 @@
 """Layer `resolve`: resolve the declared requirements of a trainer and vLLM with uv.
 
-It uses packages up to the cell's date cut, and compares the solution with the committed lock.
+It uses packages up to the cell's date cut, and compares the solution with the committed lock. Differences are
+reported, and do not fail the layer.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
 
 
 def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of `resolve`."""
+    """Return the inputs of the answer."""
     return {
         "python": cell.python,
         "platform": context.matrix.platform,
         "exclude_newer": cell.exclude_newer.isoformat(),
-        "lock": locks.pins_digest(locks.read_pins(context, cell, runs=False)),
+        "lock": locks.pins_digest(locks.read_pins(context, cell, runnable=False)),
     }
 
 
@@ -33,7 +34,7 @@ def _check(context: Context, cell: Cell) -> Answer:
     """Resolve up to the cell's date cut, and compare the result with the committed lock."""
     context.show_status("resolving its declared requirements")
     resolution = resolve_declared(context, cell, timeout_s=context.matrix.settings["resolve"].timeout_s)
-    committed = set(locks.read_pins(context, cell, runs=False))
+    committed = set(locks.read_pins(context, cell, runnable=False))
     if not committed:
         return resolution_answer(resolution, "no lock is committed")
     removed, added = sorted(committed - {*resolution.pins}), sorted({*resolution.pins} - committed)
