@@ -3,7 +3,7 @@
 COMMANDS are imported when they are used. PROGRAMS (`repro`, `matrix`, `train`) run another package in this process and
 return its exit code; `matrix` without arguments runs `versions`.
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted. An
-error other than wrong options is one line on standard error; GRPO_DOCTOR_DEBUG=1 also prints its traceback.
+error is printed on standard error without its traceback, which GRPO_DOCTOR_DEBUG=1 adds.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, program
 
 
 def report_error(error: Exception) -> int:
-    """Print an error that is no usage error in one line, and return exit code 2."""
+    """Print an error that is no usage error, and return exit code 2."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     if isinstance(error, UserError):

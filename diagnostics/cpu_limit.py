@@ -1,6 +1,6 @@
-"""Limit the processor time of work on untrusted input: no file can keep a command busy for minutes.
+"""Limit the processor time of work on untrusted input, so that a file does not keep a command busy for minutes.
 
-Patterns and parsers here need time linear in their input. This limit is for inputs that nobody thought of: the work
+Patterns and parsers should need time linear in their input. This limit is for inputs that nobody thought of: the work
 ends with a `CpuLimitError`, which is reported as "not checked" (exit code 3), and the remaining inputs are checked.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 MB = 1_000_000
 # At this interval after the limit the error is raised again, so that work that goes on after it ends soon, too.
-_AGAIN_S = 0.2
+_REPEAT_S = 0.2
 
 
 class CpuLimitError(BaseException):
@@ -50,7 +50,7 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
             raise CpuLimitError(f"{work} needed more than {seconds:.0f} s of processor time")
 
     previous, began = signal.signal(signal.SIGPROF, stop), time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)
+    signal.setitimer(signal.ITIMER_PROF, seconds, _REPEAT_S)
     try:
         yield
     finally:
@@ -59,4 +59,4 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, previous)
         if outer_s:
             left = max(outer_s - (time.process_time() - began), 0.01)
-            signal.setitimer(signal.ITIMER_PROF, left, _AGAIN_S)
+            signal.setitimer(signal.ITIMER_PROF, left, _REPEAT_S)

@@ -102,6 +102,9 @@ def run(
         max_output: Maximum number of bytes to return of each stream; the rest is read and dropped.
         address_space: Limit of the program's address space in bytes; see `start`.
         running: Set that contains the process while it runs, so that another thread can end it.
+
+    Raises:
+        OSError: The program cannot be started, or the log cannot be written.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -238,7 +241,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:
-    """Return the last lines of a log, each cut to `width` characters; empty if it cannot be read."""
+    """Return the last lines of a log, masked and cut to `width` characters; empty if it cannot be read."""
     try:
         text = safe_io.read_tail(path, 64 << 10).decode("utf-8", errors="replace")
     except OSError:

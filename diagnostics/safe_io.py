@@ -2,7 +2,7 @@
 
 The read functions return a whole file up to a size, or the head or tail of a file of any size. They refuse devices,
 kernel file systems and, unless `pipes` allows them, pipes, because these may block or have no end. A refused file
-raises an OSError, so a caller treats it like a missing file. Only `read_kernel_file` reads /proc and /sys; it and
+raises an OSError, so callers can treat it like a missing file. Only `read_kernel_file` reads /proc and /sys; it and
 `list_folder` return an empty value instead of raising. The parse functions raise a ValueError. Standard library only,
 because remote hosts run this code.
 """

@@ -70,7 +70,6 @@ def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
     VIRTUAL_ENV is left out, so that uv does not choose that environment.
     """
     result = {**environ, **uv_environment(environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
-    # uv must not start the Python of the user's virtual environment.
     result.pop("VIRTUAL_ENV", None)
     return result
 

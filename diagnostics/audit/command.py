@@ -61,7 +61,7 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
         if watch:
             audit = _watch_files((*watch, *paths), idle, form)
         else:
-            with progress.running("audit"):
+            with progress.show_spinner("audit"):
                 options["against"] += paths
                 audit = audit_server(server, **options) if server else audit_run(paths[0], reward)
     except NotAvailableError as error:

@@ -125,8 +125,8 @@ def _shipped() -> _Packed:
     return pack(current)
 
 
-def pack(current: str = "") -> _Packed:
-    """Read all entries and write the packed file, if the folder is writable."""
+def pack(current_hash: str = "") -> _Packed:
+    """Read all entries, write the packed file if its folder is writable, and return its contents."""
     from diagnostics.catalog.signatures import literals  # as above
 
     issues = {path.stem: load_file(path) for path in sorted(FOLDER.glob("*.toml"))}
@@ -134,7 +134,7 @@ def pack(current: str = "") -> _Packed:
     signatures = [issue.signature for issue in issues.values() if issue.signature]
     patterns = (pattern for item in signatures for pattern in (*item.any, *item.all, *item.none))
     usable = {pattern: texts for pattern in patterns if (texts := literals(pattern))}
-    packed = _Packed(current or _hash(), issues, checks, usable)
+    packed = _Packed(current_hash or _hash(), issues, checks, usable)
     with contextlib.suppress(OSError):
         write_atomically(PACKED, msgspec.json.encode(packed), mode=0o644)
     return packed

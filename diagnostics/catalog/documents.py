@@ -19,7 +19,7 @@ CHECK = "check"
 def issue_document(issue: model.Issue, fix: Fix) -> dict[str, Any]:
     """Return the document of a known issue.
 
-    Its key `offered` has the names of the mitigations that may help, best first.
+    Its key `offered` has the names of the mitigations that may help, best first; `does_not_help` has the others.
     """
     return {
         "schema": SCHEMA,

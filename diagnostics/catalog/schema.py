@@ -47,7 +47,7 @@ class _Edit(model.Record, frozen=True):
 
     @property
     def text(self) -> str:
-        """The edit as a sentence."""
+        """The edit without its framework: the option, the command or the advice."""
         if self.install:
             return edit_without_framework(Install(self.install, note=self.note))
         return self.set or self.advice
@@ -100,7 +100,7 @@ def _check_head(source: TomlSource, document: Table, schema: str) -> None:
 
 
 def _named_tables(source: TomlSource, entry: Table, key: str) -> Iterator[tuple[str, Table]]:
-    """Yield the tables under a key with their names."""
+    """Yield the tables under a key with their names; raise TomlError for anything else under it."""
     tables = entry.get(key, {})
     for name, table in tables.items() if isinstance(tables, dict) else [("", tables)]:
         if not isinstance(table, dict):
@@ -176,13 +176,13 @@ def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
         yield ("cause",), "five lines at the most; the rest goes into `detail`"
     if issue.signature is None and not (issue.config or issue.hang or issue.audit):
         yield (), "a [signature], a [[config]], a [[hang]] or audit: something it is recognised by"
-    for place, claim in enumerate(issue.affected):
-        yield from _claim_problems(("affected", place), claim)
+    for index, claim in enumerate(issue.affected):
+        yield from _claim_problems(("affected", index), claim)
     if issue.signature is not None:
         yield from _signature_problems(issue.signature)
-    for place, rule in enumerate(issue.config):
+    for index, rule in enumerate(issue.config):
         if not rule.when or not all(_PLAN_NAME.fullmatch(key) for key, _ in rule.when):
-            yield ("config", place, "when"), "values of the run plan, such as rollout.mode"
+            yield ("config", index, "when"), "values of the run plan, such as rollout.mode"
     for mitigation in issue.mitigations:
         yield from _mitigation_problems(("mitigations", mitigation.name), mitigation)
 
@@ -191,9 +191,9 @@ def _phrase_problems(entry: model.Issue | model.CheckCode) -> Iterator[Problem]:
     """Yield search phrases that are duplicates, or that only repeat the title."""
     other_texts = {entry.title.lower()}
     for key, phrases in (("aliases", entry.aliases), ("symptoms", entry.symptoms)):
-        for place, phrase in enumerate(phrases):
+        for index, phrase in enumerate(phrases):
             if phrase.lower() in other_texts:
-                yield (key, place), "another text than the title and the other phrases"
+                yield (key, index), "another text than the title and the other phrases"
             other_texts.add(phrase.lower())
 
 

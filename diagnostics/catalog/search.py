@@ -45,7 +45,7 @@ _MIN_STEM = 3
 
 
 def stem(word: str) -> str:
-    """Return a word without its English ending.
+    """Return a word in lower case without its English ending and a doubled last consonant.
 
     Example:
         >>> [stem(word) for word in ("updates", "updated", "updating", "update", "stopped", "weights")]
@@ -74,7 +74,7 @@ def terms(text: str) -> Iterator[str]:
 def _terms_of(word: str) -> tuple[str, ...]:
     """Return the terms of a word: the word and its parts, or their synonyms, as stems without stop words."""
     if word[0] > "\u2fff":
-        return tuple(word[place : place + 2] for place in range(max(1, len(word) - 1)))
+        return tuple(word[start : start + 2] for start in range(max(1, len(word) - 1)))
     word = "0" if word.startswith("0.") else word
     parts = _PART.findall(word)
     joined = word.replace("_", "").replace("-", "")
@@ -135,12 +135,12 @@ class IssueSearch:
         """Return the terms of a query with their weights; an unknown identifier counts by its parts only."""
         query: dict[str, float] = {}
         for word in _WORD.findall(text):
-            for place, term in enumerate(word_terms := _terms_of(word)):
+            for index, term in enumerate(word_terms := _terms_of(word)):
                 if term in self._rarity:
                     query[term] = self._rarity[term]
                 elif term[0] > "\u2fff":
                     query[term] = _UNKNOWN_PAIR * self._unknown
-                elif (place or len(word_terms) == 1 or re.search(r"\d", term)) and not term.isdecimal():
+                elif (index or len(word_terms) == 1 or re.search(r"\d", term)) and not term.isdecimal():
                     query[term] = _UNKNOWN * self._unknown
         return query
 

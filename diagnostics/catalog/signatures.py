@@ -44,12 +44,12 @@ def literals(pattern: str) -> tuple[str, ...]:
         return ()
     if tree.state.flags & re.IGNORECASE:
         return ()
-    texts = _best(_options(tree))
+    texts = _longest_group(_text_groups(tree))
     return texts if texts and min(map(len, texts)) >= SHORTEST else ()
 
 
-def _options(tree: Any) -> list[tuple[str, ...]]:
-    """Return the possible results for a syntax tree; every match contains at least one text of each tuple."""
+def _text_groups(tree: Any) -> list[tuple[str, ...]]:
+    """Return groups of alternative texts in a syntax tree; a match contains at least one text of each group."""
     result: list[tuple[str, ...]] = []
     run = ""
     for operation, argument in tree:
@@ -62,22 +62,22 @@ def _options(tree: Any) -> list[tuple[str, ...]]:
             run = ""
         if name == "SUBPATTERN":
             # A part that ignores case has no fixed text.
-            result += [] if argument[1] & re.IGNORECASE else _options(argument[-1])
+            result += [] if argument[1] & re.IGNORECASE else _text_groups(argument[-1])
         elif name == "BRANCH":
-            sides = [_best(_options(side)) for side in argument[1]]
+            sides = [_longest_group(_text_groups(side)) for side in argument[1]]
             if all(sides):
                 result.append(tuple(text for side in sides for text in side))
         elif name in {"MAX_REPEAT", "MIN_REPEAT"} and argument[0] >= 1:
-            result += _options(argument[2])
+            result += _text_groups(argument[2])
     return [*result, (run,)] if run else result
 
 
-def _best(options: list[tuple[str, ...]]) -> tuple[str, ...]:
-    return max(options, key=lambda texts: min(map(len, texts)), default=())
+def _longest_group(groups: list[tuple[str, ...]]) -> tuple[str, ...]:
+    return max(groups, key=lambda texts: min(map(len, texts)), default=())
 
 
-def required_literals(code: str, pattern: str) -> tuple[str, ...]:
-    """Return `literals` of a pattern; `code` is for the error message.
+def required_literals(location: str, pattern: str) -> tuple[str, ...]:
+    """Return `literals` of a pattern; `location` is for the error message.
 
     Raises:
         CatalogError: There are none.
@@ -85,7 +85,7 @@ def required_literals(code: str, pattern: str) -> tuple[str, ...]:
     texts = literals(pattern)
     if not texts:
         expected = f"expected a text of {SHORTEST} or more characters in every match"
-        raise CatalogError(f"{code}: signature: {pattern!r}: {expected}")
+        raise CatalogError(f"{location}: signature: {pattern!r}: {expected}")
     return texts
 
 

@@ -54,7 +54,7 @@ class Extension:
 
 
 def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -> tuple[Extension, ...]:
-    """Read the headers of compiled modules in package folders, at most 500 of them.
+    """Read the headers of compiled modules in package folders, at most 500; links to another name get a `problem`.
 
     Args:
         folders: The package folders.
@@ -153,7 +153,7 @@ class _ElfFile:
         self._names = 0
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read up to `length` bytes, at most 1 MiB."""
+        """Read up to `length` bytes, at most 1 MiB; raise ValueError for an impossible offset."""
         if offset >= 1 << 62:
             raise ValueError("an offset beyond the end of any file")
         return os.pread(self._descriptor, min(length, safe_io.MIB), offset)
@@ -163,7 +163,7 @@ class _ElfFile:
         return struct.unpack(form, self.read_at(offset, struct.calcsize(form)))
 
     def read_name(self, offset: int) -> str:
-        """Read a NUL-terminated name."""
+        """Read a NUL-terminated name; raise ValueError if it is too long, or for the 10,001st name."""
         self._names += 1
         if self._names > _MAX_NAMES:
             raise ValueError("more libraries and symbol versions than a real file needs")

@@ -1,7 +1,7 @@
 """Compare a package's list of installed files (RECORD) with the disk: missing files, and libraries of another length.
 
-Only `.py` and `.so` files with a recorded size are compared, without folders such as `tests`. The result also has the
-package's top-level modules.
+Only `.py` and `.so` files with a recorded size are compared, without folders such as `tests`; at most MAX_DAMAGED
+damaged files are listed. The result also has the package's top-level modules.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ class ModuleListings:
         return self._listings[place]
 
 
-def read_record(place: str, listings: ModuleListings) -> RecordedFiles:
+def read_record(metadata_folder: str, listings: ModuleListings) -> RecordedFiles:
     """Compare the RECORD in a metadata folder with the disk; a missing or unreadable RECORD is part of the result."""
     try:
-        record = safe_io.read_installed(Path(place, "RECORD"), safe_io.DOCUMENT_LIMIT)
-        return _compare(record, place, listings)
+        record = safe_io.read_installed(Path(metadata_folder, "RECORD"), safe_io.DOCUMENT_LIMIT)
+        return _compare(record, metadata_folder, listings)
     except (FileNotFoundError, NotADirectoryError):  # an egg, or a package in a zip
         return RecordedFiles(exists=False)
     except OSError as error:
         return RecordedFiles(unread=error.strerror or str(error))
 
 
-def _compare(record: str, place: str, listings: ModuleListings) -> RecordedFiles:
+def _compare(record: str, metadata_folder: str, listings: ModuleListings) -> RecordedFiles:
     """Compare the `.py` and `.so` files of a RECORD with the disk; listed modules are not looked up one by one."""
-    site = os.path.dirname(place)  # noqa: PTH120 - as text, because the list is long
+    site = os.path.dirname(metadata_folder)  # noqa: PTH120 - as text, because the list is long
     damaged: list[str] = []
     tops: set[str] = set()
     # Modules by folder, because most folders have many files; None for folders that are not needed.
@@ -114,11 +114,11 @@ def _is_unneeded(folder: str) -> bool:
     return outside or bool(_UNNEEDED.search(folder))
 
 
-def _compare_file(place: str, path: str, size: int) -> str:
+def _compare_file(path: str, recorded_path: str, size: int) -> str:
     """Describe a missing file, or a library of another length than recorded; empty if neither."""
     try:
-        length = os.stat(place).st_size  # noqa: PTH116 - thousands of them
+        length = os.stat(path).st_size  # noqa: PTH116 - thousands of them
     except (OSError, UnicodeError):
-        return f"{path}: not there"
+        return f"{recorded_path}: not there"
     # Two packages may install the same `tests/__init__.py`, but never the same library.
-    return f"{path}: {length} bytes of {size}" if length != size and path.endswith(".so") else ""
+    return f"{recorded_path}: {length} bytes of {size}" if length != size and path.endswith(".so") else ""

@@ -19,7 +19,7 @@ from pathlib import Path
 from diagnostics import safe_io
 from diagnostics.collect import elf, gpus, ray_traces
 from diagnostics.collect.gpus import Gpus
-from diagnostics.collect.ray_traces import RayCluster
+from diagnostics.collect.ray_traces import RayTraces
 from diagnostics.output.redact import mask
 from diagnostics.safe_io import read_kernel_file
 
@@ -81,10 +81,9 @@ class Disk:
 
     Attributes:
         purpose: `environment`, `hub cache`, `vllm cache`, `temporary`, `ray`, `shared memory`.
-        exists: Whether the folder exists, or True if the file system did not answer in time. If it does not exist, the
-            other values are those of the nearest folder above.
-        writable: Whether this user can write to it; None if unknown.
-        free_gb: None if the file system did not answer in time.
+        exists: Whether the folder exists; True if it was not examined in time, False if examining it failed. If it
+            does not exist, the other values are those of the nearest folder above.
+        writable: Whether this user can write to it; None if unknown, like the values below.
         free_inodes: None if the file system does not count them.
         device: Number of the file system; folders on the same file system have the same.
     """
@@ -151,7 +150,7 @@ class Machine:
     interfaces: tuple[str, ...] = ()
     libraries: Libraries = field(default_factory=Libraries)
     gpus: Gpus = field(default_factory=Gpus)
-    ray: tuple[RayCluster, ...] = ()
+    ray: tuple[RayTraces, ...] = ()
     configs: tuple[ConfigFile, ...] = ()
 
     def disk(self, purpose: str) -> Disk | None:
@@ -190,6 +189,7 @@ def collect_limits() -> dict[str, Limit]:
 
 
 def _finite(number: int) -> int | None:
+    """Return a limit; None if it is unlimited."""
     return None if number in {resource.RLIM_INFINITY, -1} or number >= 2**63 - 1 else number
 
 
@@ -215,7 +215,7 @@ def collect_memory() -> Memory:
 
 
 def _control_groups() -> list[Path]:
-    """Return the folders of this process's control group and its parents, the nearest first; v2, then v1."""
+    """Return the folders of this process's control groups (v1 and v2) and of their parents, each once."""
     results = []
     for line in read_kernel_file("/proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
@@ -226,7 +226,7 @@ def _control_groups() -> list[Path]:
 
 
 def _cpu_quota() -> float | None:
-    """Return the smallest quota of the control groups."""
+    """Return the smallest quota of the control groups, in processors; None without a quota."""
     results = []
     for folder in _control_groups():
         version_1 = (read_kernel_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
@@ -237,7 +237,7 @@ def _cpu_quota() -> float | None:
 
 
 def _memory_limit() -> tuple[float | None, float | None]:
-    """Return the smallest memory limit of the control groups and the memory used under it, in GB."""
+    """Return the smallest memory limit of the control groups and the memory used under it, in GB, or (None, None)."""
     results = []
     for folder in _control_groups():
         statistics = read_kernel_file(folder / "memory.stat")
@@ -257,7 +257,7 @@ def _memory_limit() -> tuple[float | None, float | None]:
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
-    """Examine the folders of a run in a thread; those that do not answer in 2 s keep unknown values."""
+    """Examine the folders of a run one after another, in a thread; those not reached in 2 s keep unknown values."""
     results = {name: Disk(name, str(path)) for name, path in run_folders(prefix, environ).items()}
 
     def examine() -> None:
@@ -278,20 +278,20 @@ def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
     return {
         "environment": Path(prefix),
         "hub cache": Path(hub_cache or hub / "hub"),
-        "vllm cache": Path(environ.get("VLLM_CACHE_ROOT") or _cache(environ) / "vllm"),
+        "vllm cache": Path(environ.get("VLLM_CACHE_ROOT") or _user_cache(environ) / "vllm"),
         "temporary": Path(environ.get("TMPDIR") or "/tmp"),  # noqa: S108 - only its size is read
         "ray": ray_traces.ray_folder(environ),
         "shared memory": Path("/dev/shm"),  # noqa: S108 - the same
     }
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
+def _user_cache(environ: Mapping[str, str]) -> Path:
     home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - works without a home folder
     return Path(environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
 
 
 def _hub_home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HF_HOME") or _cache(environ) / "huggingface")
+    return Path(environ.get("HF_HOME") or _user_cache(environ) / "huggingface")
 
 
 def _disk(purpose: str, path: Path) -> Disk:
@@ -335,7 +335,7 @@ def _libraries() -> Libraries:
 
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
-    """Read the config files of accelerate at their default places (accelerate's commands/config/config_args.py)."""
+    """Read accelerate's config files at the default places that exist (accelerate's commands/config/config_args.py)."""
     paths = [_hub_home(environ) / f"accelerate/default_config.{end}" for end in ("yaml", "yml", "json")]
     return tuple(_accelerate_config(path) for path in paths if path.is_file())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-# As in the packaging specifications (names; PEP 440). A remote host may not have the library `packaging`.
+# As in the packaging specifications (names; PEP 440).
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,253}[a-z0-9])?", re.IGNORECASE | re.ASCII)
 _VERSION = re.compile(
     r"v?(?:\d{1,9}!)?\d{1,19}(?:\.\d{1,19}){0,19}(?:[-_.]?(?:alpha|beta|preview|pre|rc|a|b|c)[-_.]?\d{0,19})?"

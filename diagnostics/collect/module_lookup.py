@@ -95,7 +95,7 @@ class ModuleFinder:
         return self._imports[file]
 
     def find(self, name: str) -> str:
-        """Return the file or folder that a top-level import finds; empty if there is none."""
+        """Return the file or folder that an import of a top-level module finds; empty if there is none."""
         namespace_packages = []
         for folder, names_by_first_part in self._folders:
             names = names_by_first_part.get(name.partition(".")[0], ())
@@ -119,7 +119,7 @@ def _names_by_first_part(folder: Path) -> dict[str, list[str]]:
 
 
 def follow_entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPoint, ...]:
-    """Return the entry modules of the installed trainers with their missing imports."""
+    """Return the entry modules of the installed trainers with their missing imports; those for vLLM only with vLLM."""
     modules = ModuleFinder(search)
     return tuple(
         _follow_imports(item.name, entry, modules)
@@ -167,7 +167,10 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
 def _required_modules(
     imports: Iterable[Import], package: str, top: str, seen: set[str]
 ) -> Iterator[tuple[int, str]]:
-    """Yield (line, module) of the unseen imports of a file in `package`: modules of `top`, and other packages."""
+    """Yield (line, module) of the unseen imports of a file in `package`: modules of `top`, and other packages.
+
+    `package` itself is imported, too; its line is 0.
+    """
     for line, imported in chain(_imported_modules(imports, package), [(0, package)]):
         outer = imported.partition(".")[0]
         name = imported if outer == top else outer
@@ -231,6 +234,8 @@ def find_shadows(
     search: SearchPath, homes: Mapping[str, str], working: Path, environ: Mapping[str, str]
 ) -> tuple[Shadow, ...]:
     """Return modules that hide an installed package; in PYTHONPATH and the working folder, also a standard module.
+
+    Folders without `__init__.py` and compiled modules are left out.
 
     Args:
         search: The search path.

@@ -57,7 +57,7 @@ class Package:
         requires: The declared requirements, as written; requirements of extras only for packages in CHECKED.
         requires_python: The declared range of Python releases; only for packages in CHECKED.
         tags: Tags of its wheel, such as "cp311-cp311-manylinux_2_28_x86_64"; only for packages in CHECKED.
-        recorded: Whether the metadata lists the installed files.
+        recorded: Whether the metadata lists the installed files; True for eggs.
         damaged: Missing modules, and libraries that are missing or have another length than recorded.
         lost: Whether the package's module is missing because the folder of an editable install moved.
     """
@@ -85,13 +85,13 @@ class Environment:
         python: The Python release, such as "3.11.7"; several if the prefix has packages for several.
         variables: Environment variables that affect a run.
         broken: Metadata folders without a valid name or version.
-        duplicates: (name, places) of packages that are installed more than once in one folder; Python finds the first.
+        duplicates: (name, places) of packages that one folder has more than once; Python finds the first.
         extensions: Compiled modules of vLLM, flash-attn and xformers, with the libraries that they need.
         vllm_variables: Variables that this vLLM reads; None without a set VLLM_* variable or a readable `envs.py`.
         dangling: (link, target) of interpreters that are broken links.
         misfits: (place, reason) for each interpreter that is missing or does not match the packages.
         unread: (place, reason) of metadata and file lists that exist and could not be read.
-        needed: Names of the packages in CHECKED and of everything they need.
+        needed: Names of the installed packages that are in CHECKED or that these need.
     """
 
     prefix: str
@@ -152,12 +152,12 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     if prefix is not None:
         folders = [*search.folders, *(() if finds_own else all_folders)]
     results = _read_distributions(folders)
-    recorded = _check_files(results.packages, search, finds_own)
-    lists = ((f"{results.packages[name].place}/RECORD", files.unread) for name, files in recorded.items())
+    file_lists = _check_files(results.packages, search, finds_own)
+    unread = ((f"{results.packages[name].place}/RECORD", files.unread) for name, files in file_lists.items())
     vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
     homes = {
         module: os.path.dirname(results.packages[name].place)  # noqa: PTH120 - as text
-        for name, files in recorded.items()
+        for name, files in file_lists.items()
         for module in files.modules
     }
     return Environment(
@@ -179,8 +179,8 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
             *_hidden_packages(results.places, search),
             *module_lookup.find_shadows(search, homes, Path(search_path.working_folder()), environ),
         ),
-        unread=(*results.unread, *(item for item in lists if item[1]), *search.unread),
-        needed=tuple(sorted(recorded)),
+        unread=(*results.unread, *(item for item in unread if item[1]), *search.unread),
+        needed=tuple(sorted(file_lists)),
     )
 
 
@@ -230,7 +230,10 @@ def _metadata_places(folders: Iterable[Path]) -> Iterator[str]:
 
 
 def _metadata_head(place: str) -> tuple[str, str]:
-    """Return a package's metadata without the description, one field a line, and the reason if it is unreadable."""
+    """Return a package's metadata without the description, one field a line, and the reason if it is unreadable.
+
+    Both are empty if there is no metadata file.
+    """
     single_file = [] if os.path.isdir(place) else [place]  # noqa: PTH112 - as text
     for file in (f"{place}/METADATA", f"{place}/PKG-INFO", *single_file):
         try:
@@ -307,13 +310,14 @@ def _check_files(
 
 
 def _find_module(name: str, modules: module_lookup.ModuleFinder) -> str:
+    """Return the file or folder of a package's main module; empty if there is none."""
     owners = (item for item in frameworks.FRAMEWORKS.values() if name in item.packages)
     names = (frameworks.top_level_package(module) for item in owners for module in item.modules)
     return modules.find(next(names, name.replace("-", "_")))
 
 
 def _duplicates(places: Mapping[str, list[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return packages that one folder contains twice; copies in other folders are only hidden by the first."""
+    """Return packages that the folder of their first copy has more than once; copies elsewhere are only hidden."""
     results = []
     for name, everywhere in sorted(places.items()):
         same = [item for item in everywhere if _real_parent(item) == _real_parent(everywhere[0])]

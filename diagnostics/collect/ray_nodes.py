@@ -102,7 +102,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = LIMI
         limit_s: Time limit for all nodes together, without joining the cluster.
 
     Raises:
-        RemoteError: Ray is not installed, there is no cluster at the address, or its nodes could not be listed.
+        RemoteError: Python or Ray cannot be started, no cluster is at the address, or its nodes could not be listed.
     """
     _check_address(address)
     lines = _run_ray_program(python, address, limit_s, program.program_text(limit_s))
@@ -118,7 +118,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = LIMI
 
 
 def _check_address(address: str) -> None:
-    """Raise RemoteError if nothing listens at the address, because Ray itself retries for a minute."""
+    """Raise RemoteError if nothing listens at HOST:PORT, as Ray itself retries for a minute; accept `auto`."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return

@@ -18,8 +18,8 @@ _ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
 
 @dataclass(frozen=True)
-class RayCluster:
-    """Clusters on this machine, as far as Ray's temporary folder and the running processes show them.
+class RayTraces:
+    """Traces of Ray clusters in Ray's temporary folder and in this machine's running processes.
 
     Attributes:
         folder: The folder, such as "/tmp/ray".
@@ -35,13 +35,13 @@ class RayCluster:
     running: tuple[str, ...] | None
 
 
-def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
-    """Return the traces in Ray's temporary folder; empty if there is no such folder."""
+def collect(environ: Mapping[str, str]) -> tuple[RayTraces, ...]:
+    """Return one RayTraces; empty if there is no temporary folder of Ray, even if clusters run."""
     folder = ray_folder(environ)
     if not folder.is_dir():
         return ()
     current = _read_file(folder, "ray_current_cluster").strip()
-    return (RayCluster(str(folder), current, _release(folder), _running_clusters()),)
+    return (RayTraces(str(folder), current, _release(folder), _running_clusters()),)
 
 
 def ray_folder(environ: Mapping[str, str]) -> Path:

@@ -214,7 +214,7 @@ def printable_line(text: str) -> str:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """Read a list of hosts, one per line, in the format of MPI and DeepSpeed hostfiles.
+    """Read a list of hosts, one per line, in the format of MPI and DeepSpeed hostfiles, also with prefix= and python=.
 
     Raises:
         RemoteError: The file is unreadable, lists no host or too many, or has an invalid line.

@@ -84,7 +84,7 @@ class SearchPath:
 def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
     """Compute the search path of the interpreter at a prefix."""
     settings, unread = venv_settings(prefix)
-    release = release_of(prefix, settings)
+    release = minor_release(prefix, settings)
     inherits = settings.get("include-system-site-packages", "").lower() == "true"
     base = Path(settings["home"]).parent if settings.get("home") else None
     variable = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -138,10 +138,10 @@ def venv_settings(prefix: Path) -> tuple[dict[str, str], Unread]:
     return results, []
 
 
-def release_of(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
-    """Return the Python release by the interpreter's name, `pyvenv.cfg` or the only library folder; empty if unknown.
+def minor_release(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
+    """Return the Python release as "3.12", by the interpreter's name, `pyvenv.cfg` or the only library folder, or "".
 
-    >>> release_of(Path("/no/such/prefix"), {"version_info": "3.12.1"})
+    >>> minor_release(Path("/no/such/prefix"), {"version_info": "3.12.1"})
     '3.12'
     """
     for name in ("python", "python3"):
@@ -265,7 +265,7 @@ def interpreter_release(prefix: Path) -> str:
 
 
 def finds_packages(prefix: Path, search: SearchPath) -> bool:
-    """Return whether the interpreter finds the prefix's packages.
+    """Return whether the interpreter finds the prefix's packages, if it has any.
 
     It does not if the prefix has no package folder of its release, or if only another release's folders have packages.
     """
@@ -281,7 +281,7 @@ def _has_packages(folder: str) -> bool:
 
 
 def interpreter_problems(prefix: Path, search: SearchPath, *, finds_own: bool) -> tuple[tuple[str, str], ...]:
-    """Return (place, problem) if the interpreter or its base Python is missing, or is no release of the packages."""
+    """Return (place, problem) if a venv's Python or base Python is missing, or the packages are of another release."""
     results = []
     python, settings = prefix / "bin" / "python", prefix / "pyvenv.cfg"
     interpreters = (python, prefix / "bin" / "python3", prefix / "Scripts")

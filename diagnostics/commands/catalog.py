@@ -1,6 +1,6 @@
 """Run the command `catalog`: list the codes of known issues and of checks, as text or JSON.
 
-With `--check` it looks for errors in the known issues' entries: patterns, samples, codes that they refer to, and
+With `--check` it looks for errors in the known issues' entries: patterns, samples, codes that signatures confirm, and
 `[[config]]` tables that conflict with a lint rule. Errors raise CatalogError, so the exit code is 2. Without errors it
 prints the number of entries, or with `--format json` the list.
 """

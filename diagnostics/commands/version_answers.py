@@ -152,9 +152,10 @@ def _are_compatible(first: Release, second: Release) -> bool:
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
-    """Yield the evidence on a pair of releases except missing names: published run, declared ranges, age, conflicts.
+    """Yield the evidence on a pair of releases: published run, declared ranges, age, conflicts, no missing names.
 
-    Without `with_names`, conflicts are left out if the ranges exclude the pair.
+    `missing_lines` returns the missing names. Without `with_names`, conflicts are left out if the ranges exclude the
+    pair, and the line on names if it is excluded.
     """
     if pair.run:
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
@@ -265,7 +266,7 @@ def render(
         package, release = (answer.provider, first.user) if one_user else (answer.user, first.provider)
         print_text(console, f"{package} for {release}", "bold")
         rows = _evidence_rows(answer, one_user=one_user, with_names=every or answer.best is None, every=every)
-        visible = rows if every else [*_first(rows, "✔!", _MAX_FITTING), *_first(rows, "✘", _MAX_UNFIT)]
+        visible = rows if every else [*_marked(rows, "✔!", _MAX_FITTING), *_marked(rows, "✘", _MAX_UNFIT)]
         for mark, text, missing in visible:
             print_text(console, f"{mark} {text}")
             for line in missing:
@@ -333,7 +334,7 @@ def _mark_of(pair: Compatibility) -> str:
     return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
 
 
-def _first(rows: Sequence[Row], marks: str, count: int) -> list[Row]:
+def _marked(rows: Sequence[Row], marks: str, count: int) -> list[Row]:
     return [row for row in rows if row[0] in marks][:count]
 
 

@@ -3,7 +3,7 @@
 For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
 (`run_tier`), and prints the report or the fix plan (`print_plan`); `--facts-json` prints the facts alone. If the main
 probes of the tier did not run, exit code 0 becomes 3. For several machines, `examine_nodes` collects the facts over ssh
-or Ray, runs the static checks on each, and compares them.
+or Ray, runs the static checks on each, and compares them; --tier and --facts-json have no effect.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def command(
         raise click.UsageError(f"--format {output.format}: --fix-plan has {', '.join(FIX_PLAN_FORMATS)}")
     if fix_plan and nodes:
         raise UserError("--fix-plan: one environment at a time: run it on the node, without --hosts or --ray")
-    with progress.running("doctor"):
+    with progress.show_spinner("doctor"):
         if nodes:
             return examine_nodes(nodes, python, prefix, output)
         root = target_env.prefix_of(python) if python else prefix

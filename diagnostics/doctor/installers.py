@@ -36,14 +36,14 @@ class Installer:
 
     Attributes:
         name: Name of the installer: pip, uv, uv project, poetry, pdm, pixi or conda.
-        known_by: Descriptions of the files by which the installer was recognised.
+        marks: Descriptions of the files by which the installer was recognised.
         prefix: Folder of the environment.
         project: Folder of the project whose lock defines the environment; empty if none does.
         has_pip: Whether pip is installed in the environment.
     """
 
     name: str
-    known_by: tuple[str, ...]
+    marks: tuple[str, ...]
     prefix: str
     project: str = ""
     has_pip: bool = True
@@ -111,7 +111,7 @@ def uninstall(environment: Environment, *names: str) -> Uninstall:
 
 
 def find_installer(environment: Environment) -> Installer:
-    """Recognise the installer by a project's lock, conda's records, INSTALLER files or pyvenv.cfg."""
+    """Recognise the installer by a project's lock, conda's records, INSTALLER files or pyvenv.cfg; pip by default."""
     prefix = Path(environment.prefix)
     has_pip = "pip" in environment.packages
     by_file = _count_installers(environment)
@@ -142,7 +142,10 @@ def _count_installers(environment: Environment) -> Counter[str]:
 
 
 def _owning_project(prefix: Path) -> tuple[Path, str]:
-    """Return the folder of the project that an environment belongs to, and its manager; no manager without a lock."""
+    """Return the folder that a project of this environment would have, and its manager; none without a lock.
+
+    Only environments named `.venv`, or in `.pixi/envs`, belong to a project.
+    """
     folder = prefix.parent.parent.parent if prefix.match(".pixi/envs/*") else prefix.parent
     if prefix.name != ".venv" and not prefix.match(".pixi/envs/*"):
         return folder, ""

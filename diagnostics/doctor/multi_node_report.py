@@ -82,7 +82,7 @@ def _reach_result(node: Node) -> CheckResult:
 
 
 def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
-    """Return doctor's findings on the nodes; a finding that several nodes share is reported once.
+    """Return doctor's findings and unchecked items on the nodes; one that several nodes share is reported once.
 
     The outcome is `crashed` if a check crashed on a node.
     """
@@ -141,13 +141,13 @@ def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node
     if not numbers:
         return report
     # Names are looked up, because a pattern with thousands of alternatives tries each of them at each word.
-    lengths, goes_on = sorted({len(name) for name in numbers}, reverse=True), re.compile(r"[\w-]")
+    lengths, name_char = sorted({len(name) for name in numbers}, reverse=True), re.compile(r"[\w-]")
 
     def hide_names(text: str) -> str:
         parts, end = [], 0
         for start in (match.start() for match in re.finditer(r"(?<![\w.-])(?=\S)", text)):
             for stop in (start + length for length in lengths if end <= start <= len(text) - length):
-                if (name := text[start:stop]) in numbers and not goes_on.match(text, stop):
+                if (name := text[start:stop]) in numbers and not name_char.match(text, stop):
                     parts += [text[end:start], numbers[name]]
                     end = stop
                     break

@@ -1,6 +1,6 @@
 """Report values that differ between the nodes of a job, such as package versions, variables, limits or drivers.
 
-`node_values` lists the values of a node by kind and name; `differences` yields the findings, with texts such as
+`node_values` yields the values of a node by kind and name; `differences` yields the findings, with texts such as
 "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5." Code, severity and advice of each kind are in node_values.toml.
 """
 
@@ -118,7 +118,7 @@ def differences(nodes: list[Node]) -> Iterator[Finding]:
 
 
 def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
-    """Return the finding for differences with one code.
+    """Return the finding for differences with one code and severity; it describes at most MAX_DIFFERENCES of them.
 
     Args:
         items: The differences.
@@ -144,7 +144,7 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
 
 
 def _sentence(part: list[Difference], total: int, among: str) -> str:
-    """Return a difference as text: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
+    """Return differences with the same groups as text: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
     phrases = []
     groups = list(part[0][1].values())
     for position, members in enumerate(groups):

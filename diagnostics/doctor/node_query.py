@@ -69,7 +69,7 @@ class Node:
 
 
 def node_names(members: list[Node], total: int = 0) -> str:
-    """Return the names of nodes as a text: at most MAX_NAMES of them, or with `total` all.
+    """Return the names of nodes as a text; without `total`, at most MAX_NAMES of them.
 
     `total` is the number of nodes that answered; for that many nodes the text is "All … nodes that answered".
     """
@@ -139,7 +139,10 @@ def decode_facts(document: Any) -> Facts:
 
 
 def _valid_packages(environment: Environment) -> Environment:
-    """Drop packages with invalid names, versions or requirements, and list their metadata folders as broken."""
+    """Drop packages with invalid names, versions or requirements, and list their metadata folders as broken.
+
+    An invalid Python release becomes empty, and paths that are no metadata folders are not listed.
+    """
     wrong = {
         name
         for name, package in environment.packages.items()

@@ -24,7 +24,7 @@ from diagnostics.versions import in_range, is_release, parse_specifier, parse_ve
 OPTIONAL = {
     "torchvision", "torchaudio", "torchcodec", "xformers", "triton", "opencv-python-headless", "numba",
 }  # fmt: skip
-"""Packages that are left out on purpose, or needed only for other inputs than text."""
+"""Packages that many environments lack on purpose, or that only inputs other than text need."""
 # A requirement that applies only with an extra.
 _EXTRA_ONLY = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""")
 # Modules whose distribution has another name.
@@ -47,9 +47,9 @@ CLASHES = (
 )
 """Pairs of releases that an installer accepts and with which a run fails.
 
-Each has the package to install, its releases that fail, its other releases, the installed package, its releases with
-which they fail, a requirement that replaces the installed package if only failing releases can be installed, and the
-code of the known issue, whose entry has claims about each package, but none about pairs; "" for none.
+Each tuple has the package to install, its releases that fail, its other releases, the installed package, and its
+releases with which the others fail. Then follow a requirement that replaces the installed package if no other release
+can be installed, and the code of the known issue, or "". The issue's entry has no claims about pairs.
 """
 
 
@@ -90,7 +90,7 @@ def distribution_of(module: str) -> str:
 
 
 def parse_requirement(text: str) -> Requirement | None:
-    """Parse a requirement; None if the text is no requirement."""
+    """Parse a requirement; None if it is invalid or not safe to parse."""
     try:
         return Requirement(text) if is_safe_to_parse(text) else None
     except InvalidRequirement:
@@ -98,7 +98,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def requirement_of(environment: Environment, name: str) -> str:
-    """Return a package with the range that an installed trainer declares for it, if one does."""
+    """Return a package with the range that the first installed trainer with one declares for it, or else its name."""
     for trainer in TRAINER_PACKAGES:
         package = environment.packages.get(trainer)
         for line in package.requires if package else ():
@@ -118,13 +118,14 @@ def checked_packages(environment: Environment) -> list[Package]:
 def unmet_requirements(environment: Environment, package: Package) -> list[Requirement]:
     """Return the unmet requirements of a package, those for missing packages last.
 
-    Requirements of extras, missing packages in OPTIONAL and a trainer's requirement for vLLM are left out.
+    Requirements of extras, missing packages in OPTIONAL, a trainer's requirement for vLLM, and requirements that do not
+    apply here or cannot be parsed are left out.
     """
     unmet = [
         requirement
         for line in package.requires
         if not _EXTRA_ONLY.search(line) and (requirement := parse_requirement(line))
-        if not _is_engine(package, requirement)
+        if not _is_vllm_of_trainer(package, requirement)
         and not _is_met(environment, requirement)
         and applies(environment, requirement)
     ]
@@ -135,10 +136,10 @@ def unmet_requirements(environment: Environment, package: Package) -> list[Requi
 def vllm_requirements(trainer: Package) -> list[Requirement]:
     """Return the version ranges that a trainer declares for vLLM, including those of extras."""
     parsed = (parse_requirement(line) for line in trainer.requires if line.startswith("vllm"))
-    return [item for item in parsed if item and _is_engine(trainer, item) and item.specifier]
+    return [item for item in parsed if item and _is_vllm_of_trainer(trainer, item) and item.specifier]
 
 
-def _is_engine(package: Package, requirement: Requirement) -> bool:
+def _is_vllm_of_trainer(package: Package, requirement: Requirement) -> bool:
     return package.name in TRAINER_PACKAGES and canonicalize_name(requirement.name) == "vllm"
 
 
@@ -230,11 +231,11 @@ def adjust_for_installed(environment: Environment, requirements: Iterable[str]) 
     for clashing, bad, good, other, versions, addition, _code in CLASHES:
         if other in names or not in_range(environment.version(other) or "", versions):
             continue
-        for place, (name, item) in enumerate(zip(names, parsed, strict=True)):
+        for index, (name, item) in enumerate(zip(names, parsed, strict=True)):
             if name != clashing or item is None or not item.specifier:
                 continue
             if not satisfiable([str(item.specifier), good]):
                 required.append(addition)
             elif bad.startswith(">") and satisfiable([str(item.specifier), bad]):
-                required[place] += f",{good}"
+                required[index] += f",{good}"
     return tuple(required)

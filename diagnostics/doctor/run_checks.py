@@ -60,7 +60,7 @@ def describe_machine(machine: Machine) -> str:
 
 
 def run_check(name: str, results: Iterable[Finding | NotChecked]) -> CheckResult:
-    """Read the results of a check from its generator; an exception becomes the check's result."""
+    """Read the results of a check from its generator; an exception, or 20 s of CPU time, becomes the check's result."""
     try:
         with cpu_limit("this check", _CHECK_S):
             results = list(results)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from diagnostics.collect.python_environment import Environment, NoEnvironmentError
-from diagnostics.collect.search_path import own_folders, release_of, working_folder
+from diagnostics.collect.search_path import minor_release, own_folders, working_folder
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import quote_command
 from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
@@ -80,6 +80,6 @@ def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
 def _can_train(prefix: Path) -> bool:
     """Return whether a trainer or an engine is installed, by the names of metadata folders."""
     starts = tuple(f"{name.replace('-', '_')}-" for name in (*ENGINE_PACKAGES, *TRAINER_PACKAGES))
-    folders = own_folders(prefix, release_of(prefix))
+    folders = own_folders(prefix, minor_release(prefix))
     names = [path.name for folder in folders for path in folder.glob("*.dist-info")]
     return any(name.lower().startswith(starts) for name in names)

@@ -54,8 +54,7 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
     """Add the code of the known issue to the diagnosis of a hang.
 
     If several match, one with patterns for blocking and waiting processes comes first, then one for blocking processes.
-    Without waiting processes, their patterns are compared with the blocking processes. A diagnosis that is no hang is
-    returned unchanged.
+    A diagnosis that is no hang is returned unchanged.
     """
     verdict = diagnosis.verdict
     if verdict.outcome != HANG:

@@ -80,7 +80,7 @@ def command(
         raise click.UsageError("expected --from and --to together, as --from trl==0.17 --to trl==1.16")
     versions = collect_versions({name: releases[name.replace("-", "_")] for name in _WITH_RELEASES})
     run = LintRun(paths, versions, framework or "", words)
-    with progress.running("lint"):
+    with progress.show_spinner("lint"):
         if old and new:
             report, migrations = compare_releases(run, old, new)
             patch = make_patch(migrations) if diff else ""
@@ -92,8 +92,8 @@ def command(
     else:
         code = write_report(_with_messages_first(report, output), output)
     # If a file could not be read or has nothing to check, the report is incomplete.
-    nothing_read = any(check.reads for check in report.checks)
-    return INCOMPLETE if code == FINE and nothing_read else code
+    has_unread = any(check.reads for check in report.checks)
+    return INCOMPLETE if code == FINE and has_unread else code
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:

@@ -54,18 +54,18 @@ class FrameworkCommand:
     Attributes:
         framework: Name of the framework.
         way: The matched way to start the framework: role, parser and implied options.
-        start: Index of the program's first argument.
+        first_argument: Index of the program's first argument.
         launch_end: Number of words before the program, which belong to the launcher.
         target: The user's script, or a module; empty for a program of the framework.
-        module: Whether the target is a module.
+        is_module: Whether the target is a module.
     """
 
     framework: str
     way: Start
-    start: int
+    first_argument: int
     launch_end: int
     target: str = ""
-    module: bool = False
+    is_module: bool = False
 
 
 def find_framework_command(words: list[str]) -> FrameworkCommand | None:
@@ -162,9 +162,9 @@ def read_command(
         settings.set(key, Value(parse_scalar(text), place))
     read = _read_overrides if uses_overrides(recognised.framework) else _read_flags
     # A lone @ only announces the name of a config file.
-    read([word for word in command.words[recognised.start :] if word.text != "@"], file, settings)
+    read([word for word in command.words[recognised.first_argument :] if word.text != "@"], file, settings)
     if DIALECTS[settings.framework].classes and recognised.target and not way.framework_parser:
-        add_script_settings(settings, file, module=recognised.module)
+        add_script_settings(settings, file, module=recognised.is_module)
     return [settings]
 
 

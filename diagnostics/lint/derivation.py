@@ -112,16 +112,16 @@ def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
         return value
     data = value.data if entry.value is None else entry.value
     if entry.pattern:
-        data = _match(entry.pattern, str(value.data))
+        data = _value_by_pattern(entry.pattern, str(value.data))
     elif entry.values:
         data = entry.values.get(str(data).lower(), entry.values.get("*"))
     return None if data in (None, "") else value.derive(data)
 
 
-def _match(pattern: str, text: str) -> Any:
+def _value_by_pattern(pattern: str, text: str) -> Any:
     r"""Return the value that a pattern finds in a text: a product, a sum or a word; see `PlanValue.pattern`.
 
-    >>> _match(r"[dt](\d+)", "d4t2"), _match(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
+    >>> _value_by_pattern(r"[dt](\d+)", "d4t2"), _value_by_pattern(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
     (8, 8)
     """
     matches = [[parse_scalar(part) for part in match.groups()] for match in re.finditer(pattern, text[:1000])]

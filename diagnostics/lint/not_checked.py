@@ -1,8 +1,8 @@
 """List the inputs of a run that `lint` could not check, as entries "not checked" with the reason and often a remedy.
 
 - `take_unknown_values`: values that a rule needed and that are not known.
-- `check_reading`: a check with files and configs that were not read, options that no indexed release has, parts of a
-  config that are not indexed, `+` keys that releases already have, and an unknown release if some lack an option.
+- `unread_inputs_check`: a check with files and configs that were not read, options that no indexed release has, parts
+  of a config that are not indexed, `+` keys that releases already have, and an unknown release if some lack an option.
 - `merge_entries`: merges entries with the same text.
 """
 
@@ -69,7 +69,7 @@ def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
     return merged
 
 
-def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
+def unread_inputs_check(plans: Iterable[RunPlan]) -> list[CheckResult]:
     """Return one check with all inputs that were not read or understood, as a list; empty if there are none."""
     entries = merge_entries(
         entry for plan in plans for entry in (*plan.settings.not_checked, *_unchecked_options(plan))

@@ -381,6 +381,7 @@ _parse_release = cache(Version)
 
 
 def _is_companion_option(package: str, name: str) -> bool:
+    """Return whether the framework takes an option from another package, such as transformers."""
     return any(release_span(companion, name) for companion in FRAMEWORKS[package].option_packages)
 
 

@@ -1,7 +1,7 @@
 """Find the files below a folder that `lint` checks, and the files that a script or config names.
 
 Below a folder, files count by suffix. Links, caches, installed packages and folders that a run writes are skipped, and
-at most 20,000 files are considered. A named file must be in the same project and not larger than `MAX_BYTES`. It is
+more than 20,000 files are an error. A named file must be in the same project and not larger than `MAX_BYTES`. It is
 searched in the folder of the file that names it and up to five folders above; a config also in the working folder, and
 a script also in `src`.
 """

@@ -66,9 +66,9 @@ def read_project(folder: Path) -> Project:
     """Read the releases that a folder and the folders above it in the same project require."""
     project = Project()
     for above in _project_folders(folder):
-        nearest = _read_folder(above)
-        project.pins = nearest.pins | project.pins
-        project.copies = nearest.copies | project.copies
+        further = _read_folder(above)
+        project.pins = further.pins | project.pins
+        project.copies = further.copies | project.copies
     return project
 
 

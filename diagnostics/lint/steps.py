@@ -1,7 +1,7 @@
 """Define the steps of `lint`: `read_inputs`, `make_plans`, `check_plans`, `build_report`; `run_lint` calls them.
 
 A rule that crashes or a file that cannot be read becomes a result in the report, and does not end the command. Below a
-folder, unreadable files are only listed in a note.
+folder, unreadable JSON and files of another syntax than their name's are only listed in a note.
 """
 
 from __future__ import annotations
@@ -82,12 +82,16 @@ class LintRun:
 
 
 def run_lint(run: LintRun) -> Report:
-    """Read the inputs, check the rules on their run plans, and return the report."""
+    """Read the inputs, check the rules on their run plans, and return the report.
+
+    Raises:
+        CpuLimitError: The run plans could not be made within the limit of processor time.
+    """
     read_inputs(run)
     runs = sum(len(source.settings) for source in run.sources)
     with cpu_limit("checking the runs", _CHECK_S + _CHECK_RUN_S * runs):
         make_plans(run)
-        checks = [*check_plans(run.plans), *not_checked.check_reading(run.plans)]
+        checks = [*check_plans(run.plans), *not_checked.unread_inputs_check(run.plans)]
     return build_report(run, [*run.unread, *checks])
 
 
@@ -103,7 +107,7 @@ def read_inputs(run: LintRun) -> None:
         try:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
-            run.unread.append(_unread(path, error))
+            run.unread.append(_unread_result(path, error))
     explicit = [settings for source in run.sources if source.explicit for settings in source.settings]
     for config in (settings for settings in explicit if settings.framework == "accelerate"):
         for trainer in explicit:
@@ -113,17 +117,17 @@ def read_inputs(run: LintRun) -> None:
         try:
             run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
         except UnreadableError as error:
-            run.unread.append(_unread(COMMAND_LINE, error))
+            run.unread.append(_unread_result(COMMAND_LINE, error))
 
 
-def _unread(name: str | Path, error: UnreadableError) -> CheckResult:
+def _unread_result(name: str | Path, error: UnreadableError) -> CheckResult:
     return CheckResult(f"reading {name}", "crashed", str(error).removeprefix(f"{name}: "), reads=True)
 
 
 def _read_folder(folder: Path, run: LintRun) -> list[Source]:
     """Read the runs below a folder, without files that are included by other files.
 
-    A file of another syntax than its name's is skipped, and so is JSON that is too large for a config.
+    A file of another syntax than its name's is skipped, and so is JSON that cannot be read for another reason.
     """
     sources = []
     try:
@@ -134,12 +138,12 @@ def _read_folder(folder: Path, run: LintRun) -> list[Source]:
                 if isinstance(error, InvalidSyntaxError) or path.suffix == ".json":
                     run.skipped_paths.append(str(path.relative_to(folder)))
                 else:
-                    run.unread.append(_unread(path, error))
+                    run.unread.append(_unread_result(path, error))
                 continue
             if any(entry.framework in DIALECTS for entry in settings):
                 sources.append(Source(str(path), settings, explicit=False))
     except UnreadableError as error:  # more files than the limit
-        run.unread.append(_unread(folder, error))
+        run.unread.append(_unread_result(folder, error))
     included = {
         Path(file).absolute() for source in sources for settings in source.settings for file in settings.files
     }
@@ -157,7 +161,7 @@ def make_plans(run: LintRun) -> None:
         for plan in source.plans:
             plan.source, plan.explicit = source.name, source.explicit
         if not source.plans:
-            run.unread.append(_nothing_read(source))
+            run.unread.append(_nothing_to_check(source))
 
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
@@ -184,7 +188,7 @@ def _is_grpo(settings: Settings) -> bool:
     return len(refused) * 2 <= len(option_index.options_to_check(settings))
 
 
-def _nothing_read(source: Source) -> CheckResult:
+def _nothing_to_check(source: Source) -> CheckResult:
     """Return the result for a source with nothing to check, with a suggestion."""
     if source.name == COMMAND_LINE:
         reason = "it is no command of a known framework"

@@ -1,8 +1,8 @@
 """Read the training script that a command starts, and add the settings of the config object that it creates.
 
 The options that the script declares are read, too, also those in up to eight files of the project that it imports. An
-entry "not checked" is added if the script is missing, or if it trains without a parser of TRL or transformers and
-creates no config or several.
+entry "not checked" is added if the script is missing or unreadable, or if it trains without a parser of TRL or
+transformers and creates no config or several.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     path = find_script(settings.target, file, module=module)
     if path is None:
         reason = "the script was not found, so its options were not checked"
-        _report(settings, reason, "lint it where the script is")
+        _add_not_checked(settings, reason, "lint it where the script is")
         return
     settings.files.add(str(path))
     script = read_user_script(path)
     if script.problem:
-        _report(settings, f"{script.problem}, so its options were not checked", "", Place(str(path)))
+        _add_not_checked(settings, f"{script.problem}, so its options were not checked", "", Place(str(path)))
         return
     # A script that trains under another name may declare other options.
     settings.script_options = script.options
@@ -143,10 +143,10 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
         return
     if not script.configs:
         reason = "it trains with a config that is created outside the code that lint reads"
-        _report(settings, reason, "", Place(str(path)))
+        _add_not_checked(settings, reason, "", Place(str(path)))
     elif len(script.configs) > 1:
         reason = "it creates several configs, and which one the run takes is decided at run time"
-        _report(settings, reason, f"lint {path.name} by itself", Place(str(path)))
+        _add_not_checked(settings, reason, f"lint {path.name} by itself", Place(str(path)))
         settings.options.clear()
         settings.has_unread_options = True
     else:
@@ -168,6 +168,6 @@ def _apply_config(settings: Settings, config: Settings) -> None:
     settings.env = {**config.env, **settings.env}
 
 
-def _report(settings: Settings, why: str, remedy: str, place: Place | None = None) -> None:
+def _add_not_checked(settings: Settings, why: str, remedy: str, place: Place | None = None) -> None:
     target = settings.target.replace(HOLE, "...")
     settings.not_checked.append(NotChecked(target, why, remedy, str(place or settings.place)))

@@ -119,7 +119,7 @@ def metric_rows(source: str, lines: int, head: bytes, tail: bytes, *, max_rows: 
 
 
 def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
-    """Return the metrics with a canonical name in a line, as {canonical name: (printed name, value)}.
+    """Return the metrics in a line by canonical name, as (printed name, value); only 20,000 characters are read.
 
     Example:
         >>> parse_metrics("step:4 - actor/grad_norm:0.5 - actor/entropy:nan")["grad_norm"]
@@ -133,6 +133,7 @@ def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
 
 
 def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
+    """Add a metric with a canonical name: the first value counts, unless a later one is NaN or the total reward."""
     canonical = canonical_name(name)
     # The total of all reward functions comes before the value of one of them.
     known = metrics[canonical][0] if canonical in metrics else ""
@@ -144,7 +145,7 @@ def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) ->
 
 @functools.lru_cache(4096)
 def canonical_name(name: str) -> str:
-    """Return the canonical name of a metric; empty if unknown. Of the evaluation metrics only the reward has one.
+    """Return the canonical name of a metric; empty if unknown. Of metrics of an evaluation only the reward has one.
 
     >>> canonical_name("train/reward"), canonical_name("eval_reward"), canonical_name("eval_loss")
     ('reward', 'eval_reward', '')

@@ -1,6 +1,6 @@
 """Split a log line into its message and its prefixes: time, rank, actor, process, level.
 
-`parse_line` returns a `Line`, whose properties say whether it reports a failure.
+`parse_line` returns a `Line`, whose properties say whether it is an error, harmless, a printed sample or source code.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Traceback:
         last_seen: Number of the last line with a frame or the header.
         ignored: Whether Python printed "Exception ignored in" and went on.
         indent: Indentation of the whole traceback in spaces, as in a code block of Markdown.
-        record: Level and number of timestamps of the first line; see `Line`.
+        record: (level, number of timestamps) of the first line; see `Line`.
         headed: Whether there is a line "Traceback (most recent call last)"; a healthy program may print frames without
             this line.
         source: The source line below the last frame.
@@ -105,7 +105,7 @@ class Traceback:
 
 @functools.lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
-    """Return a path from its package on, else its last two parts without user names; one of the standard library.
+    """Return the end of a path: from its package on, a module's name of Python's, else two parts without user names.
 
     Example:
         >>> short_path("/opt/env/lib/python3.12/site-packages/vllm/v1/engine/core.py")

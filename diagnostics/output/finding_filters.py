@@ -76,8 +76,8 @@ def without_baseline_findings(report: Report, baseline: Path) -> Report:
 def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
     """Return a hash of a finding's code and of the texts and file names of its evidence.
 
-    Folders, line numbers, secrets and sizes in GB do not count. For triage only the code counts, because log lines
-    contain times, ranks and process ids.
+    Folders, line numbers, secrets, identities and sizes in GB do not count. For triage only the code counts, because
+    log lines contain times, ranks and process ids.
 
     >>> one, other = ({"code": "ENV905", "evidence": [{"text": f"{n} GB are free", "place": ""}]} for n in (1.5, 2))
     >>> fingerprint(one) == fingerprint(other)

@@ -26,8 +26,8 @@ _MAX_QUERY = 200
 
 def print_issues(console: Console, explained: Iterable[Explained]) -> None:
     """Print (document, fix) pairs one after the other, with a blank line between."""
-    for place, (document, fix) in enumerate(explained):
-        if place:
+    for position, (document, fix) in enumerate(explained):
+        if position:
             print_text(console, "\n")
         _print_issue(console, document, fix)
 

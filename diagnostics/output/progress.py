@@ -1,7 +1,7 @@
 """Show a spinner with the current step on a terminal while a command is working.
 
-The spinner is on standard error, appears after DELAY_S, and disappears before other output. GRPO_DOCTOR_QUIET or
-TERM=dumb turns it off.
+The spinner is on standard error, appears after DELAY_S, and is removed for good before other output.
+GRPO_DOCTOR_QUIET or TERM=dumb turns it off.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def update(step: str) -> None:
 
 
 @contextlib.contextmanager
-def running(name: str, stream: TextIO | None = None) -> Iterator[None]:
+def show_spinner(name: str, stream: TextIO | None = None) -> Iterator[None]:
     """Show a spinner for a command within the context, if the stream (by default standard error) is a terminal."""
     stream = sanitize.unwrap(stream or sys.stderr)
     if os.environ.get(QUIET) or os.environ.get("TERM") == "dumb" or not stream.isatty():

@@ -50,7 +50,7 @@ class Rule:
         return re.compile(self._source, self._flags)
 
 
-def _labelled(needs: str, pattern: str) -> Rule:
+def _labelled_rule(needs: str, pattern: str) -> Rule:
     """Return a rule for secrets whose label (the pattern's first group) stays; case is ignored."""
     return Rule(pattern, rf"\1{MASK}", re.IGNORECASE, needs)
 
@@ -122,13 +122,13 @@ _SYLLABLE = re.compile(r"[a-z]{3,}")
 _CHANGE_OF_KIND = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 
 
-def _unless_revision(match: Match) -> str:
+def _mask_unless_revision(match: Match) -> str:
     """Mask a token, unless it is a git revision: 40 characters after a word such as `commit`."""
     before = match.string[max(0, match.start() - 24) : match.start()]
     return match[0] if len(match[0]) == 40 and _REVISION.search(before) else MASK
 
 
-def _if_random_part(match: Match) -> str:
+def _mask_if_random_part(match: Match) -> str:
     """Mask a long word, unless it is a path in which no part between slashes is random."""
     part = max(match[0].split("/"), key=len)
     kinds = (str.isdigit, str.isupper, str.islower)
@@ -218,7 +218,7 @@ _SECRETS: tuple[Rule, ...] = (
         r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)",
         needs="private",
     ),
-    _labelled(
+    _labelled_rule(
         "authorization x- cookie",
         # A header's value ends at the closing quote. The last lines keep the next value's quotes out of it.
         r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|x-hub-signature(?:-256)?|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}"
@@ -229,7 +229,7 @@ _SECRETS: tuple[Rule, ...] = (
         r"(?:(?:\"[^\"\n]{0,512}\"|(?:(?<=[:=])|(?<=[:=] ))'[^'\n]{0,512}')[^\n'\"]{0,512}){0,32}",
     ),
     # All values of a collection.
-    _labelled(
+    _labelled_rule(
         "cookie password secret credential key token",
         r"((?:\bcookies|passwords|secrets|credentials|(?:password|secret|(?:api|access|auth|hf)[_-]?(?:key|token))"
         r"(?:s|(?=['\"]?\s{0,4}[=:]\s{0,4}\[)))(?:['\"]?\s{0,4}[=:]\s{0,4}(?:[\[{]|dict\()"
@@ -237,7 +237,7 @@ _SECRETS: tuple[Rule, ...] = (
         r"(?:(?:\"[^\"\n]{0,512}\"|'[^'\n]{0,512}'|[^\]})\n]){1,4096}|(?:[ \t]{0,4}\r?\n[ \t]{0,32}- [^\n]+){1,64})",
     ),
     # Also the signature at the end of an AWS header.
-    _labelled(
+    _labelled_rule(
         "cookies: signature=", r"(\bcookies:\s{0,4}\w{1,64}=|\bsignature=(?=[0-9a-f]{40}))[^\s'\"]{4,}"
     ),
     # The address of a webhook is a secret: anybody who has the address can post to the webhook.
@@ -273,10 +273,10 @@ _SECRETS: tuple[Rule, ...] = (
         r"|SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,64}|[0-9a-f]{40}(?![A-Za-z0-9])|AGE-SECRET-KEY-1[0-9A-Z]{40,}"
         r"|\$(?:apr1|2[abxy]|[156y]|argon2\w{1,2})\$[\w./$=,+-]{8,256}"
         r"|\d{6,12}:AA[A-Za-z0-9_-]{30,})",
-        _unless_revision,
+        _mask_unless_revision,
     ),
     # `bearer TOKEN`, `Basic TOKEN`, `echo PASSWORD | docker login`.
-    _labelled(
+    _labelled_rule(
         "bearer basic",
         r"((?:\b|(?<=%20))bearer(?:\s{1,4}|%20)|\bbasic\s{1,4}(?=[a-z0-9+/]{16,}={0,2}(?![\w.-]))(?-i:(?=[^\sA-Z]{0,256}[A-Z])))"
         r"(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}",
@@ -296,17 +296,17 @@ _SECRETS: tuple[Rule, ...] = (
         needs=" ".join(_PROGRAMS),
     ),
     # Arguments of functions, of SQL statements, and in netrc files.
-    _labelled(
+    _labelled_rule(
         "set_cookie auth login",
         r"(\b(?:set_cookie|login|\w{0,16}auth)\s{0,2}=?\s{0,2}\(\s{0,4}(?:key=)?['\"][^'\"\n]{1,64}['\"],\s{0,4}(?:\w{1,9}=)?['\"])"
         r"(?!<)[^'\"\n]{4,}",
     ),
-    _labelled(
+    _labelled_rule(
         "login",
         r"(\blogin\(\s{0,4}(?:(?:key|token)=)?['\"])(?!<)(?=[^'\"\s\d]{0,64}\d)[^'\"\s]{8,}(?=['\"]\s{0,4}[,)])",
     ),
     # The lines of a key in PuTTY's format.
-    _labelled(
+    _labelled_rule(
         "private-lines",
         r"(private-lines:\s{1,4}\d{1,4}\s{1,4})(?!<)[a-z0-9+/=]{4,128}(?:\s{1,4}[a-z0-9+/=]{4,128}(?![\w+/=:-])){0,512}",
     ),
@@ -316,18 +316,18 @@ _SECRETS: tuple[Rule, ...] = (
         rf"\1{MASK}",
         needs="auth identified password login",
     ),
-    _labelled(
+    _labelled_rule(
         "machine login account default",
         r"(\b(?:machine|login|account|default)(?:\s{1,8}[^\s<]{1,128})?\s{1,8}passw(?:or)?d\s{1,8}['\"]?)(?![<=:])[^\s'\"]{4,}",
     ),
     # `name: API_KEY` and then `value: SECRET`.
-    _labelled(
+    _labelled_rule(
         "value",
         rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{1,96}}['\"]?[,\s])(?=[\w.-]{{0,64}}?{_SECRET_NAMES})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
         rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
     ),
     # `value: SECRET` and then `name: API_KEY`.
-    _labelled(
+    _labelled_rule(
         "value",
         rf"(\bvalue['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}(?=['\"]?[,\s]{{1,32}}['\"]?(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?"
         rf"(?=[\w.-]{{0,64}}?{_SECRET_NAMES}))",
@@ -346,26 +346,26 @@ _SECRETS: tuple[Rule, ...] = (
         rf"(?P=flag){_GAP}{_NO_OPTION}(?![=:]\s)"
     ),
     # `<password>SECRET</password>`, `<entry key="password">SECRET</entry>`.
-    _labelled(
+    _labelled_rule(
         "</",
         rf"(<(?=\w[^<>\n]{{0,128}}>)(?=[^<>\n]{{0,128}}?{_SECRET_NAMES})[^<>\n]{{0,128}}>){_HARMLESS}{_NO_NUMBER}[^<\n]{{4,}}(?=</)",
     ),
     # Under a name that says little: only a hexadecimal number that is long enough, or a random word.
-    _labelled(
+    _labelled_rule(
         "key auth session sid sk ak pat cred sess salt",
         r"((?=[kaspjc])(?<![a-z])(?:key|auth|session(?:[_-]?id)?|sid|sk|ak|pat|cred(?:ential)?s?|(?:j|php)sess(?:ion)?id|salt)['\"]?"
         r"(?:\s{0,4}[=:]\s{0,4}|\s(?=[0-9a-f]{32}))['\"]?)"
         r"(?:[0-9a-f]{32,512}|(?-i:(?=[^\s\d]{0,64}\d)(?=[^\sA-Z]{0,64}[A-Z])(?=[^\sa-z]{0,64}[a-z])[\w!^*+-]{12,}))(?![\w.(/])",
     ),
     # `password is x1`: only a value with a digit, which is no word of a sentence.
-    _labelled(
+    _labelled_rule(
         _KEY_TEXTS,
         rf"({_SECRET_NAMES}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
         r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4}|[ \t]{5,64})['\"]?)"
         rf"{_HARMLESS}{_NO_NUMBER}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     ),
     # Key material without its header line, and random words.
-    Rule(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}", _if_random_part),
+    Rule(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}", _mask_if_random_part),
     Rule(
         rf"{EDGE}(?:_Z\w{{1,4096}}|sha(?:1|256|512)[=:-][\w+/=-]{{1,128}}|archive-v\d/[\w-]{{1,64}}|[A-Za-z0-9]{{20,}})",
         lambda match: MASK if _is_random(match[0]) else match[0],

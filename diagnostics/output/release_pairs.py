@@ -95,7 +95,7 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
         cell["trl"],
         "ran" if engine else "fails" if wrong else "part",
         declared=layers.get("resolve", {}).get("verdict") in _PASSED,
-        answers=tuple(map(_outcome_cell, layer_groups)),
+        answers=tuple(map(_answer_text, layer_groups)),
         crashes=tuple(scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()),
         failed=tuple(_failure_reasons(layer_groups)),
         install=quote_command(("uv", "pip", "install", *pins)),
@@ -107,7 +107,7 @@ def _executed(layer: Mapping[str, Any]) -> bool:
     return bool(layer["evidence"] == "executed" and layer["verdict"] != "not_run")
 
 
-def _outcome_cell(layers: list[Mapping[str, Any]]) -> str:
+def _answer_text(layers: list[Mapping[str, Any]]) -> str:
     """Return ✔ if all layers that ran passed, ✘ with the codes if one did not, nothing if none ran."""
     ran = [layer for layer in layers if _executed(layer)]
     if failed := [layer for layer in ran if layer["verdict"] != "pass"]:

@@ -88,9 +88,9 @@ def _as_called(text: str) -> str:
 
 def print_findings(console: Console, findings: list[Finding], *, verbose: bool = False) -> None:
     """Print findings in their order, in full with `verbose`; see MAX_DETAILED."""
-    for place, finding in enumerate(findings):
-        full = verbose or (place < MAX_DETAILED and finding.severity > Severity.INFO)
-        if full or place == 0:
+    for position, finding in enumerate(findings):
+        full = verbose or (position < MAX_DETAILED and finding.severity > Severity.INFO)
+        if full or position == 0:
             console.print()
         if full:
             print_finding(console, finding, verbose=verbose)
@@ -126,10 +126,10 @@ def _first_evidence(finding: Finding) -> str:
     first, *rest = finding.evidence
     more = f" and {len(rest)} more" if rest else ""
     text = fixes.one_line(first.text)
-    return f"{'' if text == finding.title else f'{shortened(text)} '}[{first.place}]{more}"
+    return f"{'' if text == finding.title else f'{cut_text(text)} '}[{first.place}]{more}"
 
 
-def shortened(text: str) -> str:
+def cut_text(text: str) -> str:
     """Return the beginning of a long text, and the number of characters that --verbose shows."""
     text, rest = mask_and_cut(text, _MAX_EVIDENCE), len(text) - _MAX_EVIDENCE
     return f"{text} … {rest} more characters, --verbose shows all" if rest > 0 else text

@@ -61,7 +61,7 @@ def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOpt
     skipped = SkippedFiles()
     if group and output.format not in {"terminal", "json"}:
         raise UserError(f"--group --format {output.format}: expected terminal or json")
-    with progress.running("triage") if "-" not in logs else nullcontext():
+    with progress.show_spinner("triage") if "-" not in logs else nullcontext():
         try:
             if group:
                 code = _triage_groups(find_runs(logs, skipped), excerpt, as_json=output.format == "json")

@@ -22,7 +22,7 @@ from diagnostics.findings import (
     Report,
     Severity,
 )
-from diagnostics.output.terminal import print_finding, print_text, shortened
+from diagnostics.output.terminal import cut_text, print_finding, print_text
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
@@ -125,7 +125,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
             yield NotChecked(
                 "how the run ended",
-                f"no line reports the end; {progress}last line: {shortened(last.quoted)}"
+                f"no line reports the end; {progress}last line: {cut_text(last.quoted)}"
                 if last
                 else "no line",
                 "pass the whole log and the launcher's or scheduler's log; or use --excerpt for a part of a log; or run"
@@ -137,7 +137,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
 def _stall(stall: Stall) -> NotChecked:
     """Return an entry with the messages of a stalled run, and their counters at 0, which show what is idle."""
     zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
-    texts = " / ".join(shortened(hit.quoted) for hit in stall.messages)
+    texts = " / ".join(cut_text(hit.quoted) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
     number = fixes.count_of(len(stall.messages), "message")
     return NotChecked(
@@ -304,7 +304,7 @@ class TriageForm(Extra):
             print_text(console, "\nLines to read first", "bold")
         for anchor in subject["anchors"]:
             rank = f"rank {anchor['rank']}: " if anchor["rank"] else ""
-            print_text(console, f"{rank}{shortened(anchor['text'])} [{anchor['place']}]", indent=2, lead="- ")
+            print_text(console, f"{rank}{cut_text(anchor['text'])} [{anchor['place']}]", indent=2, lead="- ")
         _print_hints(console, subject)
         console.print()
         for check in report.checks:

@@ -22,7 +22,7 @@ def plans(text, syntax="shell", framework="", **known):
 def report(text, syntax="shell", framework="", **known):
     """Return the report of all rules on a text; no rule may crash."""
     run_plans = plans(text, syntax, framework, **known)
-    checks = (*check_plans(run_plans), *not_checked.check_reading(run_plans))
+    checks = (*check_plans(run_plans), *not_checked.unread_inputs_check(run_plans))
     assert [check.reason for check in checks if check.outcome == "crashed"] == []
     return Report("lint", {}, checks)
 

@@ -12,7 +12,7 @@ from diagnostics.collect import python_environment
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.machine import ConfigFile, Disk, Libraries, Limit, Machine, Memory, Processors
-from diagnostics.collect.ray_traces import RayCluster
+from diagnostics.collect.ray_traces import RayTraces
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.driver_and_gpus import cuda_of
@@ -121,11 +121,11 @@ def test_checks_of_an_unexamined_machine_are_incomplete(cuda_environment):
         (with_gpu(mig=True), ["info ENV909"]),
         (with_gpu(problem="the GPU has fallen off the bus", memory_gb=None, used_gb=None), ["error ENV909"]),
         (with_gpu(used_gb=100.0), ["warning MEM004"]),
-        ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", ()),)}, ["warning RAY015"]),
-        ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", ("10.0.0.1:6379",)),)}, ["info RAY012"]),
-        ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", None),)}, []),
-        ({"ray": (RayCluster("/tmp/ray", "", "2.44.1", ()),)}, []),
-        ({"ray": (RayCluster("/tmp/ray", "", "2.44.1", ("10.0.0.1:6379",)),)}, ["warning RAY901"]),
+        ({"ray": (RayTraces("/tmp/ray", "10.0.0.1:6379", "", ()),)}, ["warning RAY015"]),
+        ({"ray": (RayTraces("/tmp/ray", "10.0.0.1:6379", "", ("10.0.0.1:6379",)),)}, ["info RAY012"]),
+        ({"ray": (RayTraces("/tmp/ray", "10.0.0.1:6379", "", None),)}, []),
+        ({"ray": (RayTraces("/tmp/ray", "", "2.44.1", ()),)}, []),
+        ({"ray": (RayTraces("/tmp/ray", "", "2.44.1", ("10.0.0.1:6379",)),)}, ["warning RAY901"]),
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "8"}, {"num_processes": 4}),)},
          ["warning ENV920"]),
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "2"}, {"num_processes": 4}),)}, []),

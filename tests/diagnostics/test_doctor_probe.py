@@ -189,7 +189,7 @@ class ScriptedChildren:
     def __init__(self, folder, **answers):
         self.folder_, self.answers, self.calls = folder, answers, []
 
-    def folder(self):
+    def create_folder(self):
         return self.folder_
 
     def run_program(self, name, program, *arguments, limit_s):
@@ -289,7 +289,7 @@ def test_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script, 
 def test_gloo_collective_works_between_two_processes(tmp_path):
     pytest.importorskip("torch")
     with ChildProcesses(Path(sys.executable), os.environ) as children:
-        meeting = str(children.folder() / "meeting")
+        meeting = str(children.create_folder() / "meeting")
         ended = children.run_program("collective", "collective", "gloo", meeting, limit_s=500)
         assert ended.ok, ended.log.read_text()
     assert ended.answer["device"] == "cpu"

@@ -18,7 +18,7 @@ def terminal(monkeypatch):
 
 def test_spinner_escapes_its_text_and_not_its_cursor_movements(terminal):
     """Rich's cursor movements reach the terminal, and those in a file name are escaped."""
-    with progress.running("lint", terminal):
+    with progress.show_spinner("lint", terminal):
         progress.update("reading a\x1b[2Jb.sh")
         progress.Spinner.current.draw()
         assert progress.Spinner.current._status is not None  # its own output does not clear it
@@ -30,7 +30,7 @@ def test_spinner_escapes_its_text_and_not_its_cursor_movements(terminal):
 
 
 def test_spinner_disappears_before_other_output(terminal):
-    with progress.running("audit", terminal):
+    with progress.show_spinner("audit", terminal):
         progress.Spinner.current.draw()
         sanitize.SanitizedStream(io.StringIO()).write("a result")
         assert progress.Spinner.current._status is None
@@ -42,6 +42,6 @@ def test_spinner_disappears_before_other_output(terminal):
 def test_no_spinner_without_a_terminal_or_if_quiet(terminal, monkeypatch, reason):
     if reason == "quiet":
         monkeypatch.setenv(progress.QUIET, "1")
-    with progress.running("audit", terminal if reason == "quiet" else io.StringIO()):
+    with progress.show_spinner("audit", terminal if reason == "quiet" else io.StringIO()):
         assert sanitize.before_write is None
     assert terminal.getvalue() == ""

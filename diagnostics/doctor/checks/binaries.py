@@ -139,7 +139,7 @@ def module_name(path: str) -> str:
 
 @check("mixed builds")
 def excluded_python(case: CheckInput) -> Iterator[Finding]:
-    """Report packages that exclude this Python (ENV912)."""
+    """Report packages whose Requires-Python excludes this Python, if it was collected (`CHECKED`; ENV912)."""
     release = parse_version(case.environment.python_release)
     packages = case.environment.packages.values()
     ranges = {item.name: parsed for item in packages if (parsed := parse_specifier(item.requires_python))}
@@ -203,7 +203,7 @@ def _required_names(environment: Environment) -> set[str]:
 
 @check("mixed builds")
 def shared_folders(case: CheckInput) -> Iterator[Finding]:
-    """Report several distributions that write to the same folder (ENV914)."""
+    """Report installed distributions that binaries.toml lists as writing to the same folder (ENV914)."""
     environment = case.environment
     for module, names in _TABLES["same_folder"].items():
         packages = [item for name in names if (item := environment.packages.get(name)) and item.recorded]

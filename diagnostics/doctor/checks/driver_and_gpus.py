@@ -180,7 +180,10 @@ def _gpu_problem(gpu: Gpu) -> Finding | None:
 
 
 def _visible_devices(case: CheckInput) -> Iterator[Finding]:
-    """Yield RAY023 if CUDA_VISIBLE_DEVICES leaves no GPU, or ENV008 if a later entry does not exist."""
+    """Yield RAY023 if CUDA_VISIBLE_DEVICES leaves no GPU, or ENV008 if a later entry does not exist.
+
+    Only entries that are numbers or begin with `GPU-` are checked.
+    """
     value = case.variables.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return

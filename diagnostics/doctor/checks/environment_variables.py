@@ -29,7 +29,7 @@ def _evidence(case: CheckInput, *names: str) -> list[Evidence]:
 
 @check(_VARIABLES)
 def ray_address(case: CheckInput) -> Iterator[Finding]:
-    """Report a RAY_ADDRESS that is a dashboard's URL (ENV902)."""
+    """Report a RAY_ADDRESS that is an HTTP URL, such as the dashboard's (ENV902)."""
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         advice = "Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379)."
         fix = Fix.of(advice, Unset(("RAY_ADDRESS",)))
@@ -50,7 +50,7 @@ def removed_engine(case: CheckInput) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def proxies(case: CheckInput) -> Iterator[Finding]:
-    """Report a proxy unless NO_PROXY contains `*`, or both localhost and 127.0.0.1 (NET901)."""
+    """Report a proxy for HTTP unless no_proxy or NO_PROXY contains `*`, or both localhost and 127.0.0.1 (NET901)."""
     proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
     # HTTP clients for Python prefer the lower-case spelling if it has a value.
     spelling = "no_proxy" if case.variables.get("no_proxy") else "NO_PROXY"
@@ -73,7 +73,10 @@ def proxies(case: CheckInput) -> Iterator[Finding]:
 
 @check("network devices")
 def network_devices(case: CheckInput) -> Iterator[Finding]:
-    """Report a variable for NCCL, Gloo or TensorPipe that names network devices of which none exists (NET902)."""
+    """Report a variable for NCCL, Gloo or TensorPipe that names network devices of which none exists (NET902).
+
+    Lists of excluded devices (`^…`) are not checked.
+    """
     interfaces = case.machine.interfaces
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         value = case.variables.get(name, "")

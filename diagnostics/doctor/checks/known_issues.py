@@ -96,7 +96,7 @@ def _distinguishes_releases(claim: Affected) -> bool:
     return bounded or claim.evidence != "declared"
 
 
-def _finds_platform(case: CheckInput, issue: Issue) -> bool:
+def _gpu_prevents_cmp001(case: CheckInput, issue: Issue) -> bool:
     """Return whether the issue is CMP001 and cannot occur here: vLLM sees a GPU, and no old pynvml hides it."""
     visible = case.host is not None and case.host.gpus.state == "ok"
     return issue.code == "CMP001" and visible and "pynvml" not in case.environment.packages
@@ -116,7 +116,7 @@ def _finding(case: CheckInput, issue: Issue, result: Applicability) -> Finding:
             "is off by default (in some of these releases: other hardware than CUDA, an engine outside the main thread)"
         )
         evidence.append(Evidence(text, "VLLM_USE_V1"))
-    reproduced = best == "executed" and not v1_reason and not _finds_platform(case, issue)
+    reproduced = best == "executed" and not v1_reason and not _gpu_prevents_cmp001(case, issue)
     severity = Severity.WARNING if reproduced else Severity.INFO
     detail = f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause
     fix = _fix(environment, issue)

@@ -1,7 +1,7 @@
 """Check the machine's resources for training: shared memory, resource limits, disks, memory and processors.
 
-Two checks are about files: a hub that is switched off without a cache, and a default config of accelerate that cannot
-be read or does not fit the machine.
+Two further checks report a Hugging Face hub that is switched off without a cache, and a default config of accelerate
+that cannot be read or does not fit the machine.
 """
 
 from __future__ import annotations

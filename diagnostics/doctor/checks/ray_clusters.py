@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnostics.collect.python_environment import Environment, Package
-from diagnostics.collect.ray_traces import RayCluster
+from diagnostics.collect.ray_traces import RayTraces
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, evidence_of, finding
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
@@ -33,7 +33,7 @@ def ray_clusters(case: CheckInput) -> Iterator[Finding]:
             yield _other_release(case.environment, ray, cluster)
 
 
-def _other_release(environment: Environment, ray: Package, cluster: RayCluster) -> Finding:
+def _other_release(environment: Environment, ray: Package, cluster: RayTraces) -> Finding:
     """Return RAY901: a warning if a cluster runs here, else information."""
     text = f"its latest session was started by Ray {cluster.release}"
     again = install(environment, f"ray=={cluster.release}")
@@ -44,7 +44,7 @@ def _other_release(environment: Environment, ray: Package, cluster: RayCluster) 
     return finding("RAY901", severity, evidence, Fix.of(advice, again, _STOP), detail)
 
 
-def _current_cluster(cluster: RayCluster) -> Finding:
+def _current_cluster(cluster: RayTraces) -> Finding:
     """Return RAY012 if a cluster runs here, else RAY015."""
     file = f"{cluster.folder}/ray_current_cluster"
     evidence = [Evidence(f"`ray start` recorded the cluster {cluster.current}", file)]

@@ -71,7 +71,7 @@ REGISTERED: dict[str, list[CheckFunction]] = {name: [] for name in CHECKS}
 
 
 def check(name: str) -> Callable[[_Function], _Function]:
-    """Return a decorator that registers a function as a check of CHECKS or a part of one."""
+    """Return a decorator that registers a function as a check of CHECKS or a part of one; KeyError for other names."""
 
     def register(function: _Function) -> _Function:
         REGISTERED[name].append(function)

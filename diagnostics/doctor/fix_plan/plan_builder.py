@@ -80,7 +80,7 @@ def build_plan(
     return Plan(
         subject=report.subject,
         installer=installer.name,
-        marks=installer.known_by,
+        marks=installer.marks,
         outcome=outcome,
         steps=_with_record(steps, environment, installer),
         sets=tuple(sets),

@@ -22,7 +22,7 @@ from typing import Any, Self
 from diagnostics import process, safe_io
 
 _PROGRAMS = Path(__file__).parent / "programs"
-_MARK = "GRPO_DOCTOR_CHILD"
+_MARK_VARIABLE = "GRPO_DOCTOR_CHILD"
 _KILL_WAIT_S = 10.0
 _CACHES = (
     "TMPDIR", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
@@ -38,13 +38,13 @@ class ChildResult:
     """The result of a child process.
 
     Attributes:
-        what: Name of the probe in messages.
+        name: Name of the probe in messages.
         answer: The last document that the child wrote; empty if it wrote none.
         code: Exit code; negative for a signal.
         log: File with what the child printed.
     """
 
-    what: str
+    name: str
     answer: dict[str, Any]
     code: int
     timed_out: bool
@@ -82,43 +82,43 @@ class ChildProcesses:
         self._end_strays()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def folder(self) -> Path:
-        """Return a new folder for a child's files."""
+    def create_folder(self) -> Path:
+        """Create and return a new folder for a child's files."""
         return Path(tempfile.mkdtemp(dir=self._folder))
 
-    def run_program(self, what: str, program: str, *arguments: str, limit_s: float) -> ChildResult:
+    def run_program(self, name: str, program: str, *arguments: str, limit_s: float) -> ChildResult:
         """Run a program to its end or its limit, with the Hugging Face hub switched off.
 
         Args:
-            what: Name of the probe in messages.
+            name: Name of the probe in messages.
             program: Name of the program in `programs`.
             arguments: The program's arguments.
             limit_s: Seconds after which the program is killed.
         """
-        place = self.folder()
-        answer = place / "answer.json"
+        temp = self.create_folder()
+        answer = temp / "answer.json"
         try:
             done = process.run(
                 [self._python, self._folder / "programs" / f"{program}.py", *arguments],
-                env=self._variables(place, answer),
-                log=place / "log",
+                env=self._variables(temp, answer),
+                log=temp / "log",
                 timeout_s=limit_s,
-                cwd=place,
+                cwd=temp,
             )
         finally:
             self._end_strays()
-        return ChildResult(what, _read_answer(answer), done.code, done.timed_out, done.seconds, place / "log")
+        return ChildResult(name, _read_answer(answer), done.code, done.timed_out, done.seconds, temp / "log")
 
-    def _variables(self, place: Path, answer: Path) -> dict[str, str]:
+    def _variables(self, folder: Path, answer: Path) -> dict[str, str]:
         """Return the user's variables, changed so that caches are in the scratch folder and nothing is reported."""
-        scratch = str(place)
-        variables = {_MARK: self._mark, "GRPO_DOCTOR_ANSWER": str(answer)}
+        scratch = str(folder)
+        variables = {_MARK_VARIABLE: self._mark, "GRPO_DOCTOR_ANSWER": str(answer)}
         variables |= dict.fromkeys(_CACHES, scratch) | dict.fromkeys(_SWITCHES, "1")
         return {**self._environ, **variables}
 
     def _end_strays(self) -> None:
         """Kill remaining processes that carry our marker variable; a child may have started some in other sessions."""
-        mark = f"{_MARK}={self._mark}".encode()
+        mark = f"{_MARK_VARIABLE}={self._mark}".encode()
         with contextlib.ExitStack() as stack:
             ending = []
             for entry in Path("/proc").glob("[0-9]*"):

@@ -59,14 +59,14 @@ def check_result_of(
         version = ended.answer.get("version")
         release = version if isinstance(version, str) else ""
         texts = (release, _platform_text(ended.answer), f"{ended.seconds:.1f} s")
-        return CheckResult(ended.what, "ok", ", ".join(filter(None, texts)))
+        return CheckResult(ended.name, "ok", ", ".join(filter(None, texts)))
     how = describe_end(ended)
     step = ended.answer.get("step")
     reason = f"{how}, while {step}" if step else how
     if how in failures and not ended.timed_out:
-        return CheckResult(ended.what, "findings", f"{reason} (as with {failures[how]})")
-    failures[how] = ended.what
-    return CheckResult(ended.what, "findings", reason, (_explain(ended, code, environment, reason, rules),))
+        return CheckResult(ended.name, "findings", f"{reason} (as with {failures[how]})")
+    failures[how] = ended.name
+    return CheckResult(ended.name, "findings", reason, (_explain(ended, code, environment, reason, rules),))
 
 
 def _platform_text(answer: dict[str, Any]) -> str:
@@ -93,8 +93,8 @@ def describe_end(ended: ChildResult) -> str:
 
 def _explain(ended: ChildResult, code: str, environment: Environment, reason: str, rules: Rules) -> Finding:
     """Return the cause of a failure: a damaged file, a missing module or a known issue; else a finding under `code`."""
-    text = f"{ended.what}: {reason}."
-    evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
+    text = f"{ended.name}: {reason}."
+    evidence = Evidence(reason, str(ended.answer.get("where") or ended.name))
     guess = _triage(ended, rules)
     certain = guess is not None and guess.certainty != "hypothesis"
     missing = str(ended.answer.get("lacks") or "")
@@ -105,7 +105,7 @@ def _explain(ended: ChildResult, code: str, environment: Environment, reason: st
     if cause is not None:
         detail, places = f"{text} {cause.detail}", (evidence, *cause.evidence)
         return replace(cause, severity=Severity.ERROR, detail=detail, evidence=places, **_CONFIRMED)
-    output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
+    output = (Evidence(line, f"{ended.name}: the end of its output") for line in _last_lines(ended))
     advice = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     fix = Fix.of(advice, Explain(code))
     text += f" It may be {guess.code}: {guess.title}." if guess else ""
@@ -142,7 +142,7 @@ def _not_installed(ended: ChildResult, environment: Environment, module: str, ev
         "Install it; if several are missing, reinstall the package that needs them, with its requirements."
     )
     command = install(environment, requirement_of(environment, name))
-    detail = f"{ended.what}: there is no module {module}."
+    detail = f"{ended.name}: there is no module {module}."
     return finding("ENV012", Severity.ERROR, [evidence], Fix.of(advice, command), detail, **_CONFIRMED)
 
 
@@ -153,8 +153,8 @@ def _triage(ended: ChildResult, rules: Rules) -> Finding | None:
         logs.insert(0, ended.log.with_name("root"))
         logs[0].write_text(root, encoding="utf-8")
     for log in logs:
-        verdict = triage_command.triage([LogSource(ended.what, log)], rules)
-        if results := triage_report.report(verdict, [ended.what]).findings:
+        verdict = triage_command.triage([LogSource(ended.name, log)], rules)
+        if results := triage_report.report(verdict, [ended.name]).findings:
             return results[0]
     return None
 
@@ -195,7 +195,7 @@ def platform_findings(
             "driver first."
         )
         detail = "In a separate process vLLM reports no platform: no engine starts here."
-        evidence = [Evidence(f"current_platform is {platform}", vllm.what)]
+        evidence = [Evidence(f"current_platform is {platform}", vllm.name)]
         fix = Fix.of(advice, Explain("ENG004"))
         results.append(finding("ENG004", Severity.ERROR, evidence, fix, detail, **_CONFIRMED))
     elif gpus and device == "cpu":
@@ -208,7 +208,7 @@ def platform_findings(
 def _platform_finding(text: str, advice: str, ended: ChildResult) -> Finding:
     output = (Evidence(line, "its output") for line in _last_lines(ended)[-2:])
     fix = Fix.of(advice, Run(("nvidia-smi",)), Explain("ENV006"))
-    return finding("ENV922", Severity.ERROR, [Evidence(text, ended.what), *output], fix, known_by="executed")
+    return finding("ENV922", Severity.ERROR, [Evidence(text, ended.name), *output], fix, known_by="executed")
 
 
 def parity_findings(ended: ChildResult) -> list[Finding]:
@@ -230,8 +230,8 @@ def parity_findings(ended: ChildResult) -> list[Finding]:
     if math.isfinite(largest):
         advice += ", or correct by importance sampling, if these are the log-probs that it samples by"
     evidence = [
-        Evidence(f"{answer.get('tokens')} sampled tokens on {device}", ended.what),
-        Evidence(f"vLLM {answer.get('version')}, engine {answer.get('engine')}", ended.what),
+        Evidence(f"{answer.get('tokens')} sampled tokens on {device}", ended.name),
+        Evidence(f"vLLM {answer.get('version')}, engine {answer.get('engine')}", ended.name),
     ]
     fix = Fix.of(f"{advice}.", Explain("NUM001"))
     return [finding("NUM901", Severity.ERROR, evidence, fix, detail, known_by="executed")]

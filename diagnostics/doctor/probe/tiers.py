@@ -60,10 +60,10 @@ class Probe:
     rules: Rules
     failures: dict[str, str] = field(default_factory=dict)
 
-    def run(self, what: str, program: str, *arguments: str, limit_s: float) -> ChildResult:
+    def run(self, name: str, program: str, *arguments: str, limit_s: float) -> ChildResult:
         """Run a program in a child process."""
-        progress.update(f"{what} (at most {limit_s:.0f} s)")
-        return self.children.run_program(what, program, *arguments, limit_s=limit_s)
+        progress.update(f"{name} (at most {limit_s:.0f} s)")
+        return self.children.run_program(name, program, *arguments, limit_s=limit_s)
 
     def result(self, ended: ChildResult, code: str = "ENV921") -> CheckResult:
         """Return the check result for a child; `code` is for a failure of unknown cause."""
@@ -146,7 +146,10 @@ def _modules_to_import(environment: Environment) -> list[str]:
 
 
 def run_live(probe: Probe, imports: Sequence[CheckResult] = ()) -> list[CheckResult]:
-    """Start a tiny engine, compare its log-probs with those of transformers, and sum a tensor over two processes."""
+    """Start a tiny engine, compare its log-probs with those of transformers, and sum a tensor over two processes.
+
+    Skipped if the imports did not finish.
+    """
     if any(check.check in _STOPPED for check in imports):
         return [CheckResult("live", "skipped", "the imports did not finish")]
     probe.failures = {}
@@ -160,7 +163,7 @@ def _engine(probe: Probe) -> list[CheckResult]:
     missing = ", ".join(name for name, package in needed.items() if package not in probe.environment.releases)
     if missing:
         return [CheckResult(name, "skipped", f"{missing} not installed") for name in (engine, parity)]
-    ended = probe.run(engine, "engine", str(probe.children.folder()), limit_s=ENGINE_S)
+    ended = probe.run(engine, "engine", str(probe.children.create_folder()), limit_s=ENGINE_S)
     if not ended.ok:
         return [probe.result(ended, "ENG901"), CheckResult(parity, "skipped", "the engine did not sample")]
     answer = ended.answer
@@ -184,7 +187,7 @@ def _collective(probe: Probe, backend: str) -> CheckResult:
         return CheckResult(what, "skipped", "torch is not installed")
     if backend == "nccl" and count < 2:
         return CheckResult(what, "skipped", f"NCCL needs a GPU for each of two ranks; found {count}")
-    rendezvous = probe.children.folder() / "rendezvous"
+    rendezvous = probe.children.create_folder() / "rendezvous"
     ended = probe.run(what, "collective", backend, str(rendezvous), limit_s=COLLECTIVE_S)
     probe.failures.clear()
     return probe.result(ended, "NET903")

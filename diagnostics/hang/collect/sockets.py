@@ -1,7 +1,6 @@
-"""List the TCP and unix sockets of this network namespace by inode, with their peers and TCP traffic (bytes, times).
+"""List the TCP and unix sockets of this host by inode, with their peers and, for TCP, bytes and times of traffic.
 
-The kernel lists them over netlink, as for `ss`, without special permission. `unlisted_processes` finds the processes
-whose sockets are not listed.
+The kernel lists the sockets of its network namespace over netlink, as for `ss`, without special permission.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def parse_python(text: str, file: str) -> ast.Module:
 
 
 def read_configs(text: str, file: str) -> list[Settings]:
-    """Return the settings of each config object that a Python file creates.
+    """Return the settings of each config object that a Python file creates; none if it trains with no known framework.
 
     Raises:
         UnreadableError: See `parse_python`; or the file has too many nodes or config objects.

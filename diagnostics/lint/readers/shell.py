@@ -47,9 +47,9 @@ _ACTIVATES = re.compile(
 )
 _OPTION_PLACEHOLDER = re.compile(r"(--[\w.-]{1,80}[ =])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
-# A default value over several lines, such as a prompt: tree-sitter takes its quotes and parentheses for syntax.
 # tree-sitter takes a process substitution inside backticks for an error.
 _BACKTICKS = re.compile(r"`[^`\n]*<\([^`\n]*`")
+# A default value over several lines, such as a prompt: tree-sitter takes its quotes and parentheses for syntax.
 _LONG_DEFAULT = re.compile(r'"\$\{(\w+):?[-=](?=[^}\n]*\n)(?:[^}"\\]|\\.)*\}"', re.DOTALL)
 
 
@@ -115,7 +115,7 @@ class _ScriptReader:
         self.functions: dict[str, tuple[Node, str, int]] = {}
         self.uncalled: dict[str, None] = {}
         self.calls: list[str] = []
-        self.visited = self.depth = self.call_count = self.sourced = 0
+        self.steps = self.depth = self.call_count = self.sourced = 0
 
     @property
     def scope(self) -> Scope:
@@ -149,8 +149,8 @@ class _ScriptReader:
 
     def _count(self, steps: int) -> None:
         """Count the work, and refuse a script that needs far more work than its size explains."""
-        self.visited += steps
-        if self.visited > _MAX_NODES:
+        self.steps += steps
+        if self.steps > _MAX_NODES:
             raise UnreadableError(
                 f"{self.expander.file}: more than {_MAX_NODES} statements: no script has so many"
             )

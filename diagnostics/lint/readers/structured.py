@@ -208,7 +208,7 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
 
 
 def parse_json(text: str, file: str) -> Any:
-    """Parse JSON with the YAML parser, which records lines; values of JSON that it refuses have no lines of their own.
+    """Parse JSON with the YAML parser, which records lines; if it refuses the text, all values get line 1.
 
     Raises:
         UnreadableError: See `parse_documents`.
@@ -216,7 +216,7 @@ def parse_json(text: str, file: str) -> Any:
     try:
         return _parse_json_lines(text, file)
     except UnreadableError:
-        # Valid JSON that is no YAML, such as escaped surrogates, is read without lines.
+        # Valid JSON that is no YAML, such as escaped surrogates, is written again on one line.
         try:
             return _parse_json_lines(json.dumps(safe_io.parse_json(text), ensure_ascii=False), file)
         except ValueError as error:
