@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from repro import upstream
@@ -108,46 +108,35 @@ async def _generate_across_pause(
     Returns:
         Ids and log-probs of each completion, and the number of tokens of each completion when the pause was over.
     """
-    started = {name: asyncio.Event() for name in PROMPTS}
-    counts = dict.fromkeys(PROMPTS, 0)
-
-    def note_tokens(name: str, tokens: int) -> None:
-        counts[name] = tokens
-        started[name].set()
-
-    tasks = {name: asyncio.create_task(_complete(engine, name, note_tokens)) for name in PROMPTS}
-    for event in started.values():
-        await event.wait()
-    if plan["first_await"]:
-        await asyncio.gather(*tasks.values())
-    await engine.pause_generation(mode=plan["mode"])
-    at_pause = dict(counts)
-    await engine.collective_rpc("reload_weights", kwargs={"weights_path": new})
-    await engine.resume_generation()
-    completions = {name: await task for name, task in tasks.items()}
-    for name, (ids, _) in completions.items():
-        if len(ids) < TOKENS:
-            completions[name] = await _complete(engine, name, note_tokens, again=True)
-    return completions, at_pause
-
-
-async def _complete(
-    engine: Any, name: str, note_tokens: Callable[[str, int], None], *, again: bool = False
-) -> tuple[list[int], list[float]]:
-    """Generate a completion, and call `note_tokens` with its number of tokens; return its ids and their log-probs."""
     import vllm
 
     params = vllm.SamplingParams(
         max_tokens=TOKENS, temperature=0.0, logprobs=0, ignore_eos=True, detokenize=False
     )
-    prompt = {"prompt_token_ids": list(PROMPTS[name])}
-    ids: list[int] = []
-    logprobs: list[float] = []
-    async for answer in engine.generate(prompt, params, f"{name} again" if again else name):
-        [done] = answer.outputs
-        ids, logprobs = list(done.token_ids), list(whole_engine.reported_logprobs(done))
-        note_tokens(name, len(ids))
-    return ids, logprobs
+    started = {name: asyncio.Event() for name in PROMPTS}
+    completions: dict[str, tuple[list[int], tuple[float, ...]]] = {}
+
+    async def complete(name: str, request_id: str) -> None:
+        prompt = {"prompt_token_ids": list(PROMPTS[name])}
+        async for answer in engine.generate(prompt, params, request_id):
+            [done] = answer.outputs
+            completions[name] = list(done.token_ids), whole_engine.reported_logprobs(done)
+            started[name].set()
+
+    tasks = [asyncio.create_task(complete(name, name)) for name in PROMPTS]
+    for event in started.values():
+        await event.wait()
+    if plan["first_await"]:
+        await asyncio.gather(*tasks)
+    await engine.pause_generation(mode=plan["mode"])
+    at_pause = {name: len(completions[name][0]) for name in PROMPTS}
+    await engine.collective_rpc("reload_weights", kwargs={"weights_path": new})
+    await engine.resume_generation()
+    await asyncio.gather(*tasks)
+    for name in PROMPTS:
+        if len(completions[name][0]) < TOKENS:
+            await complete(name, f"{name} again")
+    return {name: completions[name] for name in PROMPTS}, at_pause
 
 
 def inapplicable_reason() -> str | None:
