@@ -30,7 +30,7 @@ _FORMS = {
     "looked_to": "a release, as 0.31.0", "aliases": "a text on one line, at most 120 characters",
     "symptoms": "a phrase on one line, at most 120 characters", "install": "requirements, such as numpy<2",
 }  # fmt: skip
-Record = TypeVar("Record", bound=msgspec.Struct)
+AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
 Problem = tuple["Keys", str]
 Table = dict[str, Any]
 
@@ -162,8 +162,9 @@ def _signature(source: TomlSource, table: Table) -> model.Signature:
     return _convert(source, ("signature",), {**rest, "any": patterns, "samples": samples}, model.Signature)
 
 
-def _convert(source: TomlSource, keys: Keys, values: Any, kind: type[Record]) -> Record:
-    record: Record = source.convert(keys, values, kind, _FORMS)
+def _convert(source: TomlSource, keys: Keys, values: Any, kind: type[AnyRecord]) -> AnyRecord:
+    """Convert the table at `keys` to a record; raise TomlError with the form that _FORMS gives for the field."""
+    record: AnyRecord = source.convert(keys, values, kind, _FORMS)
     return record
 
 

@@ -139,7 +139,7 @@ def venv_settings(prefix: Path) -> tuple[dict[str, str], Unread]:
 
 
 def minor_release(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
-    """Return the Python release as "3.12", by the interpreter's name, `pyvenv.cfg` or the only library folder, or "".
+    """Return the Python release as "3.12", by the interpreter's name, `pyvenv.cfg` or the only library folder; else "".
 
     >>> minor_release(Path("/no/such/prefix"), {"version_info": "3.12.1"})
     '3.12'
@@ -265,7 +265,7 @@ def interpreter_release(prefix: Path) -> str:
 
 
 def finds_packages(prefix: Path, search: SearchPath) -> bool:
-    """Return whether the interpreter finds the prefix's packages, if it has any.
+    """Return whether the interpreter finds the prefix's packages.
 
     It does not if the prefix has no package folder of its release, or if only another release's folders have packages.
     """

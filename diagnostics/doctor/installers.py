@@ -32,7 +32,7 @@ _PIXI_VERBS = {"add": "add --pypi", "remove": "remove --pypi", "sync": "install"
 
 @dataclass(frozen=True)
 class Installer:
-    """The package manager of an environment.
+    """The package manager of an environment; its methods return commands and run none.
 
     Attributes:
         name: Name of the installer: pip, uv, uv project, poetry, pdm, pixi or conda.

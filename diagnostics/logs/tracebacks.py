@@ -105,7 +105,7 @@ class Traceback:
 
 @functools.lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
-    """Return the end of a path: from its package on, a module's name of Python's, else two parts without user names.
+    """Return the end of a path: from its package on; the file name for Python's modules; else two redacted parts.
 
     Example:
         >>> short_path("/opt/env/lib/python3.12/site-packages/vllm/v1/engine/core.py")

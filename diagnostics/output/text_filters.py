@@ -57,6 +57,9 @@ def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip
         line: Function for a text.
         prose: Function for a text of several lines; None to use `line`.
         skip: Fields that stay as they are.
+
+    Raises:
+        CpuLimitError: The functions took too much processor time.
     """
     with cpu_limit("masking the texts of the report", _MASKING_S):
         changed: T = _change(value, line, prose or line, skip)
