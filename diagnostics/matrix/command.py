@@ -185,7 +185,7 @@ def run_due(job: Job) -> results.ResultsGrid:
             _ = context.stage
             questions = job.current_questions()
             grid = results.ResultsGrid(questions, context.store.read_events())
-            run = Run(context, grid, frozenset(chosen), options["jobs"])
+            run = Run(context, grid, frozenset(chosen))
             if options["ray"]:
                 run_on_ray(options["ray"], run, questions)
             else:
@@ -301,13 +301,6 @@ _command(
     option("--layers", multiple=True, metavar="LIST", help="Run only these layers, separated by commas."),
     option("--fresh", is_flag=True, help="Also run layers that already have a result."),
     _REPORT,
-    option(
-        "--jobs",
-        type=click.IntRange(1),
-        default=1,
-        help="Layers to run at the same time, if they need no environment (default: 1). "
-        "With --ray the nodes' resources decide.",
-    ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
     option("--json", is_flag=True, help="With --list: print the jobs of a CI workflow."),

@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,8 +69,6 @@ class Context:
     """The folder that holds grpo_core and repro."""
     show_status: Callable[[str], None] = lambda _text: None
     """Displays the current action."""
-    running: set[subprocess.Popen[Any]] = field(default_factory=set)
-    """Running children of `run_command`, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
 
     @property
@@ -107,7 +104,7 @@ class Context:
         environ = process_environment(self.environ)
         if not wheels:
             environ.pop("UV_FIND_LINKS", None)
-        done = run(command, timeout_s=timeout_s, env=environ, running=self.running, **options)
+        done = run(command, timeout_s=timeout_s, env=environ, **options)
         if not done.timed_out:
             return done
         return replace(done, code=124, output="", errors=f"no result within {timeout_s:.0f} s")

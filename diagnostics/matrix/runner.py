@@ -1,4 +1,4 @@
-"""Run the layers that are due, light ones in threads and then the others in order; store each answer at once.
+"""Run the layers that are due, those that need no environment first; store each answer at once.
 
 A layer is due if it has no final answer or is in `Run.fresh`, and no needed layer blocks it. Programs that a killed run
 left running are ended first. Environments of other cells are removed if the disk lacks room for the next one. A layer
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import datetime
 import os
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
@@ -34,12 +32,8 @@ class Run:
     grid: ResultsGrid
     fresh: frozenset[tuple[str, str]] = frozenset()
     """(cell, layer) pairs that run again although they have answers."""
-    jobs: int = 1
-    """Number of layers without an environment that run at the same time."""
     name: str = field(default_factory=lambda: f"{utc_now()}-{os.getpid()}")
     progress: Progress = field(default_factory=Progress)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _stopped: threading.Event = field(default_factory=threading.Event)
 
     def is_due(self, question: Question) -> bool:
         """Return whether a question has no final answer or must run again, and no needed layer blocks it."""
@@ -53,7 +47,10 @@ class Run:
         killed = end_recorded_group(self.context.store.folder / "running.json")
         if killed is not None:
             self.progress.note(f"ended process group {killed}, left running by a run that was killed")
-        self._run_light([question for question in questions if not question.layer.heavy])
+        # Successive light layers share parsed source.
+        light = [question for question in questions if not question.layer.heavy]
+        for question in sorted(light, key=lambda item: (Version(item.cell.vllm), Version(item.cell.version))):
+            self.run_question(question)
         self.context.show_status = self.progress.note
         for question in questions:
             if question.layer.heavy and self.is_due(question):
@@ -61,15 +58,10 @@ class Run:
                 self.run_question(question)
 
     def run_question(self, question: Question) -> None:
-        """Run a question if it is due, and store the answer."""
-        with self._lock:
-            if self._stopped.is_set() or not self.is_due(question):
-                return
+        """Run a question if it is due, and store the answer; an interrupted layer has no answer."""
+        if self.is_due(question):
             self.progress.note(f"{question.cell.id} {question.layer.name} …")
-        event = answer_question(self.context, question, self.name)
-        with self._lock:
-            if not self._stopped.is_set():  # an interrupted layer has no answer
-                self.record(event)
+            self.record(answer_question(self.context, question, self.name))
 
     def record(self, event: Event) -> None:
         """Store an answer, add it to the grid, and print its verdict and the number of layers without an answer."""
@@ -77,20 +69,6 @@ class Run:
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
         self.progress.print_result(self.grid.cell_row(event.cell).layers[event.layer], remaining)
-
-    def _run_light(self, questions: Sequence[Question]) -> None:
-        """Run questions of light layers in threads, sorted so that successive ones share parsed source."""
-        ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.version)))
-        with ThreadPoolExecutor(self.jobs) as pool:
-            try:
-                for finished in [pool.submit(self.run_question, question) for question in ordered]:
-                    finished.result()
-            except BaseException:
-                self._stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(self.context.running):
-                    process.kill()
-                raise
 
     def _prepare_environment(self, question: Question) -> None:
         """Remove the cell's environment if `install` runs again; make room on the disk for a new one."""

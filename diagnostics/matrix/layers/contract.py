@@ -9,7 +9,6 @@ entry, the answer is NOT_RUN.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -126,10 +125,6 @@ def _add_ruling(contract: Contract, ruling: Ruling) -> None:
         (contract.optional if rule.option else contract.missing).append(MissingUse(use, reason, rule.option))
 
 
-# Comparisons run one at a time, because they share the parsed source of an engine.
-_lock = threading.Lock()
-
-
 @lru_cache(CACHED_RELEASES)
 def _parse_engine(engine: WheelSources) -> Surface:
     """Return vLLM's parsed source, cached for the last two releases."""
@@ -145,8 +140,7 @@ def _check(context: Context, cell: Cell) -> Answer:
     try:
         trainer = find_wheel("trl", cell.version, cache=cache, environ=context.environ)
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=context.environ)
-        with _lock:
-            return contract_answer(compare_apis(trainer, _parse_engine(engine), Version(cell.vllm)))
+        return contract_answer(compare_apis(trainer, _parse_engine(engine), Version(cell.vllm)))
     except WheelError as error:
         return Answer(Outcome.NOT_RUN if error.absent else Outcome.INFRA_ERROR, str(error))
 
