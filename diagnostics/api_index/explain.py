@@ -275,7 +275,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     having, missing, undecided = query.releases_with(provider, use)
     if not having and (undecided or not _is_indexed(provider, use.module)):
         return None
-    release, bound = log.installed.get(provider, ""), log.bounds.get(provider, "0")
+    release = log.installed.get(provider, "")
     caller = "" if use.kind == "model_type" else log.caller
     # A use under a condition that a release without the name does not meet is not the one that failed.
     callers = tuple(find_callers(provider, use, release or (missing[-1] if missing else "0")))
@@ -289,18 +289,10 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     subject = use.text
     if use.kind == "without" and not having:
         having, subject = _releases_for_incomplete_call(message, use, provider, missing)
-    failing = tuple(
-        version
-        for version in releases_of(provider)
-        if version in {*missing, *undecided} - {*having}
-        and Version(version) >= Version(bound)
-        and _has_module(use, query.Release(provider, version))
-    )
+    without = {*missing, *undecided} - {*having}
+    failing = _failing_releases(use, provider, without, log.bounds.get(provider, "0"))
     releases = NameReleases(provider, tuple(having), release, failing)
-    direction, changes = releases.side
-    if use.kind == "argument" and direction == "too new" and not caller:
-        changes = replace(releases, having=_releases_like_oldest(use, releases)).side[1]
-    changes += tuple(filter(None, (item.change(log.installed, caller, direction) for item in callers)))
+    changes = _changes(use, releases, caller, callers, log.installed)
     import_check, is_own, is_conditional = "", True, False
     if use.kind == "name" and having:
         module, is_own, is_conditional = _definition_module(use, releases)
@@ -319,7 +311,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     explanation = Explanation(
         subject, releases, " ".join(filter(None, parts)),
         note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, _REMOVAL)),
-        direction, changes, caller, callers, import_check,
+        releases.side[0], changes, caller, callers, import_check,
         is_uncertain=(not having and not caller) or (is_conditional and not release),
     )  # fmt: skip
     return _of_other_code(explanation, statement, use, message) or explanation
@@ -338,10 +330,25 @@ def _is_indexed(provider: str, module: str) -> bool:
     return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/__init__.py")
 
 
-def _has_module(use: Use, release: query.Release) -> bool:
-    """Return whether a release can raise an error about a use: for a name in a module, whether it has the module."""
-    surface = query.surface_of(release) if use.kind == "name" and use.name else None
-    return surface is None or surface.has_module(use.module)
+def _failing_releases(use: Use, provider: str, without: set[str], oldest: str) -> tuple[str, ...]:
+    """Return the releases in `without` that may raise the error: for a name in a module, those with the module."""
+    versions = (
+        item for item in releases_of(provider) if item in without and Version(item) >= Version(oldest)
+    )
+    if use.kind != "name" or not use.name:
+        return tuple(versions)
+    surfaces = ((version, query.surface_of(query.Release(provider, version))) for version in versions)
+    return tuple(version for version, surface in surfaces if surface and surface.has_module(use.module))
+
+
+def _changes(
+    use: Use, releases: NameReleases, caller: str, callers: Iterable[Caller], installed: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return requirements, each of which is sufficient: on the provider, or on a package that uses the name."""
+    direction, changes = releases.side
+    if use.kind == "argument" and direction == "too new" and not caller:
+        changes = replace(releases, having=_releases_like_oldest(use, releases)).side[1]
+    return (*changes, *filter(None, (item.change(installed, caller, direction) for item in callers)))
 
 
 def _calling_sentence(releases: NameReleases, caller: str, callers: Iterable[Caller] = ()) -> str:

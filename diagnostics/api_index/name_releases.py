@@ -48,6 +48,12 @@ def _span_text(first: str, last: str, releases: Sequence[str]) -> str:
     return first if first == last else f"from {first} to {last}"
 
 
+def _range_text(first: str, last: str, newest: str) -> str:
+    if last == newest:
+        return f">={first}"
+    return f"=={first}" if first == last else f">={first},<={last}"
+
+
 @dataclass(frozen=True)
 class NameReleases:
     """The releases of a package that have a name, and the release in use.
@@ -105,16 +111,8 @@ class NameReleases:
 
     def _side_of_unknown_release(self) -> tuple[str, tuple[str, ...]]:
         """Return the side if the releases that may fail are on one side, and the ranges with the name, newest first."""
-        newest = self.indexed[-1]
-        spans = _spans(self.having, self.indexed)
-        ranges = tuple(
-            f"{self.package}>={first}"
-            if last == newest
-            else f"{self.package}=={first}"
-            if first == last
-            else f"{self.package}>={first},<={last}"
-            for first, last in reversed(spans)
-        )
+        newest, spans = self.indexed[-1], _spans(self.having, self.indexed)
+        ranges = tuple(f"{self.package}{_range_text(*span, newest)}" for span in reversed(spans))
         reaches_newest = spans[0][1] == newest
         if self.failing and Version(self.failing[0]) > Version(self.having[-1]):
             return "too new", ranges

@@ -268,16 +268,16 @@ class BlockedState:
     Attributes:
         steps: The threads of the path, from the main thread on, each with its blocking call. The last one blocks the
             process. A process that ended, is stopped or has no threads has one step.
-        locked: Threads that wait for each other's locks (a deadlock).
-        collectives: Threads that are in a collective.
+        deadlocked: Threads that wait for each other's locks or ends.
+        in_collective: Threads that are in a collective.
         loop_blocked: Whether the blocking thread runs an event loop, which its call blocks.
         serves: Whether another thread waits for requests, so that an idle main thread is normal.
     """
 
     process: Process
     steps: tuple[tuple[Thread, BlockingCall], ...]
-    locked: tuple[Thread, ...] = ()
-    collectives: tuple[Thread, ...] = ()
+    deadlocked: tuple[Thread, ...] = ()
+    in_collective: tuple[Thread, ...] = ()
     loop_blocked: bool = False
     serves: bool = False
 

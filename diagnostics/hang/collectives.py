@@ -29,8 +29,8 @@ _MAX_RANKS = 1024
 # With few absent ranks, each waiting rank has an edge to each of them; in a dump half of all may be absent.
 MAX_EDGES = 16 * _MAX_RANKS
 _MAX_RECEIVERS = 8
-_IDLE_SIBLING = ("idle", "loop", "supervise", "listen")
-_LAUNCHER = ("child", "start")
+_IDLE_KINDS = ("idle", "loop", "supervise", "listen")
+_LAUNCHER_KINDS = ("child", "start")
 # Functions that wait for a collective without naming it.
 _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
@@ -88,7 +88,7 @@ def _may_be_member(index: JobIndex, process: Process) -> bool:
     """Return whether a process may be a rank: neither an idle sibling nor a launcher that waits for its children."""
     kind = index.states[process.key].kind
     launches = any(index.states[child.key].kind in IN_COLLECTIVE for child in index.children(process))
-    return kind not in _IDLE_SIBLING and not (kind in _LAUNCHER and launches)
+    return kind not in _IDLE_KINDS and not (kind in _LAUNCHER_KINDS and launches)
 
 
 def missing_ranks(name: str, group: list[Process]) -> list[int]:

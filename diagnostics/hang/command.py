@@ -1,9 +1,11 @@
 """Run the command `hang`: find the process that blocks a hung job.
 
 The snapshot comes from processes of this machine, from other hosts (`observe_hosts`), or from dump files; `--save`
-writes it to a file. Each job gets a diagnosis. The exit code is 1 for a hang, 2 for wrong usage, 3 if a wait is too
-short or undecided or no process of a job was found, else 0. `--watch` runs a command, prints a diagnosis on standard
-error when it stalls, and returns the command's exit code; with `--end` it stops a command that hangs and returns 1.
+writes it to a file. Each job gets a diagnosis. The exit code is 1 for a hang, 2 for wrong usage (also if --pid or a
+list of hosts finds no process), 3 if a wait is too short or undecided or no process of a job was found, else 0.
+
+`--watch` runs a command, prints a diagnosis on standard error when it stalls, and returns the command's exit code; with
+`--end` it stops a command that hangs and returns 1.
 """
 
 from __future__ import annotations
@@ -146,7 +148,7 @@ def print_diagnoses(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int
 
 
 def _watch(request: SimpleNamespace) -> int:
-    """Run the command and print a report to standard error when it stalls; return the exit code."""
+    """Run the command and print a report to standard error when it stalls; return `watch_command`'s exit code."""
 
     def diagnose_stall(pid: int, still_s: float) -> bool:
         try:

@@ -74,7 +74,7 @@ def diagnose(
             blockers[key] = search.root_blocker(key)
     verdict = _judge(index, blockers, patience or Patience())
     verdict = _infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
-    excluded, commands = _excluded(index, verdict), _next_commands(index, verdict, selection)
+    excluded, commands = _excluded_causes(index, verdict), _next_commands(index, verdict, selection)
     verdict = replace(verdict, unseen=snapshot.blind, excluded=excluded, next=commands)
     return Diagnosis(verdict, index, graph)
 
@@ -89,7 +89,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     }
     if not waiting:
         return _nothing_waits(index, blockers, incomplete=incomplete)
-    if all(_asks_its_user(index, blocker) for blocker in waiting.values()):
+    if all(_waits_for_user(index, blocker) for blocker in waiting.values()):
         return Verdict(IDLE_JOB, sentences.waits_for_user(index, next(iter(waiting.values())).culprits))
     same = Counter(blocker.culprits for blocker in waiting.values())
     key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
@@ -147,7 +147,7 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     return state.kind != "dead"
 
 
-def _asks_its_user(index: JobIndex, blocker: RootBlocker) -> bool:
+def _waits_for_user(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process waits for its user at a terminal, and only its launchers wait for it."""
     by_launchers = all(edge.kind == "child" for edge in blocker.chain)
     states = index.states_of(blocker.culprits)
@@ -158,7 +158,7 @@ def _asks_its_user(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _blocker_order(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple[int, ...]:
-    """Return a blocker's sort key: level, observed, most waiting processes, specific cause, no launcher, chain."""
+    """Return a sort key, best first: level, observed, many waiting, specific cause, no launcher, long chain."""
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = LEVELS.index(blocker.level)
     if blocker.cause in ("native", "poll") and level == 2:
@@ -170,7 +170,10 @@ def _blocker_order(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple
 
 
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:
-    """Return the seconds of the longest wait of these processes and of the blocker; None if unknown."""
+    """Return the seconds of the longest wait of these processes and of the blocker; None if unknown.
+
+    In a live snapshot the wait lasts at least as long as the observation, unless a request or a sleep began later.
+    """
     times: list[float | None] = []
     for state in index.states_of({*keys, *blocker.culprits}):
         process = state.process
@@ -191,12 +194,14 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
-    """Set the outcome by the duration of the wait: hang, waiting or progress; unknown for a poll in a dump.
+    """Set the outcome by the duration of the wait, and the cause of a busy process.
+
+    The outcome is hang, waiting or progress, or unknown for a poll in a dump.
 
     A dump has no times, so its other waits count as a hang.
     """
     live, waited_s = index.snapshot.live, verdict.waited_s
-    if _works(index, blocker):
+    if _makes_progress(index, blocker):
         return replace(verdict, outcome=PROGRESS)
     long = waited_s is not None and waited_s >= patience.quiet_s
     if blocker.level == "busy":
@@ -218,7 +223,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
     return replace(verdict, outcome=WAITING)
 
 
-def _works(index: JobIndex, blocker: RootBlocker) -> bool:
+def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether the holder of a file lock writes between sleeps, or a message passed the last edge meanwhile."""
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
     if len(states) != 2:
@@ -312,7 +317,10 @@ def _rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
-    """For an undecided dump with ranks in collectives or on the device, return a hypothesis that blames no process."""
+    """For an undecided dump with ranks in collectives or on the device, return a hypothesis that blames no process.
+
+    Other verdicts are returned unchanged.
+    """
     kinds = Counter(state.kind for state in index.states.values() if state.kind in _INFERENCES)
     if index.snapshot.live or verdict.outcome != UNKNOWN or not kinds:
         return verdict
@@ -330,7 +338,7 @@ def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
     """For ranks that wait at a rendezvous, replace the blocking processes by the ranks that are apart from most.
 
-    If there are none, the missing rank was not observed, and no process is named.
+    If there are none, the missing rank was not observed, and no process is named. Other verdicts stay unchanged.
     """
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
@@ -350,7 +358,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
 # Excluded causes, and commands to run next.
 
 
-def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
+def _excluded_causes(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     """Return a text about causes that the observations rule out; none for a hang."""
     if verdict.outcome == HANG:
         return ()

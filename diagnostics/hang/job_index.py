@@ -22,10 +22,10 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 T = TypeVar("T")
 _MAX_PEERS = 128
 """Limit of processes at the other end of a connection; forked servers share a listening socket."""
-_GREETING = 512
+_GREETING_BYTES = 512
 """Bytes; a smaller total is the login at a listener of multiprocessing, with a name, and asks for nothing."""
-_CONSUMES = ("processes_queue", "processes_lock", "pipe")
-_TRANSFERS = ("pipe_full", "socket_full", "pipe", "socket", "http", "input")
+_CONSUMER_KINDS = ("processes_queue", "processes_lock", "pipe")
+_TRANSFER_KINDS = ("pipe_full", "socket_full", "pipe", "socket", "http", "input")
 _CONNECTION = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/connection\.py$")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
 # Kinds of waits in which a parent does not wait for its workers.
@@ -125,7 +125,7 @@ class JobIndex:
 
     def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
         """Return whether a child waits for a task that its parent can send."""
-        if state.kind not in _CONSUMES or len(state.steps) > 1:
+        if state.kind not in _CONSUMER_KINDS or len(state.steps) > 1:
             return False
         if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in state.frames):
             return True
@@ -141,17 +141,17 @@ class JobIndex:
         for state in list(self.states.values()):
             in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
             listener = any(_CONNECTION.search(frame.path) for frame in state.steps[0][0].frames)
-            limit = _GREETING if listener else 0
-            asked = [s for _, s in self.open_requests(state.process) if (s.bytes_received or limit) >= limit]
-            rests = in_worker and state.kind in ("queue", "event") and not asked
-            rests = rests or (state.kind == "socket" and self._has_no_open_request(state))
-            if rests or (state.kind == "input" and self._writers_are_idle(state.process)):
+            size = _GREETING_BYTES if listener else 0
+            requests = [s for _, s in self.open_requests(state.process) if (s.bytes_received or size) >= size]
+            is_idle = in_worker and state.kind in ("queue", "event") and not requests
+            is_idle = is_idle or (state.kind == "socket" and self._has_no_open_request(state))
+            if is_idle or (state.kind == "input" and self._writers_are_idle(state.process)):
                 self._set_kind(state, "idle")
 
     def _refine_waits(self) -> None:
         """Refine the kinds of waits by sockets, pipes and the traffic on them."""
         for state in list(self.states.values()):
-            if state.kind in _TRANSFERS and self._transfers_data(state):
+            if state.kind in _TRANSFER_KINDS and self._transfers_data(state):
                 self._set_kind(state, "transfer")
             elif state.kind == "loop" and self._is_never_woken(state):
                 self._set_kind(state, "await")
@@ -263,7 +263,7 @@ class JobIndex:
         return [child for child in children if child.role != "helper"]
 
     def socket(self, process: Process, fd: int) -> Socket | None:
-        """Return the socket behind a descriptor."""
+        """Return the socket behind a descriptor; None if it was not observed."""
         item = self.descriptors.get((process.key, fd))
         return self.sockets.get((process.host, item.inode)) if item else None
 
@@ -320,7 +320,7 @@ class JobIndex:
         return [socket for socket in sockets if socket and socket.state == "LISTEN"]
 
     def shares_listener(self, process: Process, key: str) -> bool:
-        """Return whether another process has a listening socket of this one, without connections to accept."""
+        """Return whether the process `key` has a listening socket of this one, on which no connection waits."""
         inodes = {item.inode for item in self.states[key].process.fds}
         return any(s.inode in inodes and not s.unread for s in self._listening_sockets(process))
 

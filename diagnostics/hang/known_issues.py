@@ -54,7 +54,8 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
     """Add the code of the known issue to the diagnosis of a hang.
 
     If several match, one with patterns for blocking and waiting processes comes first, then one for blocking processes.
-    A diagnosis that is no hang is returned unchanged.
+    Without waiting processes, their patterns are compared with the blocking processes. A diagnosis that is no hang is
+    returned unchanged.
     """
     verdict = diagnosis.verdict
     if verdict.outcome != HANG:

@@ -1,7 +1,7 @@
 """Build the report of diagnoses, and render it for the terminal, JSON (`grpo-doctor.hang.v1`) and Markdown.
 
 `build_report` returns the report; `HangReport` prints all jobs on a terminal, and returns the redacted document of the
-worst job for JSON. Processes that are blocked at the same place are grouped.
+worst job for JSON. Markdown has all jobs. Processes that are blocked at the same place are grouped.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class HangReport(Extra):
             _print_verdict(console, document)
             (_print_everything if verbose else _print_first_screen)(console, document, finding)
             more = "" if verbose else "; --verbose shows everything"
-            print_text(console, f"{_observed(document)}{more}", "dim")
+            print_text(console, f"{_observation_line(document)}{more}", "dim")
 
     template = "hang.md.j2"
     # For the template.
@@ -228,7 +228,7 @@ def _group_lines(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def _observed(document: dict[str, Any]) -> str:
+def _observation_line(document: dict[str, Any]) -> str:
     """Return the last line: number of processes, and the duration of the observation or the kind of dump."""
     count = count_of(len(document["processes"]), "process")
     if document["source"] != "live":

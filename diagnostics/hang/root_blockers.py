@@ -2,7 +2,7 @@
 
 A root blocker is a cycle, a process that waits for no observed process, a target that was not observed, or ranks in
 another collective than the rest. Its level orders root blockers, from `gone` (dead or stopped) to `quiet` (idle).
-Limits bound the search.
+The depth and the number of steps of a search are limited.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class RootSearch:
 
     def __init__(self, index: JobIndex, graph: dict[str, list[Edge]]) -> None:
         self._index, self._graph = index, graph
-        self._steps = 0
+        self._remaining_steps = 0
         self._on_path: set[str] = set()
 
     def root_blocker(self, key: str) -> RootBlocker:
         """Follow the wait-for edges from a process to its root blocker."""
-        self._steps = max(_MIN_STEPS, _MAX_STEPS // max(1, len(self._graph)))
+        self._remaining_steps = max(_MIN_STEPS, _MAX_STEPS // max(1, len(self._graph)))
         return self._end_of_path(key, ())
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
-        """Return the root blocker that a path of edges leads to; of several, the first in the order of levels."""
+        """Return the root blocker that a path leads to; of several, the first by level, then by length of the chain."""
         edges = self._graph.get(key, [])
         state = self._index.states.get(key)
         if state is None:
@@ -91,7 +91,7 @@ class RootSearch:
             return _end_of_chain(self._index, state, path)
         ends: list[RootBlocker] = []
         for edge in edges:
-            if self._steps > 0 or not ends:
+            if self._remaining_steps > 0 or not ends:
                 ends.append(self._follow(path, edge))
         # An idle worker shows no lost message while another worker may have the task.
         ends = [end for end in ends if end.cause != "lost_message" or end.culprits != (key,)] or ends
@@ -105,7 +105,7 @@ class RootSearch:
 
     def _follow(self, path: tuple[Edge, ...], edge: Edge) -> RootBlocker:
         """Follow one edge to its end; return a cycle if the edge leads back to the path."""
-        self._steps -= 1
+        self._remaining_steps -= 1
         chain = (*path, edge)
         self._on_path.add(edge.source)
         if edge.target not in self._on_path:
@@ -141,7 +141,7 @@ class RootSearch:
             operations = {state.call.operation for state in self._index.states_of((key, *targets))}
             patient = operations == {"send", "recv"}  # the message may be on its way
             return RootBlocker("cycle", "mismatch", (key, *targets), (*chain, back), patient)
-        threaded = [target for target in targets if len(self._index.states[target].collectives) > 1]
+        threaded = [target for target in targets if len(self._index.states[target].in_collective) > 1]
         if threaded:
             return RootBlocker("stuck", "two_threads", tuple(threaded), chain, patient=False)
         return RootBlocker("stuck", "mismatch", targets, chain, patient=False, certainty="established")
@@ -160,7 +160,7 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
         return RootBlocker("gone", kind, key, path, unnoticed or kind == "kernel", certainty)
     if kind in COMPUTING:
         return RootBlocker("busy", "spin_python" if kind in ("symbolic", "regex") else "busy", key, path)
-    if state.locked:
+    if state.deadlocked:
         return RootBlocker("cycle", "joins" if kind == "join" else "locks", key, path)
     if kind in IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
         # The workers are idle, so the result that the process waits for is lost.
@@ -179,7 +179,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
     functions = {frame.function for frame in state.frames}
     requested = last in _REQUESTS or (kind == "loop" and bool(index.open_requests(state.process)))
     rules = (
-        ("two_threads", len(state.collectives) > 1),
+        ("two_threads", len(state.in_collective) > 1),
         ("input", kind == "input"),
         (CAUSE_BY_EDGE.get(last, ""), last in CAUSE_BY_EDGE),
         ("pool", kind == "future" and any(f.path.endswith("futures/thread.py") for f in state.frames)),

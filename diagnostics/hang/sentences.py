@@ -72,7 +72,7 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
     phrase = CAUSES[cause].phrase
     if cause in ("kernel", "stopped") and last and last.kind == "collective":
         phrase = f"is not in the collective that the others wait in: it {phrase}"
-    counts = {"locked": len(state.locked), "collectives": len(state.collectives)}
+    counts = {"locked": len(state.deadlocked), "collectives": len(state.in_collective)}
     return phrase.format(doing=_doing(state), detail=state.call.detail or "function unknown", **counts)
 
 

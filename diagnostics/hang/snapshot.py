@@ -220,7 +220,7 @@ class Socket:
 
     @property
     def simultaneous(self) -> bool:
-        """Return whether the last data in both directions came so close that its order is unknown."""
+        """Whether the last data in both directions came so close that its order is unknown."""
         ordered = self.request_unanswered or self.owes_response
         return self.quiet_s is not None and bool(self.bytes_sent and self.bytes_received) and not ordered
 

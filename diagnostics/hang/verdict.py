@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 HANG, WAITING, PROGRESS, IDLE_JOB, UNKNOWN = "hang", "waiting", "progress", "idle", "unknown"
 WATCH_S = 65
-"""Minimum of `--seconds` in the recommended next command; above the default patience, to decide a polling wait."""
+"""Seconds of observation that decide a polling wait, above the default patience; the least that `next` recommends."""
 
 
 @dataclass(frozen=True)

@@ -55,19 +55,19 @@ class _Waiter:
         self.syscall_file = f"/proc/{self.process.pid}/task/{self.thread.tid}/syscall"
 
     def edges(self) -> list[Edge]:
-        """Return edges by the first of these that gives any: descriptors, `ended_by`, dead processes, unknown peers.
+        """Return edges by the first of these that gives any: descriptors, `ended_by`, dead processes, other peers.
 
         An idle process has edges only for requests that it may have forwarded, or while clients wait to be accepted.
         """
         if self.kind == "idle" and self.index.has_backlog(self.process):
             return self.descriptor_edges()  # serves one client at a time
         if self.kind in IDLE:
-            return self.forwarded_requests()
+            return self.forwarded_request_edges()
         edges = self.descriptor_edges()
         for name in self.state.call.wait.ended_by:
             edges = edges or (_FINDERS[name](self) if name in _FINDERS else [])
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
-            edges = self.dead_processes("has not noticed the end of", self.children)
+            edges = self.dead_process_edges("has not noticed the end of", self.children)
         siblings = self.index.families[self.process.host, self.process.ppid]
         if not edges and "named pipe" in self.state.call.detail:
             text = f"waits in the open of {self.thread.opens} for"
@@ -75,26 +75,26 @@ class _Waiter:
             others = [p for p, detail in details.items() if "named pipe" in detail]
             edges = [self.edge(p, text, self.syscall_file, certain=False) for p in others]
         if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
-            edges = self.dead_processes("waits in its own store; its sibling is", siblings)
-        return edges or (self.any_peer() if self.has_unknown_peer() else [])
+            edges = self.dead_process_edges("waits in its own store; its sibling is", siblings)
+        return edges or (self.connected_peer_edges() if self.has_unknown_peer() else [])
 
     def edge(
         self, target: Process, text: str, *evidence: str, needs: str = "any", certain: bool = True
     ) -> Edge:
         return Edge(self.process.key, target.key, self.kind, target.label, text, evidence, needs, certain)
 
-    def dead_processes(
+    def dead_process_edges(
         self, text: str, candidates: Iterable[Process], *evidence: str, certain: bool = False
     ) -> list[Edge]:
         """Return edges to those candidates that are dead (zombies)."""
         dead = [process for process in candidates if process.state == "Z"]
         return [self.edge(p, text, *evidence, _parent_text(p, "state Z, "), certain=certain) for p in dead]
 
-    def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
+    def dead_child_edges(self, *evidence: str, certain: bool) -> list[Edge]:
         """Return edges to dead children whose pipe never ends, because this process has the other end open too."""
         own_end = f"pid {self.process.pid} has the other end open itself, so it reads no end of the data"
         text = "waits for data from"
-        return self.dead_processes(text, self.children, *evidence, own_end, certain=certain)
+        return self.dead_process_edges(text, self.children, *evidence, own_end, certain=certain)
 
     # Sockets and pipes.
 
@@ -130,7 +130,7 @@ class _Waiter:
         peers = [(p, _end_evidence(self.process, socket, p)) for p in self.index.peers(self.process, socket)]
         edges = [self.edge(p, text, call, ends, end, certain=not inherited) for p, end in peers]
         if socket.kind == "unix" and (inherited or not peers):
-            return edges + self.dead_children(call, ends, certain=not peers)
+            return edges + self.dead_child_edges(call, ends, certain=not peers)
         if edges:
             return edges
         # A listening or unconnected socket has no peer: its address is 0.0.0.0:0.
@@ -156,7 +156,7 @@ class _Waiter:
         ]
         if inherited and edges:
             return [replace(edge, kind="pipe") for edge in edges]
-        return edges if writes else edges + self.dead_children(call, pipe, certain=not peers)
+        return edges if writes else edges + self.dead_child_edges(call, pipe, certain=not peers)
 
     def has_unknown_peer(self) -> bool:
         """Return whether the peer is unknown because a library's own thread (as of ZMQ) reads the connection."""
@@ -166,7 +166,7 @@ class _Waiter:
         kinds = {item.kind for item in self.waited_descriptors()}
         return not in_ring and kinds == {"other"}
 
-    def any_peer(self) -> list[Edge]:
+    def connected_peer_edges(self) -> list[Edge]:
         """Return uncertain edges to the peers of the established connections."""
         edges: dict[str, Edge] = {}
         for item in self.process.fds:
@@ -180,7 +180,7 @@ class _Waiter:
                 edges.setdefault(peer.key, edge)
         return list(edges.values())
 
-    def forwarded_requests(self) -> list[Edge]:
+    def forwarded_request_edges(self) -> list[Edge]:
         """Return edges of an idle process that owes a response, to those that it may have forwarded the request to.
 
         These are servers that have not answered a request of this process, and children that are not idle.

@@ -37,6 +37,8 @@ class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Waits(msgspec.Struct, forbid_unknown_fields=True):
+    """The tables of `waits.toml`."""
+
     calls: list[tuple[str, str, str]]
     idle_frames: list[tuple[str, str]]
     file_channels: str
@@ -72,6 +74,7 @@ _PACKAGES = "|".join((*TOP_LEVEL_PACKAGES, *_WAITS.libraries.split()))
 LIBRARY = re.compile("|".join((rf"^(?:{_PACKAGES})/", *_WAITS.library_files.split())))
 """Pattern for the paths of files outside user code."""
 FILE_CHANNELS = re.compile("|".join(_WAITS.file_channels.split()))
+"""Pattern for kernel functions in which a thread waits for a file system."""
 PATTERNS = {name: _path_pattern(ends) for name, ends in _WAITS.ends.items()}
 """Patterns for paths, program names or frames ("path:function"), by their names in the table `ends`."""
 CALLERS = {kind: _path_pattern(ends) for kind, ends in _WAITS.callers.items()}

@@ -1,7 +1,7 @@
 """Implement `hang --watch`: run a command, and call a diagnosis when it makes no progress for a while.
 
 Progress is output, processor time, or bytes read and written by the command and its descendants. The kernel's counters
-are read after 15 seconds at most; nothing is injected into the job. The command's standard output and error are both
+are read at least every 15 seconds; nothing is injected into the job. The command's standard output and error are both
 copied to standard output, and signals are forwarded to it. With `end` a hanging command is ended.
 """
 
@@ -65,7 +65,7 @@ class StallClock:
 
 
 def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, end: bool) -> int:
-    """Run a command and diagnose each stall.
+    """Run a command and diagnose each stall, an undecided one again after twice the time.
 
     Args:
         words: The command.
@@ -75,6 +75,9 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
 
     Returns:
         The command's exit code, 128 plus the number of the signal that ended it, or 1 if it hung and was ended here.
+
+    Raises:
+        UserError: The command cannot be started.
     """
     try:
         child = process.start(words, stdin=None, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -98,7 +101,7 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
 def _wait_for_end(
     child: subprocess.Popen[bytes], stall_s: float, output_bytes: list[int], diagnose: Diagnose, or_hang: bool
 ) -> bool:
-    """Wait for the command's end, with `or_hang` also for a hang; return whether a hang ended the wait."""
+    """Wait for the command's end, or with `or_hang` for a hang; return whether it was a hang."""
     clock = StallClock(time.monotonic(), time.monotonic())
     due_s = stall_s
     while True:

@@ -71,7 +71,7 @@ def explain_missing_names(
             # The error contradicts a release that a sentence names and that has the name.
             undoubted = {name: release for name, release in installed.items() if name != explanation.provider}
             explanation = explain(LoggedFacts(undoubted))
-        if explanation and not (explanation.direction or explanation.releases.installed) and installed.bounds:
+        if explanation and not explanation.direction and explanation.provider in installed.bounds:
             explanation = explain(LoggedFacts(installed, bounds=installed.bounds))
         if explanation and (explanation.changes or not explanation.import_check):
             yield _finding(_with_fitting_changes(explanation, installed, list(required())), hit, frames)

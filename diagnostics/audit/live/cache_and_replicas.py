@@ -3,7 +3,8 @@
 P2 sends each prompt twice: without and with a random cache salt, which bypasses cached keys. `probe_cache` must run
 before all other probes with these ids, which would fill the cache with keys of the current weights. `check_unchanged`
 repeats one of these requests at the end: if its answer differs, the server changed during the audit. `check_cache`
-judges after that, when the rounding error is known. P14 scores the same ids six times.
+judges after that, when the rounding error is known. P14 scores the same ids six times (`check_replicas`), or looks for
+single requests that do not fit (`check_requests`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diagnostics.audit.live.probe_inputs import CALLS
+from diagnostics.audit.live.probe_inputs import REPLICA_CALLS
 from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
@@ -111,7 +112,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     """
     import torch
 
-    rows = [torch.tensor(server.score(ids), dtype=torch.float64) for _ in range(CALLS)]
+    rows = [torch.tensor(server.score(ids), dtype=torch.float64) for _ in range(REPLICA_CALLS)]
     against = rows[0] if exact is None else exact
     residuals = [float((row - against).abs().mean()) for row in rows]
     least, most = min(residuals), max(residuals)

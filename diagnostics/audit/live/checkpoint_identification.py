@@ -1,7 +1,7 @@
 """Identify the weights of the engine: those of the expected checkpoint, or others (P1, P3, P4 of docs/audit.md).
 
 `identify_weights` compares the engine's scores with those of the checkpoints. The ids are chosen by the audit, so
-sampling parameters and chat templates have no influence. Found are: another checkpoint or the base model, an adapter
+sampling parameters and chat templates have no influence. Faults are: another checkpoint or the base model, an adapter
 with a wrong factor, a partial update, weights newer than all checkpoints or on the line through two, unknown weights.
 Without a fault the result is clean, or undecided. For a large model a few ids can rule out another checkpoint.
 """
@@ -14,20 +14,21 @@ from typing import Any
 
 from diagnostics.audit.live.partial_update import find_partial_update
 from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
-from diagnostics.audit.live.weight_comparison import Scores, Slope, compare, compare_in_best_type, project
+from diagnostics.audit.live.weight_comparison import Scores, Slope, compare, compare_in_best_dtype, project
 from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, undecided
 from diagnostics.audit.training_curves import Curves
 
 # Number of ids by which a large checkpoint can be ruled out, and the necessary distance in residuals: an engine that is
 # nearer to the other checkpoint than to this one is off by more than half of their distance.
-_FEW_IDS, _FAR = 64, 2.5
+_FEW_IDS, _MIN_DISTANCE = 64, 2.5
 # Standard errors by which a position must differ from 0, or from another checkpoint's to be related to it; largest
 # standard error of a position that is used.
-_SIGMAS, _RELATED, _MOST_ERROR = 4.0, 3.0, 0.2
+_SIGMAS, _RELATED_SIGMAS, _MAX_ERROR = 4.0, 3.0, 0.2
 # Standard errors beyond the newest checkpoint, and cosine with the last step. Newer weights had a cosine of 0.25 and
 # more; noise, other dtypes and other runs had 0.03 and less.
-_BEYOND, _PARALLEL = 4.0, 0.15
+_BEYOND_SIGMAS, _MIN_COSINE = 4.0, 0.15
 Siblings = Sequence[tuple[Reference, Any]]
+"""Other checkpoints with their log-probs of the scored ids."""
 
 
 @dataclass
@@ -66,12 +67,12 @@ def identify_weights(
         staleness: Number of weights in `against`, from the first on, that are no fault, because the engine may be
             behind the trainer.
     """
-    scores = compare_in_best_type(reference, sequences, engine, dtype)
-    if dtype not in DTYPES and not (scores.at_floor or reference.large):
+    scores = compare_in_best_dtype(reference, sequences, engine, dtype)
+    if dtype not in DTYPES and not (scores.at_floor or reference.is_large):
         # Other weights in float32, which explain the difference exactly, exclude rounding to a coarser dtype.
         exact = compare(reference, sequences, engine, "float32")
         found = _identify(exact, against, staleness, "")
-        if found.weights is not None and (found.result.residual or 0.0) <= exact.limit:
+        if found.weights is not None and (found.result.residual or 0.0) <= exact.alarm:
             return found
     return _identify(scores, against, staleness, dtype)
 
@@ -90,7 +91,7 @@ def _identify(scores: Scores, against: Sequence[Reference], staleness: int, dtyp
             allowed = note("stale_allowed", text, name=weights.name)
             fields = scores.result_fields | {"residual": result.residual, "evidence": (allowed,)}
             result = clean("weights", probe="P3", **fields)
-    elif scores.residual > scores.limit:
+    elif scores.residual > scores.alarm:
         result, weights = _find_other_weights(scores, siblings)
     elif scores.at_floor:
         result = clean("weights", **scores.result_fields)
@@ -98,7 +99,7 @@ def _identify(scores: Scores, against: Sequence[Reference], staleness: int, dtyp
         text = "--tokens {tokens}, or the engine's dtype (/server_info with VLLM_SERVER_DEV_MODE=1)"
         need = note("more_tokens", text, tokens=len(scores.engine) * 5)
         result = undecided("weights", need, **scores.result_fields)
-    if dtype or (weights is not None and scores.has_type_pattern):
+    if dtype or (weights is not None and scores.may_be_rounding):
         text = "the engine computes in {dtype}; the checkpoint is stored in {stored}"
         notes.insert(0, note("type", text, dtype=scores.dtype, stored=reference.dtype))
     result = replace(result, evidence=(*result.evidence, *notes))
@@ -125,11 +126,11 @@ def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Sibli
 
 def _far_distance(scores: Scores, sibling: Reference) -> float | None:
     """Return the distance of a large sibling checkpoint if a few ids suffice to rule it out; None otherwise."""
-    if not (scores.reference.large and scores.at_floor):
+    if not (scores.reference.is_large and scores.at_floor):
         return None
     exact = sibling.scores([scores.sequences[0][: _FEW_IDS + 1]], scores.dtype)
     distance = float((exact - scores.exact[: len(exact)]).abs().mean())
-    return distance if distance > _FAR * max(scores.residual, scores.floor) else None
+    return distance if distance > _MIN_DISTANCE * max(scores.residual, scores.floor) else None
 
 
 def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tuple[Result, Reference] | None:
@@ -138,7 +139,7 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     for sibling, exact in siblings:
         slope = project(scores.difference, exact - scores.exact)
         values = {"name": sibling.name, "slope": slope.value, "error": slope.error, "apart": slope.distance}
-        if slope.distance == 0 or slope.error > _MOST_ERROR:
+        if slope.distance == 0 or slope.error > _MAX_ERROR:
             text = "{name} cannot be told from it by so few tokens ({apart:.2g} apart)"
             notes.append(note("too_near", text, **values))
             continue
@@ -151,10 +152,10 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     is_there = slope.value > 0.5 and abs(slope.value - 1) < max(0.1, _SIGMAS * slope.error)
     if not is_there or residual >= scores.residual or slope.value <= _SIGMAS * slope.error:
         return None
-    if residual > scores.limit:  # the floor of trained weights is larger than that of untrained ones
+    if residual > scores.alarm:  # the floor of trained weights is larger than that of untrained ones
         other = compare(sibling, scores.sequences, scores.engine, scores.dtype)
         scores = replace(scores, floor=max(scores.floor, other.floor))
-        if residual > scores.limit:
+        if residual > scores.alarm:
             return None
     second = min([scores.residual, *(entry[0] for entry in candidates if entry[2] is not sibling)])
     version = Estimate("version", sibling.name, expected=scores.reference.name)
@@ -188,7 +189,7 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
     slopes = [(project(scores.difference, exact - scores.exact), sibling) for sibling, exact in siblings]
     slopes = [pair for pair in slopes if pair[0].distance > 0]
     # With a partial update, the engine's difference correlates with that of the other checkpoint.
-    related = [sibling for slope, sibling in slopes if abs(slope.value) > _RELATED * slope.error]
+    related = [sibling for slope, sibling in slopes if abs(slope.value) > _RELATED_SIGMAS * slope.error]
     slopes.sort(key=lambda pair: pair[0].residual)
     second = min([scores.residual, *(slope.residual for slope, _ in slopes)])
     if partial := find_partial_update(scores, related, second):
@@ -197,7 +198,7 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
         return newer, None
     # Weights do not move exactly on a line, so the line must explain only half of the difference.
     for slope, sibling in slopes:
-        if slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
+        if slope.error < _MAX_ERROR and slope.residual < 0.5 * scores.residual:
             return _line_fault(scores, slope, sibling), None
     return _unknown_fault(scores, siblings), None
 
@@ -216,7 +217,7 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
         weights = reference.scale_adapter(value)
         at_value = scores.scores_of(weights)
     residual = scores.residual_of(at_value)
-    if residual > scores.limit:
+    if residual > scores.alarm:
         return None
     message = "the engine adds the adapter to its base {times:.2f} times"
     fields: dict[str, Any] = {"residual": residual, "estimates": (_estimate("adapter", value, slope.error),)}
@@ -240,7 +241,7 @@ def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | N
     ahead, last_step = scores.engine - new, new - old
     slope = project(scores.engine - old, last_step)
     cosine = float(ahead @ last_step) / (float(ahead.norm()) * float(last_step.norm()) or 1.0)
-    if slope.value - 1 <= _BEYOND * slope.error or cosine <= _PARALLEL:
+    if slope.value - 1 <= _BEYOND_SIGMAS * slope.error or cosine <= _MIN_COSINE:
         return None
     text = "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
     values = {"name": newest.name, "before": before.name, "slope": slope.value}

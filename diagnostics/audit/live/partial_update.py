@@ -1,9 +1,9 @@
 """Find tensors that a weight update left out, so that the engine still has another checkpoint's values (P4).
 
 The tensors are examined in at most 12 groups: embedding, layers, head. The engine's log-prob difference is regressed on
-the separate effect of each group. The found groups are replaced in the model, whose log-probs are compared again. If
-this does not explain the difference, the tensors of the two most similar groups are examined one by one, except for a
-large model.
+the separate effect of each group. The found groups are replaced by the other checkpoint's, and the log-probs of this
+mix are compared again. If this does not explain the difference, the tensors of the two most similar groups are examined
+one by one, except for a large model.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ Groups = dict[str, list[str]]
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MAX_GROUPS = 12
 # Largest share of the difference that may remain for a partial update to be examined further.
-_EXPLAINS = 0.6
+_MAX_REMAINDER = 0.6
 
 
 def find_partial_update(
-    scores: Scores, others: Sequence[Reference], second: float
+    scores: Scores, others: Sequence[Reference], best_single: float
 ) -> tuple[Result, Reference] | None:
-    """Return the fault and the engine's weights if a partial update explains the scores.
+    """Return the fault and the engine's weights if a partial update explains the scores; otherwise None.
 
     Args:
         scores: The engine's scores and the checkpoint's.
         others: Checkpoints whose values may remain, the nearest first, up to one that leaves a residual of rounding
             only; for a large model only the first is tried.
-        second: Residual of the best single checkpoint.
+        best_single: Residual of the best single checkpoint.
     """
     best: tuple[Result, Reference] | None = None
-    limit = min(scores.limit, scores.residual)
-    for other in others[: 1 if scores.reference.large else len(others)]:
+    limit = min(scores.alarm, scores.residual)
+    for other in others[: 1 if scores.reference.is_large else len(others)]:
         groups = _group_tensors(list(scores.reference.state))
-        for _ in range(1 if scores.reference.large else 2):
+        for _ in range(1 if scores.reference.is_large else 2):
             stale, similar = _stale_groups(scores, other, groups)
             if stale:
                 tensors = {tensor for name in stale for tensor in groups[name]}
@@ -46,7 +46,7 @@ def find_partial_update(
                 residual = scores.residual_of(scores.scores_of(mixed))
                 if residual < limit:
                     limit = residual
-                    best = _partial_fault(scores, other, stale, residual, second), mixed
+                    best = _partial_fault(scores, other, stale, residual, best_single), mixed
                     break
             groups = {tensor: [tensor] for name in similar for tensor in groups[name]}
         other.release()
@@ -56,13 +56,13 @@ def find_partial_update(
 
 
 def _partial_fault(
-    scores: Scores, other: Reference, stale: list[str], residual: float, second: float
+    scores: Scores, other: Reference, stale: list[str], residual: float, best_single: float
 ) -> Result:
     """Report the stale groups of tensors and the checkpoint whose values they still have."""
     version = Estimate("version", other.name, expected=scores.reference.name)
     fields = scores.result_fields | {"residual": residual, "probe": "P4"}
     fields["estimates"] = (Estimate("tensors", tuple(stale)), version)
-    fields["runner_up"] = RunnerUp("no single checkpoint", second)
+    fields["runner_up"] = RunnerUp("no single checkpoint", best_single)
     message = "tensors of the checkpoint did not arrive: the engine still has those of {name} in {tensors}"
     values = {"tensors": ", ".join(stale), "name": other.name}
     return fault("weights/partial", message, values, **fields)
@@ -106,7 +106,7 @@ def _stale_groups(scores: Scores, other: Reference, groups: Groups) -> tuple[lis
     rest = scores.engine - own - matrix @ solution
     cosines = (scores.engine - own) @ matrix / matrix.norm(dim=0)
     similar = [name for _, name in sorted(zip(cosines.tolist(), columns, strict=True), reverse=True)[:2]]
-    if float(rest.abs().mean()) > _EXPLAINS * scores.residual_of(own):
+    if float(rest.abs().mean()) > _MAX_REMAINDER * scores.residual_of(own):
         return [], similar
     stale = sorted(name for name, share in zip(columns, solution.tolist(), strict=True) if share > 0.5)
     return stale, similar

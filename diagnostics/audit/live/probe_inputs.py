@@ -11,9 +11,9 @@ import random
 from typing import Any
 
 # Tokens for samples with their prompts, for the first comparison of weights, and for a second.
-_SAMPLING, _FIRST, _SECOND = 480, 640, 2300
+_SAMPLING_TOKENS, _FIRST_TOKENS, _SECOND_TOKENS = 480, 640, 2300
 # Number of ids that are scored repeatedly to detect different replicas, and the number of repetitions.
-REPLICA_IDS, CALLS = 48, 6
+REPLICA_IDS, REPLICA_CALLS = 48, 6
 # The default of --tokens. The numbers above are for this default; a larger value increases samples and second
 # comparison in proportion.
 DEFAULT_TOKENS = 4000
@@ -84,16 +84,16 @@ class Budget:
     def __init__(self, tokens: int, longest: int, prompts: int = 1) -> None:
         """Divide `tokens`, the limit on prompt and sampled tokens, for an audit with `prompts` long cache prompts."""
         self.longest, self._scale = longest, max(DEFAULT_TOKENS, tokens) / DEFAULT_TOKENS
-        self.sampling = int(_SAMPLING * self._scale)
+        self.sampling = int(_SAMPLING_TOKENS * self._scale)
         # Each long prompt is sent twice, and one of them again at the end.
-        reserved = self.sampling + CALLS * (REPLICA_IDS + 1) + (2 * prompts + 1) * (longest + 1)
+        reserved = self.sampling + REPLICA_CALLS * (REPLICA_IDS + 1) + (2 * prompts + 1) * (longest + 1)
         self._left = tokens - reserved
-        self.first_comparison = min(_FIRST, self._ids(self._left))
-        self.needed = reserved + _FIRST // 2
+        self.first_comparison = min(_FIRST_TOKENS, self._ids(self._left))
+        self.needed = reserved + _FIRST_TOKENS // 2
 
     def second_comparison(self, spent: int) -> int:
         """Return the number of ids for the second comparison, if the first cost `spent` tokens."""
-        return min(int(_SECOND * self._scale), self._ids(self._left - spent))
+        return min(int(_SECOND_TOKENS * self._scale), self._ids(self._left - spent))
 
     def _ids(self, tokens: int) -> int:
         """Return the number of ids that can be scored with some tokens; each call also samples one token."""

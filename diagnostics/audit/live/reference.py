@@ -1,11 +1,12 @@
 """Compute a checkpoint's logits and log-probs with PyTorch, as the reference that an engine's are compared with.
 
-`Reference` is a checkpoint: a model, or a LoRA adapter (`Adapter`) on its base; it can be mixed with another one.
-`sibling_checkpoints` finds those next to it. Log-probs are computed in two ways. "Exact" rounds the weights to
-the engine's dtype and computes in float64 (float32 for large models). "Native" computes in the engine's dtype. The mean
-difference of both is the floor: the rounding error of a correct engine of that dtype. For "exact" the
-rounded adapter is added to the rounded base, and the sum is not rounded: this equals an engine that applies it at run
-time. For "native" the sum is rounded.
+`Reference` is a checkpoint: a model, or a LoRA adapter (`Adapter`) on its base. It can be mixed with another one, and
+its adapter can be scaled. `sibling_checkpoints` finds those next to it.
+
+Log-probs are computed in two ways. "Exact" rounds the weights to the engine's dtype and computes in float64 (float32
+for large models). "Native" computes in the engine's dtype. The mean difference of both is the floor: the rounding error
+of a correct engine of that dtype. For "exact" the rounded adapter is added to the rounded base, and the sum is not
+rounded: this equals an engine that applies it at run time. For "native" the sum is rounded.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Reference:
         step: Training step in the folder's name (40 for checkpoint-40); -1 for a folder named `base`; None for other
             names.
         config: The settings in config.json of the model, for an adapter of its base model.
-        weights: Folder of the complete weights; for an adapter, the folder of its base model.
+        weights_folder: Folder of the complete weights; for an adapter, the folder of its base model.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -109,8 +110,8 @@ class Reference:
         self.folder, self.name = folder, folder.name
         self.step = step_of(folder)
         self._adapter = Adapter(folder) if is_adapter(folder) else None
-        self.weights = self._adapter.base if self._adapter else folder
-        self.config = checkpoint_validation.read_config(self.weights)
+        self.weights_folder = self._adapter.base if self._adapter else folder
+        self.config = checkpoint_validation.read_config(self.weights_folder)
         self._state: dict[str, Any] | None = None
         self._models: dict[tuple[str, bool], Any] = {}
         self._scores: dict[tuple[Any, ...], Any] = {}
@@ -119,7 +120,7 @@ class Reference:
         self._adapter_factor = 1.0
 
     @property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         """Whether the model, which is loaded to count its parameters, is so large that a forward pass takes long."""
         return bool(sum(parameter.numel() for parameter in self._load().parameters()) > _LARGE)
 
@@ -136,7 +137,7 @@ class Reference:
     @property
     def stop_ids(self) -> set[int]:
         """The end-of-sequence ids in generation_config.json and config.json."""
-        path = self.weights / "generation_config.json"
+        path = self.weights_folder / "generation_config.json"
         generation = checkpoint_validation.read_json_object(path) if path.is_file() else {}
         values = [self.config.get("eos_token_id"), generation.get("eos_token_id")]
         return {token for value in values for token in ([value] if isinstance(value, int) else value or [])}
@@ -153,7 +154,7 @@ class Reference:
         return self._load().state_dict() if self._state is None else self._state
 
     def release(self) -> None:
-        """Free the loaded models; they are read again when needed."""
+        """Free the loaded models; they are read again when needed. A mix keeps its tensors."""
         self._models = {}
         if self._state is None:
             self._merged = self._base = None
@@ -184,7 +185,10 @@ class Reference:
         return torch.cat([self._scores[key] for key in keys])
 
     def mix(self, other: Reference, from_other: Callable[[str], bool]) -> Reference:
-        """Return these weights with those tensors from another checkpoint for whose name `from_other` is true."""
+        """Return these weights with those tensors from another checkpoint for whose name `from_other` is true.
+
+        Adapters are merged before.
+        """
         mixed = Reference(self.folder)
         mixed.name, mixed._merged = f"{self.name}+{other.name}", self._load()
         mixed._state = self.state | {name: tensor for name, tensor in other.state.items() if from_other(name)}
@@ -220,7 +224,7 @@ class Reference:
             model.load_state_dict(self._state)
         model = round_weights(model, torch_dtype)
         if not native:
-            model = model.to(torch.float32 if self.large else torch.float64)
+            model = model.to(torch.float32 if self.is_large else torch.float64)
         if is_separate:
             self._add_adapter(model, torch_dtype)
         self._models[dtype, native] = model.eval()
@@ -229,7 +233,7 @@ class Reference:
     def _load(self) -> Any:
         """Return the model as on disk, with its adapter merged; the files are read only once."""
         if self._merged is None:
-            self._base = self._merged = self._base or checkpoint_validation.load_model(self.weights)
+            self._base = self._merged = self._base or checkpoint_validation.load_model(self.weights_folder)
             if self._adapter is not None:
                 self._merged = self._add_adapter(copy.deepcopy(self._base), None)
         return self._merged

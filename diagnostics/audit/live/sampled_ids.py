@@ -2,8 +2,9 @@
 
 `check_ids` finds greedy sampling, one seed for all samples, and ids sampled at another temperature. By default vLLM
 reports raw log-probs, which do not depend on the sampling parameters. Then only the sampled ids show the temperature.
-Sampled ids can prove a fault, but not that the sampling is clean: `recheck_raw` makes a clean result undecided if the
-log-probs may be raw. Log-probs of temperature 1 are raw, or the engine samples at 1: `replace_refuted_results` decides.
+Sampled ids can prove a fault, but not that the sampling is clean: `make_undecided_if_raw` makes a clean result
+undecided if the log-probs may be raw. `replace_refuted_results` decides whether log-probs that fit temperature 1 are
+raw, or the engine samples at 1.
 
 `explain_logprobs` finds the mistake that reproduces log-probs which fit no sampling parameters: a shift by one token,
 log-probs of another sample, rounding, one bias on several ids, log-probs of another checkpoint. A fault that none
@@ -23,13 +24,13 @@ from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean
 from diagnostics.audit.training_curves import Curves
 
 # Rounding may exchange two ids whose log-probs differ by at most this.
-_TIE = 0.2
+_MAX_TIE = 0.2
 # Number of standard errors between sampled ids and reported distribution that counts as a fault.
-_SURE = 5.0
+_FAULT_SIGMAS = 5.0
 # Temperatures nearer than this, as logarithms, are equal.
-_SAME = 0.03
+_MAX_LOG_RATIO = 0.03
 # Share of the tokens of a sample that a mistake must reproduce; steps of rounded log-probs.
-_MOST_TOKENS, _STEPS = 0.8, (1.0, 0.5, 0.25, 0.2, 0.125, 0.1, 0.0625, 0.05, 0.01, 0.001)
+_MIN_SHARE, _STEPS = 0.8, (1.0, 0.5, 0.25, 0.2, 0.125, 0.1, 0.0625, 0.05, 0.01, 0.001)
 
 
 def check_ids(
@@ -48,7 +49,7 @@ def check_ids(
     top = distribution.max(1).values
     gap = top - distribution.gather(1, observed.sampled_columns)[:, 0]
     chance = float(top.sum())
-    if bool((gap <= _TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
+    if bool((gap <= _MAX_TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
         message = "greedy sampling: all {count} tokens are the most likely ones (by chance {chance:.1g})"
         values = {"count": count, "chance": math.exp(max(chance, -700.0))}
         return fault("sampling/greedy", message, values, probe="P6", count=count)
@@ -58,13 +59,13 @@ def check_ids(
     z = (total - mean) / max(error, 1e-9)
     text = "the sampled ids are {z:+.1f} standard errors from temperature {temperature:.3g} (logprobs_mode: {mode})"
     fact = note("surprise", text, z=z, temperature=sampling.temperature, mode=mode or "unknown")
-    if abs(z) > _SURE:
+    if abs(z) > _FAULT_SIGMAS:
         return _raw_fault(observed, sampling, expected, fact)
     return clean("logprobs", evidence=(fact,), count=count)
 
 
 def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Result | None:
-    """Check whether samples of one prompt repeat the previous sample more often than chance explains."""
+    """Return a fault if samples of one prompt repeat the previous sample more often than chance explains; else None."""
     same, log_chance = 0, 0.0
     previous: dict[tuple[int, ...], tuple[int, ...]] = {}
     logprobs = observed.logprobs(Sampling())
@@ -83,7 +84,9 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
 def replace_refuted_results(
     observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
 ) -> tuple[list[Result], list[Result]]:
-    """Decide by logprobs_mode, else by sampled ids: log-probs of temperature 1 are raw, or the engine samples at 1.
+    """Decide whether log-probs that fit temperature 1 are raw, or the engine samples at 1.
+
+    The logprobs_mode decides, or else the sampled ids. Results of other fits stay unchanged.
 
     Returns:
         The results about the parameters and those about the ids, with the refuted ones replaced or removed.
@@ -103,12 +106,12 @@ def replace_refuted_results(
 
 
 def _is_near(a: float, b: float) -> bool:
-    return abs(math.log(a / b)) < _SAME
+    return abs(math.log(a / b)) < _MAX_LOG_RATIO
 
 
 def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evidence: Note) -> Result:
     """Report log-probs of another temperature than that of the sampled ids."""
-    value, error = _temperature(observed, sampling)
+    value, error = _fit_temperature(observed, sampling)
     message = "the log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
     interval = (value - 2 * error, value + 2 * error)
     estimate = Estimate("sampled at temperature", value, *interval, expected.temperature)
@@ -117,7 +120,7 @@ def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evid
     return fault("logprobs/raw", message, values, **fields)
 
 
-def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
+def _fit_temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
     """Return the maximum-likelihood temperature of the sampled ids, and its standard error."""
     free = sampling.untruncated
 
@@ -133,7 +136,7 @@ def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
     return math.exp(best), math.exp(best) / math.sqrt(max(-bend, 1e-9))
 
 
-def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
+def make_undecided_if_raw(observed: Observed, result: Result, mode: str) -> Result:
     """Make a clean result undecided if the log-probs may be raw, because raw log-probs show no sampling parameters."""
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
@@ -163,7 +166,10 @@ def explain_logprobs(
 def _find_mistake(
     observed: Observed, expected: Sampling, limit: float, others: dict[str, Observed]
 ) -> tuple[str, str]:
-    """Return the message and the symptom in `curve_causes.toml` of the mistake that reproduces the log-probs."""
+    """Return the message and the symptom in `curve_causes.toml` of the mistake that reproduces the log-probs.
+
+    Without one, the message is empty and the symptom `unexplained`.
+    """
     reported, computed = observed.reported, observed.logprobs(expected)
     masks = [observed.samples == index for index in observed.samples.unique()]
     rows = [(reported[mask], computed[mask]) for mask in masks]
@@ -173,7 +179,7 @@ def _find_mistake(
     def rows_match(index: int, other: int, by: int = 0) -> bool:
         a, b = rows[index][0][max(0, by) :], rows[other][1][max(0, -by) :]
         size = min(len(a), len(b))
-        return float(((a[:size] - b[:size]).abs() <= 4 * limit).double().mean()) >= _MOST_TOKENS
+        return float(((a[:size] - b[:size]).abs() <= 4 * limit).double().mean()) >= _MIN_SHARE
 
     for by, place in ((1, "before"), (-1, "after")):
         if wrong and all(rows_match(index, index, by) for index in wrong):

@@ -1,9 +1,9 @@
 """Check a server's samples: sampling parameters (P5), log-probs of sampled ids (P6, P8), ends, and unknown ids.
 
 `check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
-each parameter that differs from the trainer's, a logit bias on one id, or log-probs that no parameters explain. It
-also runs `sampled_ids.check_ids`, and masks results that another fault makes undecidable. `check_ends` checks how
-completions end, `check_vocabulary` checks their ids.
+each parameter that differs from the trainer's (as a notice if --trainer-config states it), a logit bias on one id, or
+log-probs that no parameters explain. It also runs `sampled_ids.check_ids`, and masks results that another fault makes
+undecidable. `check_ends` checks how completions end, `check_vocabulary` checks their ids.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from diagnostics.audit.training_curves import Curves
 # Increase of --tokens that gives one more sampled token.
 _TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
-_ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
-_LEAST_FLOOR = 2e-6
+_ALARM, _UNDECIDED, _FLOAT32_ALARM = 1.8, 1.4, 12.0
+_MIN_FLOOR = 2e-6
 # A bias on a rare id changes its log-prob by more than this.
-_LEAST_RARE_BIAS = 0.7
+_MIN_RARE_BIAS = 0.7
 _MESSAGES = {
     "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
     "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
@@ -76,19 +76,19 @@ def check_sampling(
     if {"sampling/law", "logprobs/raw"} <= {result.family for result in (*results, *by_ids)}:
         by_ids = [masked("logprobs", "sampling/law")]  # other weights sampled these ids
     if not by_ids or by_ids[0].is_clean:
-        results = [sampled_ids.recheck_raw(observed, result, mode) for result in results]
+        results = [sampled_ids.make_undecided_if_raw(observed, result, mode) for result in results]
     return [*results, *by_ids]
 
 
 def _rounding_error(exact: Observed, native: Observed, sampling: Sampling) -> float:
     """Return the mean difference of log-probs computed in the engine's dtype from exact ones."""
     difference = native.logprobs(sampling) - exact.logprobs(sampling)
-    return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
+    return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _MIN_FLOOR)
 
 
 def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
-    """Check that the log-probs are reported for the sampled ids."""
-    pairs = [pair for entry in completions for pair in zip(entry.ids, entry.reported, strict=False)]
+    """Return a fault if log-probs are reported for other ids than the sampled ones."""
+    pairs = [pair for entry in completions for pair in zip(entry.ids, entry.reported_ids, strict=False)]
     wrong = sum(sampled != reported for sampled, reported in pairs)
     message = "{wrong} of {count} log-probs are of another token than the sampled one"
     values = {"wrong": wrong, "count": len(pairs)}
@@ -118,13 +118,13 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
     ]
     if results:
         return results
-    if rare := sampling_estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
+    if rare := sampling_estimation.find_rare_bias(observed, fit.sampling, max(_MIN_RARE_BIAS, 30 * floor)):
         token, value, times_sampled = rare
         fields["evidence"] = (note("rare_id", "the id was sampled {count} times", count=times_sampled),)
         fields["estimates"] = (Estimate("id", token), Estimate("bias", value, expected=0.0))
         message = "the engine adds {value:+.2f} to the logit of token {id}"
         return [fault("sampling/bias", message, {"id": token, "value": value}, **fields)]
-    if times > _OPEN and floor >= 1e-4:
+    if times > _UNDECIDED and floor >= 1e-4:
         need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
     return [clean("sampling", **fields)]
@@ -143,6 +143,7 @@ def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
 
 
 def _stated_notice(result: Result, name: str, stated: float) -> Result:
+    """Return the fault of a parameter as a clean result with a notice that the trainer's settings state it."""
     text = "the server samples with {name} {stated:g}, as stated; see python -m diagnostics explain {code}"
     values = {"name": name, "stated": stated, "code": result.code}
     return replace(result, outcome=CLEAN, message="", code="", evidence=(note("notice", text, **values),))
@@ -164,13 +165,13 @@ def _parameter_fault(
 
 
 def check_ends(completions: Sequence[Completion], tokens: int, stop_ids: set[int]) -> list[Result]:
-    """Check that completions which are short, or finish by `stop`, end with an end token or at a reported stop.
+    """Check that a completion that is short or finishes by `stop` ends with an end token or at a reported stop.
 
     The result is a fault, undecided without known end tokens, or empty.
     """
 
     def is_stopped(entry: Completion) -> bool:
-        last = {*entry.ids[-1:], *entry.reported[-1:]}
+        last = {*entry.ids[-1:], *entry.reported_ids[-1:]}
         return bool(last & {*stop_ids, entry.stop_reason}) or isinstance(entry.stop_reason, str)
 
     early = [entry for entry in completions if len(entry.ids) < tokens or entry.finish_reason == "stop"]

@@ -32,7 +32,7 @@ class Completion:
         prompt: Ids of the prompt.
         ids: Sampled ids.
         logprobs: The engine's log-prob of each sampled id.
-        reported: The ids to which these log-probs belong, if the server reports them.
+        reported_ids: The ids to which these log-probs belong, if the server reports them.
         finish_reason: The server's reason for the end, as `length`; empty if unknown.
         stop_reason: The stop id or string at which the completion ended; None for the end-of-sequence id.
     """
@@ -40,7 +40,7 @@ class Completion:
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    reported: tuple[int, ...] = ()
+    reported_ids: tuple[int, ...] = ()
     finish_reason: str = ""
     stop_reason: int | str | None = None
 

@@ -28,9 +28,9 @@ RANGES = {
 # Points of the first grid, of finer grids, and of grids of whole numbers; number of grids.
 _POINTS, _FINE_POINTS, _WHOLE_POINTS, _ROUNDS = 17, 9, 40, 6
 # A further parameter must reduce the residual by this share and by this number of standard errors.
-_BETTER, _SIGMAS = 0.07, 4.5
+_MIN_GAIN, _SIGMAS = 0.07, 4.5
 # Tokens of the first search, the gain on them below which it is the last, and the parameters tried on all tokens.
-_FEW_TOKENS, _HINT, _CANDIDATES = 96, 0.03, 3
+_FEW_TOKENS, _MIN_HINT_GAIN, _MAX_CANDIDATES = 96, 0.03, 3
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
     hints = [Fit(expected.replace(name, value), residual, (name,)) for name, value, residual in optima]
     hints.sort(key=attrgetter("residual"))
     runner_up = (hints[0].changed[0], hints[0].residual)
-    if hints[0].residual > (1 - _HINT) * few.residual(expected):
+    if hints[0].residual > (1 - _MIN_HINT_GAIN) * few.residual(expected):
         return replace(start, runner_up=runner_up)
-    fits = [_refine(observed, hint.sampling, hint.changed) for hint in hints[:_CANDIDATES]]
+    fits = [_refine(observed, hint.sampling, hint.changed) for hint in hints[:_MAX_CANDIDATES]]
     best, second = sorted(fits, key=attrgetter("residual"))[:2]
     is_close = any(_is_close(best.sampling, expected, name) for name in best.changed)
     if is_close or not _improves_fit(observed, expected, best.sampling):
@@ -81,6 +81,7 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
 
 
 def _is_close(a: Sampling, b: Sampling, name: str) -> bool:
+    """Return whether a parameter differs by less than its smallest relevant difference."""
     return abs(a.value(name) - b.value(name)) < RANGES[name][3]
 
 
@@ -88,7 +89,7 @@ def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool
     """Return whether `other` fits better than `simple` over all tokens: significantly, and by a minimum fraction."""
     gain = observed.differences(simple) - observed.differences(other)
     before, after = observed.residual(simple), observed.residual(other)
-    if after > (1 - _BETTER) * before:
+    if after > (1 - _MIN_GAIN) * before:
         return False
     error = float(gain.std()) / math.sqrt(len(gain))
     return error == 0 or float(gain.mean()) / error > _SIGMAS or after < before / 3
@@ -148,7 +149,7 @@ def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit)
                     candidate = (part.residual(sampling), sampling, (first, second))
                     pair = frozenset((first, second))
                     coarse[pair] = min(coarse.get(pair, candidate), candidate, key=lambda entry: entry[0])
-    pairs = sorted(coarse.values(), key=lambda entry: entry[0])[: _CANDIDATES + 1]
+    pairs = sorted(coarse.values(), key=lambda entry: entry[0])[: _MAX_CANDIDATES + 1]
     hints = [_refine(part, sampling, names) for _, sampling, names in pairs]
     for hint in sorted(hints, key=attrgetter("residual"))[:2]:
         yield _refine(observed, hint.sampling, hint.changed)

@@ -1,8 +1,9 @@
 """Audit a live server with a sequence of probes; each rules out a class of faults for the next.
 
 The order is: settings and tokenizer, requests for the prefix cache, weights, replicas, sampling, verdict on the prefix
-cache. `audit_server` compares with the checkpoint, loads torch and transformers, and stays within the token limit. It
-refuses a server that is not ready, or whose reported weight version changes meanwhile.
+cache. A fault that makes another check undecidable masks it. `audit_server` compares with the checkpoint, loads torch
+and transformers, and stays within the token limit. It refuses a server that is not ready, or whose reported weight
+version changes meanwhile.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ def _check_dependencies() -> None:
 
 def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
     """Return (tokenizer of the checkpoint or its adapter's base, ""), or (None, the problem)."""
-    has_own = any(reference.folder.glob("tokenizer*"))
+    folder = reference.folder if any(reference.folder.glob("tokenizer*")) else reference.weights_folder
     try:
-        return checkpoint_validation.load_tokenizer(reference.folder if has_own else reference.weights), ""
+        return checkpoint_validation.load_tokenizer(folder), ""
     except AuditError as error:
         return None, str(error)
 
@@ -125,9 +126,10 @@ class _Probes:
         self.results += server_settings.check_tokenization(server, self.tokenizer, problem)
 
     def check_weights(self, siblings: Sequence[Reference]) -> Identification:
-        """Check the prefix cache, the weights and the replicas (P1 to P4, P14); return the identified weights.
+        """Send the cache requests; check weights and replicas (P1 to P4, P14); return the identified weights.
 
-        The weights are compared again with more ids if the first comparison finds a difference.
+        The weights are compared again with more ids if the first comparison finds a difference that no known
+        checkpoint explains. A fault of the replicas may mask the result.
         """
         import torch
 
@@ -164,7 +166,10 @@ class _Probes:
         return identified
 
     def check_cache(self, floor: float) -> None:
-        """Repeat a request of the cache probe at the end, and check server and prefix cache (P2, P14)."""
+        """Repeat a request of the cache probe at the end, and check server and prefix cache (P2, P14).
+
+        If the server changed during the audit, that masks faults of sampling and log-probs.
+        """
         faults = [result for result in self.results if result.is_fault and result.topic == "replicas"]
         if not faults and (changed := cache_and_replicas.check_unchanged(self.server, self._cache, floor)):
             # What was sampled before and after the change cannot be compared.
@@ -193,7 +198,10 @@ class _Probes:
         return cache_and_replicas.check_replicas(self.server, ids, exact, floor, alarm)
 
     def check_sampling(self, identified: Identification, siblings: Sequence[Reference]) -> None:
-        """Check sampled ids and log-probs with the weights that the engine has (P5, P6, P8, P10)."""
+        """Check sampled ids and log-probs with the weights that the engine has (P5, P6, P8, P10).
+
+        Without known weights, the checks of parameters and log-probs are masked.
+        """
         client, tokenizer, weights = self.server.client, self.tokenizer, identified.weights
         before, size = client.tokens, self.reference.vocabulary
         prompts = probe_inputs.sample_prompts(tokenizer, self.vocabulary, self.bos, _PROMPTS)

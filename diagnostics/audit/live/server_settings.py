@@ -83,24 +83,24 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     return settings
 
 
-def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
-    """Return faults for raw log-probs at a temperature other than 1 and a too low maximum length; else one result.
+def check_settings(settings: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
+    """Return faults: raw log-probs at a temperature other than 1, a maximum length below the trainer's.
 
-    That result is clean, or skipped if the server does not report its logprobs_mode.
+    Without a fault, return one result: clean, or skipped if the server does not report its logprobs_mode.
     """
     results: list[Result] = []
-    mode, values = str(server.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
+    mode, values = str(settings.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
     if mode.startswith("raw") and trainer.sampling.temperature != 1:
         message = "the server reports {mode}: log-probs before truncation and temperature {temperature:.4g}"
         results.append(fault("settings/logprobs_mode", message, values | {"mode": mode}))
-    longest = server.get("max_model_len")
+    longest = settings.get("max_model_len")
     if isinstance(longest, int) and 0 < longest < trainer.length:
         message = "the server takes {engine} tokens at most, the trainer needs {trainer}"
         results.append(fault("settings/length", message, {"engine": longest, "trainer": trainer.length}))
     if results:
         return results
     names = ("release", "dtype", "logprobs_mode", "max_model_len", "quantization")
-    known = [(name, str(server[name])) for name in names if name in server]
+    known = [(name, str(settings[name])) for name in names if name in settings]
     evidence = tuple(note("setting", "{name}: {value}", name=name, value=value) for name, value in known)
     need = "/server_info as JSON (vLLM 0.11 or newer, VLLM_SERVER_DEV_MODE=1)"
     result = clean("settings") if mode else skipped("settings", "server_info", need)
@@ -109,6 +109,8 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Res
 
 def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Result]:
     """Check that server and checkpoint tokenize a text and a chat to the same ids.
+
+    Skipped without a tokenizer, /tokenize or a chat template.
 
     Args:
         server: The audited server.
@@ -160,7 +162,7 @@ def _check_chat(server: Server, tokenizer: Any) -> Result:
 
 
 def _difference(expected: list[int], served: list[int]) -> dict[str, int]:
-    """Return the first position that differs, and both lengths."""
+    """Return both lengths and the first position that differs: the shorter length if one is the start of the other."""
     pairs = enumerate(zip(expected, served, strict=False))
     place = next((place for place, (a, b) in pairs if a != b), min(len(expected), len(served)))
     return {"place": place, "ours": len(expected), "theirs": len(served)}

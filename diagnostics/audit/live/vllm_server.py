@@ -1,7 +1,8 @@
 """Query a rollout server with the API of `vllm serve`, which TRL's server has since TRL 1.11.
 
-`Server` reads settings, scores given ids, samples, and tokenizes. An answer of another structure becomes a one-line
-error. `check_awake` refuses a server that is asleep, paused or being updated. No call changes weights or settings.
+`Server` reads settings and cache hits, scores given ids, samples, and tokenizes. An answer of another structure becomes
+a one-line error. `check_awake` refuses a server that is asleep, paused or being updated. No call changes weights or
+settings.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.results import AuditError, NotAvailableError
 
-_LONGEST_TEXT, _MODELS = 200, 100
+_MAX_TEXT, _MAX_SHOWN_MODELS = 200, 100
 _INT_LIMIT = 2**31
-_UPDATES = "vllm:rl_weight_update_operation"
-_CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+_UPDATE_METRIC = "vllm:rl_weight_update_operation"
+_HIT_METRICS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 _Answer = TypeVar("_Answer")
 # Errors of reading an answer of another structure.
 _WRONG_TYPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -56,7 +57,7 @@ class Server:
         self._longest = entries[0].get("max_model_len")
         names = [str(entry.get("id", "")) for entry in entries]
         if model and model not in names:
-            shown = ", ".join(map(_short_text, names[:_MODELS]))
+            shown = ", ".join(map(_short_text, names[:_MAX_SHOWN_MODELS]))
             raise AuditError(f"--model {model}: {client.address} serves {shown}")
         self.model = model or names[0]
 
@@ -131,7 +132,7 @@ class Server:
         """Return the number of prefix cache hits so far, in tokens; None if unknown."""
         text = self.client.try_call("/metrics")
         lines = text.splitlines() if isinstance(text, str) else []
-        hits = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(_CACHE_HITS)]
+        hits = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(_HIT_METRICS)]
         return sum(hits) if hits else None
 
     @_explain_malformed_answers
@@ -160,7 +161,7 @@ def _object(answer: Any) -> dict[str, Any]:
 def _short_text(value: object) -> str:
     """Return a server's text, or only its length if it is long, because masking takes seconds for each megabyte."""
     text = str(value)
-    return text if len(text) <= _LONGEST_TEXT else f"a text of {len(text)} characters"
+    return text if len(text) <= _MAX_TEXT else f"a text of {len(text)} characters"
 
 
 def _token_id(name: object) -> int:
@@ -205,7 +206,7 @@ def is_updating(metrics: str) -> bool:
     True
     """
     number = r"(\d{1,15}(?:\.\d{1,15})?(?:e\+?\d{1,2})?)"
-    pattern = rf"^{_UPDATES}(s_in_flight|_duration_seconds_count)\{{(.*)\}} {number}$"
+    pattern = rf"^{_UPDATE_METRIC}(s_in_flight|_duration_seconds_count)\{{(.*)\}} {number}$"
     open_updates = 0.0
     for name, labels, value in re.findall(pattern, metrics, re.MULTILINE):
         started, finished = 'operation="start"' in labels, 'operation="finish"' in labels

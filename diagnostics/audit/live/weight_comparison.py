@@ -1,7 +1,8 @@
 """Compare the engine's log-probs of chosen ids with a checkpoint's, and decide whether only rounding differs.
 
-`compare` returns `Scores`, with the residual, the rounding error and the fault threshold; `compare_in_best_type` also
-finds the engine's dtype. `project` locates the engine on the line between two checkpoints.
+`compare` returns `Scores`, with the residual, the rounding error and the alarm (fault threshold);
+`compare_in_best_dtype` also finds the engine's dtype. `project` locates the engine on the line between two
+checkpoints.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
 # Multiples of the floor above which a residual is a fault, and above which it is undecided. The error of a correct
 # 16-bit engine is 0.9 to 1.2 times that of PyTorch; 32-bit kernels differ more, but by an irrelevant amount.
 ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6}
-_OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3}
-_LEAST_FLOOR = 2e-6
+_UNDECIDED = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3}
+_MIN_FLOOR = 2e-6
 # Standard errors by which the effect of rounded weights must be missing to rule out a dtype.
 _SIGMAS = 4.0
 # Models of many layers differ more: the error of a correct engine with 24 layers was 1.42 times that of PyTorch.
-_DEEP = 1.4
+_LARGE_MODEL_FACTOR = 1.4
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Scores:
         dtype: The dtype that the engine computes in.
         exact: The checkpoint's log-probs, computed exactly.
         floor: Mean difference that rounding in this dtype causes.
-        has_type_pattern: Whether the difference may come from rounding the stored weights to this dtype.
+        may_be_rounding: Whether the difference may come from rounding the stored weights to this dtype.
     """
 
     reference: Reference
@@ -43,7 +44,7 @@ class Scores:
     dtype: str
     exact: Any
     floor: float
-    has_type_pattern: bool = True
+    may_be_rounding: bool = True
 
     @property
     def difference(self) -> Any:
@@ -56,24 +57,24 @@ class Scores:
         return self.residual_of(self.exact)
 
     @property
-    def limit(self) -> float:
+    def alarm(self) -> float:
         """The fault threshold: a larger residual is a fault."""
         return ALARM[self.dtype] * self.floor
 
     @property
     def rounding_limit(self) -> float:
-        """The largest residual that rounding in this dtype explains; up to `limit` it is undecided."""
-        return _OPEN[self.dtype] * self.floor
+        """The largest residual that rounding in this dtype explains; up to `alarm` it is undecided."""
+        return _UNDECIDED[self.dtype] * self.floor
 
     @property
     def at_floor(self) -> bool:
-        """Whether rounding alone explains the residual."""
-        return self.has_type_pattern and self.residual <= self.rounding_limit
+        """Whether rounding alone may explain the residual."""
+        return self.may_be_rounding and self.residual <= self.rounding_limit
 
     @property
     def result_fields(self) -> dict[str, Any]:
         """The numeric fields of a result about the checkpoint."""
-        numbers = {"residual": self.residual, "floor": self.floor, "alarm": self.limit}
+        numbers = {"residual": self.residual, "floor": self.floor, "alarm": self.alarm}
         return numbers | {"count": len(self.engine), "decisive": True}
 
     def residual_of(self, exact: Any) -> float:
@@ -86,16 +87,19 @@ class Scores:
 
 
 def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str, exact: Any = None) -> Scores:
-    """Compare the engine's log-probs with a checkpoint's in a dtype; `exact` is the latter, if already computed."""
+    """Compare the engine's log-probs with a checkpoint's in a dtype.
+
+    `exact` has the checkpoint's log-probs if they are computed already.
+    """
     exact = reference.scores(sequences, dtype) if exact is None else exact
     floor = 0.0
-    if dtype != "float32" or not reference.large:  # a large model is computed in 32 bits both times
+    if dtype != "float32" or not reference.is_large:  # a large model is computed in 32 bits both times
         floor = float((reference.scores(sequences, dtype, native=True) - exact).abs().mean())
-        floor *= _DEEP if reference.large else 1.0
-    return Scores(reference, sequences, engine, dtype, exact, max(floor, _LEAST_FLOOR))
+        floor *= _LARGE_MODEL_FACTOR if reference.is_large else 1.0
+    return Scores(reference, sequences, engine, dtype, exact, max(floor, _MIN_FLOOR))
 
 
-def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any, dtype: str) -> Scores:
+def compare_in_best_dtype(reference: Reference, sequences: Sequences, engine: Any, dtype: str) -> Scores:
     """Compare in the dtype that the server reports, else in the finest dtype whose rounding explains the difference.
 
     If no dtype explains it, the weights differ. Then the coarsest dtype is used, whose alarm is the highest, so that a
@@ -105,17 +109,17 @@ def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any
         return compare(reference, sequences, engine, dtype)
     scores = first = compare(reference, sequences, engine, "float32")
     # A large bfloat16 checkpoint is never served as float16, and each comparison of a large model takes long.
-    unlikely = "float16" if reference.large and reference.dtype == "bfloat16" else ""
-    for kind in ("float16", "bfloat16"):
+    unlikely = "float16" if reference.is_large and reference.dtype == "bfloat16" else ""
+    for coarser in ("float16", "bfloat16"):
         if scores.at_floor:
             break
-        if kind != unlikely:
-            unrounded = first.exact if reference.dtype == kind and not reference.has_adapter else None
-            scores = compare(reference, sequences, engine, kind, unrounded)
+        if coarser != unlikely:
+            unrounded = first.exact if reference.dtype == coarser and not reference.has_adapter else None
+            scores = compare(reference, sequences, engine, coarser, unrounded)
             # Rounding the stored weights moves the log-probs in a known direction. Other weights move them elsewhere.
             slope = project(first.difference, scores.exact - first.exact)
-            if reference.dtype != kind and slope.value < 0.5 and slope.value + _SIGMAS * slope.error < 1:
-                scores = replace(scores, has_type_pattern=False)
+            if reference.dtype != coarser and slope.value < 0.5 and slope.value + _SIGMAS * slope.error < 1:
+                scores = replace(scores, may_be_rounding=False)
     return scores
 
 
@@ -137,7 +141,10 @@ class Slope:
 
 
 def project(difference: Any, direction: Any) -> Slope:
-    """Return the engine's position: its difference from one checkpoint, projected on the direction to another."""
+    """Return the engine's position: its difference from one checkpoint, projected on the direction to another.
+
+    Without a direction the position is 0, with an infinite error.
+    """
     norm = float(direction @ direction)
     if norm == 0:
         return Slope(0.0, math.inf, float(difference.abs().mean()), 0.0)

@@ -124,7 +124,7 @@ class MetricRow:
 
 @dataclass(frozen=True)
 class MetricSeries:
-    """Metrics of one file, in order; `kind` is the file's name, or `log`."""
+    """Metrics of one source, in order; `kind` names the source, as trainer_state.json."""
 
     kind: str
     rows: tuple[MetricRow, ...]

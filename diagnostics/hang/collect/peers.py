@@ -1,7 +1,7 @@
 """Find the processes at the other ends of a job's sockets and pipes, and those that hold its file locks.
 
 `Host` reads the descriptors and sockets of the whole host. `connected_processes` follows TCP connections of the chosen
-processes, `blocking_processes` the pipes, unix sockets and locks that observed processes wait for. `sockets_of` and
+processes, `possible_blockers` the pipes, unix sockets and locks that observed processes wait for. `sockets_of` and
 `file_locks` return the sockets and locks of observed processes.
 """
 
@@ -94,7 +94,7 @@ def _other_ends(host: Host, item: Descriptor, listeners: dict[str, list[int]]) -
     return listeners.pop(connection.remote.rpartition(":")[2], [])
 
 
-def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
+def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
     """Return processes that an observed one may wait for: at the other end of a pipe or unix socket, or with a lock.
 
     If a stack is in `filelock`, each process with a lock on a `*.lock` file counts, unless an observed process has one.

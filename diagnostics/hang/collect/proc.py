@@ -1,7 +1,7 @@
 """Read processes from /proc: state, threads, times, descriptors, system calls, environment and shared memory.
 
-Values that cannot be read are empty or None. `with_timeout` bounds calls that a dead file system blocks.
-`clock_offset_ms` moves this thread to another processor for a moment, to read that processor's clock.
+Values that cannot be read are empty or None (numbers of bytes: -1). `with_timeout` bounds calls that a dead file system
+blocks. `clock_offset_ms` moves this thread to another processor for a moment, to read that processor's clock.
 """
 
 from __future__ import annotations

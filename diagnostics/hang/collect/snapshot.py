@@ -58,9 +58,9 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     observer = _Observer(host, sleep, selection)
     observed = observer.observe(pids, selection.samples, selection.seconds)
     seconds = observer.seconds
-    if further := peers.blocking_processes(host, observed) - pids:
+    if further := peers.possible_blockers(host, observed) - pids:
         observed += observer.observe(further, samples=1, seconds=0.1)
-    blind = observer.not_inspected(observed)
+    blind = observer.inspection_problems(observed)
     unlisted = sockets.unlisted_processes(process.pid for process in observed)
     missing = [f"the sockets of {len(unlisted)} of {len(observed)} processes"] if unlisted else []
     blind += [f"{text} are not listed here: run hang in their network namespace" for text in missing]
@@ -247,7 +247,7 @@ class _Observer:
             )
         return tuple(threads)
 
-    def not_inspected(self, observed: list[Process]) -> list[str]:
+    def inspection_problems(self, observed: list[Process]) -> list[str]:
         """Return texts about processes that could not be read, with the reason and, where known, what permits it."""
         texts = [] if self.program else [NO_PYSPY]
         reasons: dict[str, list[int]] = {}
@@ -261,5 +261,6 @@ class _Observer:
 
 
 def _semaphore(futex: str, semaphores: proc.Semaphores) -> str:
+    """Return "sem:INODE" for a futex in a mapped semaphore; other futexes unchanged."""
     address = int(futex, 16) if futex else -1
     return next((f"sem:{inode}" for start, end, inode in semaphores if start <= address < end), futex)

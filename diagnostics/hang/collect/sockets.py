@@ -1,6 +1,7 @@
-"""List the TCP and unix sockets of this host by inode, with their peers and, for TCP, bytes and times of traffic.
+"""List the TCP and unix sockets of this network namespace by inode, with their peers and TCP traffic (bytes, times).
 
-The kernel lists the sockets of its network namespace over netlink, as for `ss`, without special permission.
+The kernel lists them over netlink, as for `ss`, without special permission. `unlisted_processes` finds the processes
+whose sockets are not listed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read Python stacks by running py-spy, in limited time and without stopping the process, and explain failures.
 
 `dump_stacks` returns the threads of each process, or a reason. The source lines of innermost frames are read too
-(`SourceReader`), because C functions that block have no frame. `unreadable_processes` says which processes may not be
-inspected, why, and what permits it.
+(`SourceReader`), because C functions that block have no frame. `merge_samples` joins the samples of a thread.
+`unreadable_processes` returns which processes may not be inspected, why, and what permits it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from diagnostics.hang.snapshot import MAX_TEXT, StackFrame, Thread
 from diagnostics.output.redact import mask_and_cut
 
 TIMEOUT_S = 5.0
-TRIES = 3
-PARALLEL = 8
-MAX_SOURCE, MAX_SOURCES = 4 << 20, 256 << 20
-"""Characters of a source file, and of all."""
+MAX_TRIES = 3
+MAX_PARALLEL = 8
+MAX_SOURCE_FILE, MAX_SOURCE_TOTAL = 4 << 20, 256 << 20
+"""Limits of characters of one source file, and of all together."""
 MAX_OUTPUT = 64 << 20
 # A hostile process can make py-spy take gigabytes; of one that imported torch it takes less than 64 MiB.
 ADDRESS_SPACE = 512 << 20
@@ -37,7 +37,7 @@ MAX_LINE = 1000
 # Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
 _TID_OFFSETS = (0x2D0, 0xD0, 0x30)
 # C functions that block. They have no Python frame, so the source line is searched for their names.
-_CALLS = re.compile(
+_BLOCKING_CALL = re.compile(
     r"(?:\bos\.|\.|\b)(acquire|input|getpass|recv|recv_into|recvfrom|recv_bytes|read|readline|readinto|accept|connect|"
     r"send|sendall|send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|"
     r"cpu|synchronize|barrier|communicate|open) ?\("
@@ -58,7 +58,7 @@ def blocking_call_in(line: str) -> str:
     line = line[:MAX_LINE].strip()
     if _WITH_LOCK.match(line):
         return "acquire"
-    calls: list[str] = _CALLS.findall(line)
+    calls: list[str] = _BLOCKING_CALL.findall(line)
     return calls[-1] if calls else ""
 
 
@@ -70,7 +70,7 @@ def find_py_spy() -> str | None:
 
 def dump_stacks(program: str, pids: Sequence[int]) -> dict[int, tuple[Thread, ...] | str]:
     """Return the threads of each process with their stacks, or the reason why there are none."""
-    with ThreadPoolExecutor(PARALLEL) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         return dict(zip(pids, pool.map(lambda pid: _dump(program, pid), pids), strict=True))
 
 
@@ -80,7 +80,7 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
     variables = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
     problem = ""
     # The stack of a running process may be inconsistent: then py-spy fails, and is run again.
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         try:
             done = process.run(
                 command,
@@ -179,12 +179,12 @@ class SourceReader:
     """Reads the source lines of frames: regular files up to a size limit, no file system that blocks.
 
     It stores the call of each line by device, inode and number, because a file may have many paths. It stops after
-    MAX_SOURCES characters, and after a file that blocks.
+    MAX_SOURCE_TOTAL characters, and after a file that blocks.
     """
 
     def __init__(self) -> None:
         self._calls: dict[tuple[int, int, int], str | None] = {}
-        self._unread = MAX_SOURCES
+        self._unread = MAX_SOURCE_TOTAL
 
     def with_call(self, pid: int, frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
         """Return the frames with the blocking call of the innermost one; the source line itself is not stored."""
@@ -207,7 +207,7 @@ class SourceReader:
             key = (status.st_dev, status.st_ino, number)
             if key not in self._calls:
                 self._calls[key] = None
-                text = safe_io.read_text(Path(path), MAX_SOURCE)
+                text = safe_io.read_text(Path(path), MAX_SOURCE_FILE)
                 self._unread -= len(text)
                 lines = text.split("\n")
                 self._calls[key] = blocking_call_in(lines[number - 1]) if number <= len(lines) else None
@@ -221,10 +221,10 @@ class SourceReader:
 
 def unreadable_processes(pids: Iterable[int]) -> dict[int, str]:
     """Return the processes whose memory may not be read, each with the reason and the way to permit it."""
-    return {pid: reason for pid in pids if (reason := _reason(pid))}
+    return {pid: reason for pid in pids if (reason := _refusal_reason(pid))}
 
 
-def _reason(pid: int) -> str:
+def _refusal_reason(pid: int) -> str:
     """Return why a process's memory may not be read; empty if it may, or if the process has ended."""
     if proc.has_ended(pid):
         return ""

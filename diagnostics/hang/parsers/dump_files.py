@@ -120,7 +120,7 @@ def _parse_document(document: Any, name: str) -> Snapshot:
 
 
 def _parse_text(text: str, name: str) -> Snapshot:
-    """Parse stacks or messages of NCCL's watchdog; of both, the one that shows more."""
+    """Parse stacks, or messages of NCCL's watchdog: these if their ranks differ, or without py-spy's stacks."""
     lines = clean_lines(text)
     ranks = nccl.parse_watchdog(lines)
     if ranks is not None and nccl.ranks_differ(ranks):

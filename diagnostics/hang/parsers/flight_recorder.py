@@ -19,7 +19,7 @@ from diagnostics.hang.snapshot import MAX_TEXT, Collective, Process, Snapshot, S
 from diagnostics.output.redact import mask_and_cut
 
 C10D = "torch/distributed/distributed_c10d.py"
-BETWEEN = StackFrame("flight recorder", "between_collectives")
+BETWEEN_COLLECTIVES = StackFrame("flight recorder", "between_collectives")
 """Placeholder frame of a rank that is between two collectives: it completed one and has not started the next."""
 MAX_ITEMS = 4_000_000
 """Limit of values in a dump; a dump of 20,000 collectives has half as many."""
@@ -121,7 +121,7 @@ def rank_process(
     rank: int, operation: str, callers: Iterable[StackFrame] = (), *, job: str = "reported"
 ) -> Process:
     """Return a rank as a process in a collective operation or, if that is empty, between two collectives."""
-    frame = StackFrame(C10D, operation) if operation else BETWEEN
+    frame = StackFrame(C10D, operation) if operation else BETWEEN_COLLECTIVES
     thread = Thread(rank + 1, "MainThread", (frame, *callers))
     return Process(rank + 1, rank=rank, role="trainer", job=job, threads=(thread,))
 

@@ -30,7 +30,7 @@ _WORK = re.compile(r"at work(?: sequence id)?: (\d{1,9})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,6})\]")
 # Operations whose sizes are the same on every rank.
 _SAME_SIZES = ("ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
-_PAIRS = ("SEND", "RECV", "COALESCED")
+_POINT_TO_POINT = ("SEND", "RECV", "COALESCED")
 
 
 @dataclass
@@ -105,7 +105,7 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     for report in waiting.values():
         report.name = report.name or names.get(report.number, "")
     # Point-to-point operations (SEND, RECV) have separate sequence numbers.
-    unclear = any(r.name in _PAIRS or not r.name for r in waiting.values())
+    unclear = any(r.name in _POINT_TO_POINT or not r.name for r in waiting.values())
     sizes_known = all(r.sizes for r in waiting.values())
     processes, collectives = [], []
     for rank, report in sorted(reports.items()):

@@ -27,7 +27,7 @@ def identify(engine, *names, spread=0.0):
     for seed, name in enumerate(names):
         step = step_of(Path(name))
         folder = SimpleNamespace(
-            name=name, step=step, has_adapter=False, large=True, state={}, release=lambda: None,
+            name=name, step=step, has_adapter=False, is_large=True, state={}, release=lambda: None,
             has_same_tensors=lambda _other: False,
         )  # fmt: skip
         pairs.append((folder, 0.01 * (20 if step is None else step) * DIRECTION + noise(spread, seed)))

@@ -179,18 +179,18 @@ def test_source_with_many_paths_is_stored_once(tmp_path, monkeypatch):
 
     Without this, 100 paths of one 4 MB file needed 3.3 GB.
     """
-    monkeypatch.setattr(stacks, "MAX_SOURCES", 8 * stacks.MAX_SOURCE)
-    (tmp_path / "a.py").write_text("lock.acquire()\n" + "\n" * (stacks.MAX_SOURCE - 20))
+    monkeypatch.setattr(stacks, "MAX_SOURCE_TOTAL", 8 * stacks.MAX_SOURCE_FILE)
+    (tmp_path / "a.py").write_text("lock.acquire()\n" + "\n" * (stacks.MAX_SOURCE_FILE - 20))
     reader = stacks.SourceReader()
     for number in range(100):
         path = f"{tmp_path}{'/.' * number}/a.py"
         (frame,) = reader.with_call(os.getpid(), (StackFrame(path, "f", 1),))
         assert frame.calls == "acquire"
-    assert reader._unread > stacks.MAX_SOURCES - 2 * stacks.MAX_SOURCE
+    assert reader._unread > stacks.MAX_SOURCE_TOTAL - 2 * stacks.MAX_SOURCE_FILE
     assert list(reader._calls.values()) == ["acquire"]
     for line in range(2, 200):
         reader.with_call(os.getpid(), (StackFrame(str(tmp_path / "a.py"), "f", line),))
-    assert -stacks.MAX_SOURCE < reader._unread <= 0
+    assert -stacks.MAX_SOURCE_FILE < reader._unread <= 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read the processes of other users")
