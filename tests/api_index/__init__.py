@@ -1,1 +1,1 @@
-"""Tests of the API index run offline, on wheels that are made in memory or on the index in the wheel."""
+"""Tests of the API index: they run offline, on archives made in memory, source texts, or the index in the wheel."""

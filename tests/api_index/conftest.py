@@ -79,7 +79,7 @@ class FakeIndex:
         self.requests = []
 
     def client(self):
-        """Return an HTTP client whose requests end here."""
+        """Return an HTTP client whose requests this index answers."""
         return httpx.Client(transport=httpx.MockTransport(self.answer))
 
     def answer(self, request):

@@ -1,6 +1,7 @@
-"""The API index is built from wheels and sdists of a package index; hostile archives and listings are refused.
+"""The API index is built from wheels and sdists; a hostile archive is skipped, a broken listing is a user error.
 
-Most tests use a fake package index. `python -m diagnostics.api_index` reports what it did, or the problem in one line.
+Most tests use a fake package index. `python -m diagnostics.api_index` builds the index and lists removed names; it
+reports a problem in one line.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def one_release(files, requires=(), *, sdists=False):
 
 
 def test_second_build_fetches_only_the_index_page(tmp_path):
-    """Each release fetches only its new files, and a second build only the index page."""
+    """Each release adds only its new files to the cache, and a second build requests only the index page."""
     index = FakeIndex(RELEASES)
     new = [line.rpartition(": ")[2] for line in fetch_vllm(index, tmp_path)[0]]
     assert new == ["5 files, 5 of them new", "5 files, 1 of them new", "5 files, 1 of them new"]
@@ -54,7 +55,7 @@ def test_wheel_that_is_too_large_to_download_whole_is_read(tmp_path, monkeypatch
 
 
 def test_an_sdist_is_read_like_a_wheel(tmp_path):
-    """A package without wheels, like DeepSpeed, is read from its sdist."""
+    """The files and requirements of a package without wheels, like DeepSpeed, are read from its sdist."""
     index = one_release(ENGINE, ["torch==2.1", "[audio]", "x"], sdists=True)
     (line,), cache = fetch_vllm(index, tmp_path)
     record = cache.releases()["0.2"]
@@ -86,6 +87,7 @@ def test_sdist_that_unpacks_to_hundreds_of_times_its_size_takes_bounded_memory(t
 
 @pytest.mark.parametrize("sdists", [False, True])
 def test_file_that_is_too_large_is_named(tmp_path, monkeypatch, sdists):
+    """The release's other file is read."""
     monkeypatch.setattr(build.archives, "_LARGEST_MEMBER", 1000)
     files = {"vllm/a.py": "x = 1\n", "vllm/big.py": "y = 1\n" * 1000}
     (line,), _ = fetch_vllm(one_release(files, sdists=sdists), tmp_path)
@@ -101,7 +103,7 @@ def test_metadata_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
 
 
 def hostile_sdist(kind, size, padding=b""):
-    """Return an sdist with one header of a kind that claims a size, followed by padding."""
+    """Return an sdist with one tar header of this member type that claims a size, followed by padding."""
     member = tarfile.TarInfo("a/vllm/a.py")
     member.type = kind
     header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
@@ -144,7 +146,7 @@ def test_hostile_archive_is_not_read(tmp_path, name, make, reason):
 
 
 def list_releases(page):
-    """Return vLLM's releases by an index whose page has these bytes."""
+    """Return vLLM's releases according to an index page with these bytes."""
     client = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=page)))
     return build.archives.list_releases(client, "vllm", environ={})
 
@@ -192,7 +194,7 @@ def run(*arguments):
 
 
 def test_changes_lists_what_the_releases_of_a_period_removed(capsys):
-    """`changes` compares new releases with the other packages' releases of that time, by the shipped index."""
+    """`changes` lists removed names that other packages' releases of that time use, by the shipped index."""
     assert run("changes", "vllm", "--since", "2025-09-20", "--until", "2025-10-06") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
@@ -217,7 +219,7 @@ def test_wrong_usage_exits_with_2_and_an_error(arguments, capsys):
 
 
 def test_unreadable_index_is_one_line(monkeypatch, tmp_path, capsys):
-    """A fault that the user can fix ends in one line, not in a traceback."""
+    """A package index that refuses the connection gives one line on stderr, no traceback, and exit code 3."""
     monkeypatch.setattr(build, "CACHE", tmp_path)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     assert run("build", "peft") == 3

@@ -23,7 +23,7 @@ CLASH = "ValueError: 'aimv2' is already used by a Transformers config, pick anot
 
 
 def test_error_of_a_model_type_that_transformers_has_is_explained():
-    """The explanation names the callers in the shipped index."""
+    """It names the releases that have the type, the caller's releases and line, and the changes."""
     explanation = explain_missing(CLASH, LoggedFacts({"vllm": "0.9.2", "transformers": "4.55.0"}))
     assert explanation.changes == ("transformers<=4.53.3", "vllm>=0.10.0")
     assert explanation.sentences == (
@@ -41,8 +41,8 @@ def test_import_error_is_explained(index, case):
     assert explanation.callers[0].package == "trl"
 
 
-def test_missing_argument_that_every_release_requires_is_passed(make_index):
-    """The call lacks the argument, so the advice is not to remove it."""
+def test_advice_for_an_argument_that_every_release_requires_is_to_pass_it(make_index):
+    """Another release would not help, so no change is proposed."""
     files = {"vllm/cache.py": "class Cache:\n    def grow(self, by): ...\n"}
     make_index(files, files)
     error = "TypeError: Cache.grow() missing 1 required positional argument: 'by'"
@@ -62,7 +62,10 @@ def test_missing_argument_that_every_release_requires_is_passed(make_index):
     ],
 )
 def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
-    """A file outside of the folders of installed packages is another copy: no release is concluded from it."""
+    """A package file outside of site-packages and dist-packages shadows the package: rename its folder.
+
+    No release is proposed then. A path whose beginning is cut off does not count as one.
+    """
     explanation = explain_missing(
         f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})", LoggedFacts()
     )
@@ -73,7 +76,7 @@ def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
 
 @pytest.mark.parametrize("case", ERRORS["class_without_module"], ids=lambda case: case["message"])
 def test_class_is_found_by_its_name(make_index, case):
-    """A class that an error names without its module is found, although no other package uses the missing member."""
+    """A class that an error names without its module is found by its name; an ambiguous error is not explained."""
     make_index(*case["releases"])
     explanation = explain_missing(case["message"], LoggedFacts(caller=case.get("caller", "")))
     assert (explanation and explanation.headline) == case["headline"]
@@ -89,7 +92,10 @@ def test_error_is_explained_by_the_shipped_index(case):
 
 @pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
 def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_extends(case):
-    """The name shows which indexed class the class extends; the last frame's package decides the side at fault."""
+    """The class's name shows what it extends; the last frame's package decides the side at fault.
+
+    `explain_missing` does not explain it.
+    """
     log = LoggedFacts(case["installed"], case["caller"])
     assert explain_missing(case["message"], log) is None
     explanation = explain_own_class(case["message"], case["file"], log)
@@ -109,7 +115,7 @@ def test_class_of_the_user_without_a_known_relative_is_not_explained(message):
     assert explain_own_class(message, "", LoggedFacts()) is None
 
 
-def test_import_of_a_folder_without_an_init_is_no_matter_of_releases(index):
+def test_import_of_a_folder_without_an_init_proposes_no_release(index):
     """Python prints no path of the module, because the folder it found is no package."""
     explanation = explain_missing(
         "ImportError: cannot import name 'LLM' from 'vllm' (unknown location)", LoggedFacts()
@@ -119,7 +125,10 @@ def test_import_of_a_folder_without_an_init_is_no_matter_of_releases(index):
 
 
 def test_name_under_a_condition_does_not_decide_the_release(make_index):
-    """A release without the optional package lacks the name, too."""
+    """No change is proposed, because a release may lack the name if the condition is false.
+
+    `import_check` names the module whose import shows it.
+    """
     files = {"vllm/__init__.py": "if find_spec('x'):\n    from vllm.extra import helper\n"}
     make_index(*[files | {"vllm/extra.py": "def helper(): ...\n"}] * 2)
     explanation = explain_missing("ImportError: cannot import name 'helper' from 'vllm'", LoggedFacts())

@@ -1,6 +1,6 @@
 """Source and YAML files that are built to take endless time or memory are read in seconds, or count as unreadable.
 
-The files nest, repeat or import without end, or are not valid.
+The files nest, repeat, import each other, or are not valid.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_config_with_a_long_key_stays_small():
     "text", ["-" * 1_000_000 + "1", "(" * 100_000, "x = 1\0"], ids=["minus", "brackets", "null"]
 )
 def test_source_that_cannot_be_parsed_may_define_any_name(text):
-    """Python's parser raises MemoryError for a million minus signs."""
+    """It counts as using no name. Python's parser raises MemoryError for a million minus signs."""
     assert build.extract_file(PACKAGE, "vllm/a.py", text) == {"__getattr__": "dynamic *"}
     assert build.extract_uses(PACKAGE, "vllm/a.py", f"import trl\n{text}") == {}
 

@@ -1,6 +1,7 @@
-"""The API index has the names and requirements of each release; `versions` and doctor report which releases fit.
+"""The API index has each release's names and requirements; `versions` and doctor report which releases fit together.
 
-Most tests build a small index, the others use the index in the wheel ("the shipped index").
+`versions` recommends releases; doctor reports names that an installed release lacks. Most tests build a small index,
+the others use the index in the wheel ("the shipped index").
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def test_first_release_of_a_lazily_exported_model(name, first):
     ],
 )
 def test_choices_of_an_option_come_from_literal_types(index, option, accepted):
-    """Choices are read from optional and aliased Literal types; a type that accepts any text has none."""
+    """Choices are read from optional and aliased Literal types; other types and unknown options have none."""
     assert options.choices(Release("vllm", "0.2"), option) == accepted
 
 
@@ -102,7 +103,7 @@ def test_choices_of_an_option_come_from_literal_types(index, option, accepted):
     ],
 )
 def test_version_text_selects_releases(monkeypatch, version, releases):
-    """A release selects itself, without its local suffix; a shorter text selects a series."""
+    """A release selects itself, also with a local suffix; a shorter text selects a series, an empty one all."""
     indexed = SimpleNamespace(releases=["0.8.5", "0.8.5.post1", "0.10"])
     monkeypatch.setattr(store, "load", lambda _package: indexed)
     assert query.find_releases("vllm", version) == releases
@@ -171,7 +172,7 @@ def test_optional_imports_are_not_missing(install_index):
 
 
 def test_removed_auto_class_mapping_is_missing():
-    """In the shipped index, trl 0.22.2 fails at import with transformers 5.0.0."""
+    """In the shipped index, trl 0.22.2 imports at import time a name that transformers 5.0.0 lacks."""
     pair = query.compatibility(Release("trl", "0.22.2"), Release("transformers", "5.0.0"))
     assert "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES" in {item.use.name for item in pair.at_import}
 
@@ -213,7 +214,7 @@ def missing_names_in(maker):
 
 
 def test_doctor_reports_missing_names(index, tmp_path):
-    """Doctor reports a missing name from package metadata only, with the location of the import."""
+    """Doctor reports a missing name with the location of its import, and nothing for releases that fit."""
     (finding,) = missing_names_in(EnvironmentBuilder(tmp_path / "env").add("vllm", "0.3").add("trl", "1.0"))
     assert (finding.code, finding.severity.word) == ("CMP906", "warning")
     assert "vllm.ports.get_open_port" in finding.detail
@@ -259,7 +260,8 @@ def test_requirements_conflict_if_no_version_satisfies_both(index, monkeypatch, 
 def test_a_plugin_is_for_the_engine_of_the_same_number(plugin, engine):
     """In the shipped index, vllm-ascend fits the vLLM of its own number, built without CUDA.
 
-    The plugin pins another torch than vLLM's CUDA build.
+    The plugin pins another torch than vLLM's CUDA build. The install command builds vLLM from source, so uv does not
+    resolve it.
     """
     plugin, engine = Release("vllm-ascend", plugin), Release("vllm", engine)
     engines = [Release("vllm", item) for item in query.find_releases("vllm", "")]
@@ -314,7 +316,10 @@ def test_versions_json(index):
     ],
 )
 def test_installed_packages_are_checked_against_each_other(index, tmp_path, installed, code, line):
-    """Installed packages are compared in pairs by their metadata; the JSON document has the pairs."""
+    """Installed packages are compared in pairs, which the JSON document has.
+
+    Names that are missing only when called give exit code 0, and a single package gives 3.
+    """
     maker = EnvironmentBuilder(tmp_path / "env")
     for name, version in installed.items():
         maker.add(name, version)
@@ -325,8 +330,8 @@ def test_installed_packages_are_checked_against_each_other(index, tmp_path, inst
     assert [pair["fits"] for pair in document["pairs"]] == [not code] * (len(installed) - 1)
 
 
-def test_environment_without_indexed_packages_is_refused(index, tmp_path):
-    """An environment without indexed packages is refused, and so are packages together with --python."""
+def test_environment_without_indexed_releases_is_refused(index, tmp_path):
+    """An environment without a release of the index is refused, and so are packages together with --python."""
     python = str(EnvironmentBuilder(tmp_path / "env").add("vllm", "7").prefix / "bin" / "python")
     assert "no package with a release in the index" in str(run_versions("--python", python)[2])
     assert "name no packages" in str(run_versions("vllm", "--python", python)[2])

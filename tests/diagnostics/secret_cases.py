@@ -56,7 +56,7 @@ def fill_shape(draw: random.Random, shape: str) -> tuple[str, list[str]]:
 def secrets() -> Iterator[Case]:
     """Yield the secrets of the tables, each in the contexts of its kind."""
     draw = random.Random(15)
-    yield from _issued(draw)
+    yield from _issued_secrets(draw)
     yield from _named_secrets(draw)
     yield from _logins_and_keys(draw)
 
@@ -71,7 +71,7 @@ def unquoted_passwords(number: int) -> Iterator[Case]:
             yield form, value, form.replace("%", value)
 
 
-def _issued(draw: random.Random) -> Iterator[Case]:
+def _issued_secrets(draw: random.Random) -> Iterator[Case]:
     """Yield tokens that are recognised by their shape, and secrets in commands, files, headers and URLs."""
     for shape in TABLES["issued"]:
         for form in split_table(TABLES["plain"]):

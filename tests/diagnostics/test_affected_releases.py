@@ -46,7 +46,7 @@ def test_bounded_range_decides_every_readable_release(issue, release, answer):
 
 
 @pytest.mark.parametrize(
-    ("release", "answer", "looked_to"),
+    ("release", "answer", "examined_to"),
     [
         ("0.31.0", AFFECTED, ""),
         ("0.31.0+cpu", AFFECTED, ""),
@@ -54,10 +54,10 @@ def test_bounded_range_decides_every_readable_release(issue, release, answer):
         ("0.5", NOT_AFFECTED, ""),
     ],
 )
-def test_open_range_reaches_to_the_last_examined_release(issue, release, answer, looked_to):
+def test_open_range_reaches_to_the_last_examined_release(issue, release, answer, examined_to):
     """An open range affects releases up to the last examined one; for a newer one the answer names it."""
     result = affects(issue(claim("vllm", ">=0.6", examined_until="0.31.0")), {"vllm": release})
-    assert (result.answer, result.examined_to) == (answer, looked_to)
+    assert (result.answer, result.examined_to) == (answer, examined_to)
 
 
 def test_claim_examined_furthest_decides(issue):
@@ -74,7 +74,7 @@ def test_claim_of_single_releases_leaves_others_unexamined(issue):
 
 
 def test_claims_about_the_issues_own_package_decide(issue):
-    """Only claims about the issue's own package decide; a claim about another package alone does not."""
+    """A claim about another package that is not `needed` does not decide."""
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("trl", "<0.16"))
     result = affects(both, {"vllm": "0.8.5", "trl": "0.20"})
     assert (result.answer, result.package, len(result.matching)) == (AFFECTED, "vllm", 1)
@@ -95,7 +95,10 @@ def test_needed_claim_of_another_package_must_match_too(issue):
 
 
 def test_shipped_entries_state_the_last_examined_release():
-    """No range ends with `<=` a release that is only the last examined one."""
+    """No range ends with `<=`, because the last examined release is stated apart from it.
+
+    More than 60 claims state one; each entry has a package.
+    """
     issues = catalog.load()
     assert not [code for code, entry in issues.items() for item in entry.affected if "<=" in item.versions]
     assert sum(bool(item.examined_until) for entry in issues.values() for item in entry.affected) > 60

@@ -1,4 +1,4 @@
-"""The command line of grpo-doctor: help, lazy imports, shell completion, interrupts, old Pythons and wrong seconds."""
+"""The command line of grpo-doctor: help, lazy imports, shell completion, interrupts, old Pythons and bad durations."""
 
 import sys
 

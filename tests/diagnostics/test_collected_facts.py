@@ -1,6 +1,6 @@
 """Facts of an environment and a machine are collected, without values of secrets, and round-trip through JSON.
 
-They include variables, GPUs by nvidia-smi, needs of ELF files, Ray sessions and limits of cgroups.
+They include variables, GPUs by nvidia-smi, libraries that ELF files need, Ray sessions and limits of cgroups.
 """
 
 import json

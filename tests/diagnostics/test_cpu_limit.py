@@ -46,6 +46,7 @@ def test_inner_limit_leaves_the_outer_one_in_force():
 
 
 def test_other_threads_have_no_limit():
+    """`cpu_limit` starts no timer outside of the main thread."""
     states = []
 
     def work():

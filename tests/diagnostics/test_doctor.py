@@ -258,7 +258,7 @@ def test_environment_with_broken_packages_is_examined_without_imports(environmen
     ],
 )  # fmt: skip
 def test_only_trl_before_029_with_transformers_53_is_an_error(environment, trl, transformers, is_reported):
-    """TRL before 0.29 with transformers from 5.3 on, which treats missing packages as installed, is an error."""
+    """TRL before 0.29 with transformers 5.3.0, which treats missing packages as installed, is an error."""
     report = examine(environment.add("trl", trl).add("transformers", transformers))
     severities = [item.severity for item in report.findings if item.code == "CMP003"]
     assert severities == ([Severity.ERROR] if is_reported else [])

@@ -260,8 +260,8 @@ def test_pytorchs_cuda_is_that_of_its_required_libraries(environment, requiremen
     assert cuda_of(python_environment.collect(environment.prefix, {}))[0] == cuda
 
 
-def test_too_old_libstdcxx_is_a_warning(cuda_environment):
-    """A too old libstdc++ is found by the symbols that a module needs, and by the tag of a wheel."""
+def test_too_old_libstdcxx_or_glibc_is_a_warning(cuda_environment):
+    """The symbols that a module needs show a too old libstdc++, and the tag of a wheel a too old glibc."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
     assert outcomes(examine(cuda_environment, HEALTHY, extensions=modules)) == ["warning ENV911"]
     wheel = cuda_environment.site / "vllm-0.11.0.dist-info" / "WHEEL"
@@ -299,7 +299,10 @@ def test_cpu_build_of_pytorch_with_cpu_vllm_is_info(environment, name, version):
 
 
 def test_truncated_and_missing_package_files_are_found(environment):
-    """Files that are missing or smaller than the package's RECORD says are found, with a reinstall as fix."""
+    """Libraries that are missing, or shorter than the package's RECORD says, are found, with a reinstall as fix.
+
+    Of a module only its absence would be reported, and of other files nothing.
+    """
     environment.add("torch", "2.8.0+cu128")
     for name, content in {"torch/whole.so": "1234", "torch/cut.so": "1", "tests/__init__.py": ""}.items():
         (environment.site / name).parent.mkdir(exist_ok=True)

@@ -272,7 +272,10 @@ def test_crashed_engine_is_reported_with_its_step(tmp_path, rules):
     ids=["no packages", "no interpreter", "no program", "ends at once"],
 )
 def test_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script, tier, code, reason):
-    """A tier without anything to check is incomplete, or an error if the interpreter fails, and is reported once."""
+    """The exit code is 3 if nothing can be checked, and 1 if the interpreter starts and ends at once.
+
+    The reason is reported once.
+    """
     if script is not None:
         write_interpreter(environment, script)
     if reason != "no supported package is installed":

@@ -1,4 +1,7 @@
-"""No generated variable, version, ELF file or package metadata crashes `doctor`; hypothesis generates them."""
+"""No generated variable or version crashes a check of `doctor`, and no ELF file or metadata crashes its collectors.
+
+Hypothesis generates them.
+"""
 
 import _ctypes
 import contextlib

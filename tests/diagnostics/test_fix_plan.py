@@ -130,7 +130,10 @@ def test_executed_pair_comes_before_an_imported_one(environment):
 
 
 def test_version_sets_state_evidence_unverified_parts_and_changes(environment):
-    """A pair that failed or never ran the engine layer is not suggested as executed, and torch is not pinned."""
+    """No set is a pair whose scheduler or contract failed, and torch is not pinned.
+
+    The first set has its unverified parts, changes and distance, and the known issues that it would bring.
+    """
     sets = plan_of(broken_pair(environment)).sets
     assert not {item.source for item in sets} & {"vllm-0.8.5.post1+trl-0.17.0", "vllm-0.12.0+trl-0.23.1"}
     first = sets[0]
@@ -248,7 +251,7 @@ def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, inst
 
 @pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
 def test_every_format_has_the_command_and_nothing_is_run(environment, form, run_command, monkeypatch):
-    """JSON follows docs/plan-v1.schema.json."""
+    """The environment keeps its files; JSON follows docs/plan-v1.schema.json."""
     monkeypatch.setattr("diagnostics.compat_table.load", lambda: TABLE)
     broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl>=0.15"])
     (environment.site / "half.dist-info").mkdir()

@@ -102,7 +102,7 @@ def test_terminal_size_of_five_thousand_digits_is_ignored(tmp_path, monkeypatch,
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_nothing_is_imported_from_the_working_folder(tmp_path, start, called):
-    """No module of the working folder is imported, except with `-m` alone what runpy imports before we start.
+    """Left out are modules that runpy imports before our code if Python starts with `-m` and without `-P`.
 
     Printed commands begin as the user started us.
     """

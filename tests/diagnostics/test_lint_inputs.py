@@ -1,7 +1,8 @@
 """`lint` turns scripts, configs, notebooks and folders into run plans, and follows the files that they name.
 
-A run plan has the settings of one training or server. Copies of verl and TRL in a project replace the known releases.
-Files outside of the project are not read. Hostile files take bounded time and memory.
+A run plan has the settings of one training or server. A copy of verl in a project replaces the known releases, and a
+modified copy of TRL turns errors into warnings. Files outside of the project are not read. Hostile files take bounded
+time and memory.
 """
 
 import contextlib
@@ -65,7 +66,10 @@ def test_nested_json_options_and_negated_flags_are_read(text, syntax, name, expe
 
 
 def test_files_named_together_are_one_run(tmp_path):
-    """An accelerate config and a script that are named together are one run, with the script's DeepSpeed config."""
+    """An accelerate config and a script that are named together are one run, with the script's DeepSpeed config.
+
+    The accelerate config alone is no run.
+    """
     (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
     (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
     (tmp_path / "train.py").write_text(
@@ -186,7 +190,7 @@ TRAINER = (
 )
 
 
-def shared_gpus(*paths):
+def shared_gpu_severities(*paths):
     """Return the severities of the findings that trainer and server share a GPU (CFG108)."""
     return [item.severity for item in lint(*paths, ms_swift="4.6.0").findings if item.code == "CFG108"]
 
@@ -234,9 +238,11 @@ def test_trainer_and_server_are_paired_within_a_script(tmp_path):
     """A trainer is paired with the server of its own script, not with that of another script in the folder."""
     for name, server, trainer in (("a.sh", "2", "0,1"), ("b.sh", "0", "2,3")):
         (tmp_path / name).write_text(SERVER.format(server, "") + TRAINER.format(trainer, "127.0.0.1"))
-    assert shared_gpus(tmp_path) == shared_gpus(tmp_path / "a.sh", tmp_path / "b.sh") == []
+    assert (
+        shared_gpu_severities(tmp_path) == shared_gpu_severities(tmp_path / "a.sh", tmp_path / "b.sh") == []
+    )
     (tmp_path / "b.sh").write_text(SERVER.format("2", "") + TRAINER.format("2,3", "127.0.0.1"))
-    assert shared_gpus(tmp_path) == [Severity.ERROR]
+    assert shared_gpu_severities(tmp_path) == [Severity.ERROR]
 
 
 def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
@@ -244,8 +250,8 @@ def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
     serve, train = tmp_path / "serve.sh", tmp_path / "train.sh"
     serve.write_text(SERVER.format("0", "--vllm_max_model_len 128 "))
     train.write_text(TRAINER.format("0,1", "127.0.0.1"))
-    assert shared_gpus(tmp_path) == []
-    assert shared_gpus(serve, train) == [Severity.ERROR]
+    assert shared_gpu_severities(tmp_path) == []
+    assert shared_gpu_severities(serve, train) == [Severity.ERROR]
     # An explicit address pairs them across a folder.
     train.write_text(TRAINER.format("0,1", "10.0.0.7").rstrip() + " --max_completion_length 4096\n")
     for host, pairs in (("10.0.0.7", True), ("10.0.0.8", False)):

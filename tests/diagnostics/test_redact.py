@@ -90,7 +90,7 @@ def visible_parts(text, secret):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_formats_show_no_secret_and_shareable_ones_no_person(form):
-    """No format shows a secret in any field of a report; only the terminal shows personal data."""
+    """No format shows a secret in any field of a report; formats other than the terminal's show no personal data."""
     leaking = []
     for name, (text, secret) in (SHAPES if form != "terminal" else SECRETS).items():
         with standard_streams() as (out, _):

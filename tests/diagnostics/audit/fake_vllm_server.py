@@ -43,8 +43,8 @@ class ServerFaults:
         batches: Each sequence is computed in a batch of random size, whose other sequences are random.
         no_logprobs: Samples have no log-probs.
         paused: The server reports that it is paused.
-        versions: Weight versions that the server reports, one per request.
-        max_model_len: The most tokens that the server takes.
+        versions: Weight versions that the server reports, one per request; the last one repeats.
+        max_model_len: The token limit that `/v1/models` reports.
         settings: Model settings in the response of /server_info; None: 404.
     """
 

@@ -1,4 +1,4 @@
-"""Each silent failure in the catalog has a result family or a stated reason; a fault's code is that of its family."""
+"""Each silent failure in the catalog has a result family or a reason; a fault has its family's code by default."""
 
 from collections import Counter
 
@@ -32,7 +32,7 @@ def test_every_silent_failure_has_a_check_or_a_reason():
     assert silent == REASON_WITHOUT_CHECK.keys() | ISSUES_CHOSEN_BY_A_CHECK.keys()
 
 
-def test_every_result_family_belongs_to_one_issue_and_one_check():
+def test_every_result_family_belongs_to_one_issue_and_one_topic():
     families = Counter(family for issue in ISSUES.values() for family in issue.audit)
     assert [family for family, times in families.items() if times > 1] == []
     assert [family for family in families if family.partition("/")[0] not in TOPICS] == []

@@ -1,4 +1,7 @@
-"""The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed and overlong answers."""
+"""The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed and overlong answers.
+
+It repeats a call to a busy server after the time that the server states.
+"""
 
 import asyncio
 import contextlib

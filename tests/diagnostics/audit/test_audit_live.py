@@ -1,7 +1,7 @@
-"""A live audit of the fake server names each injected fault with its value; a healthy server is clean.
+"""A live audit of the fake server reports each injected fault with its value, if it has one; a healthy server is clean.
 
-Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. The token limit is kept. Raw log-probs and an
-unreadable tokenizer leave the audit undecided.
+Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. Each audit stays within its token limit. An
+unreadable tokenizer, or raw log-probs if temperature 1 is expected, leave the audit undecided.
 """
 
 import json
@@ -24,7 +24,7 @@ def audit_fake_server(
 ):
     """Start a fake server with a folder and faults; audit it against checkpoint-120, and check the token limit.
 
-    The weights may also be those of the folders `others`; without any, those of the folders beside checkpoint-120.
+    `others` are further folders that may have the server's weights; without any, those beside checkpoint-120.
     """
     options["against"] = [trained / other for other in others]
     engine = Engine(trained / folder, dtype, wrong, 1)
@@ -74,7 +74,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("wrong", "faults"), FAULTS.values(), ids=FAULTS)
 def test_fault_is_reported_alone_with_its_value(trained, wrong, faults):
-    """No other fault is reported, and the value is estimated between the grid points of the search."""
+    """No other fault is reported. A number is estimated between the grid points of the search."""
     assert fault_values(audit_fake_server(trained, wrong)) == faults
 
 
@@ -116,7 +116,10 @@ def test_raw_logprobs_are_detected_from_the_samples(trained, tmp_path):
 
 @pytest.mark.parametrize("wrong", [{"sampling": {"temperature": 0.87}}, {"bias": (300, 2.0)}, {}])
 def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
-    """With raw log-probs the sampling parameters stay undecided; the result names the option that decides."""
+    """If temperature 1 is expected, raw log-probs leave the sampling undecided.
+
+    The result names the server option that decides.
+    """
     audit = audit_fake_server(trained, ServerFaults(raw=True, settings=None, **wrong))
     (result,) = (item for item in audit.results if item.topic == "sampling")
     assert (audit.outcome, result.outcome) == (NOT_DECIDED, NOT_DECIDED)
@@ -139,7 +142,7 @@ def test_layer_with_older_weights_is_named(trained):
 
 
 def test_weights_with_one_percent_noise_are_a_fault(trained):
-    """Weights with 1 % noise are a fault; a threshold of 0.01 on the mismatch KL would miss them."""
+    """They are reported as unknown weights, and mask the results for sampling and log-probs."""
     folder = write_noisy_checkpoint(trained, 3, "checkpoint-120")
     audit = audit_fake_server(trained, folder=folder, others=("checkpoint-20", "checkpoint-110"))
     assert list(fault_values(audit)) == ["weights/unknown"]
@@ -157,8 +160,8 @@ def test_unreadable_tokenizer_leaves_the_audit_undecided(trained, tmp_path):
     assert [item.family for item in audit.select(SKIPPED) if item.decisive] == ["ids"]
 
 
-def test_stale_cache_and_wrong_weights_stay_within_the_token_budget(trained, tmp_path):
-    """The audit keeps its token budget in the most expensive case: long prompts, a stale cache and other weights."""
+def test_stale_cache_and_wrong_weights_stay_within_the_token_limit(trained, tmp_path):
+    """Both are reported within the token limit in an expensive case: long prompts, a stale cache and other weights."""
     prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
     wrong = ServerFaults(stale_cache=load_rounded(trained / "checkpoint-20", "bfloat16"))
     trainer = trainer_file(tmp_path, prompts=prompts)

@@ -1,4 +1,8 @@
-"""Replicas with different weights are a fault; one server with wrong weights is no such fault (`check_replicas`)."""
+"""Replicas with different weights are a fault; one server with wrong weights is no such fault.
+
+A replica fault is found by `check_replicas` or `check_requests`; `hides_weights` decides whether it hides the result
+for the weights.
+"""
 
 from types import SimpleNamespace
 

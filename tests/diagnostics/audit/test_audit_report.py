@@ -61,7 +61,7 @@ def test_outcome_and_exit_code_follow_from_the_results(results, outcome, code):
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("form", report.FORMATS)
 def test_every_format_shows_the_fault_without_control_characters(capsys, tmp_path, form, verbose):
-    """HTML is escaped, too, except in the terminal and in JSON, which is valid against its schema."""
+    """HTML is escaped in all formats but the terminal's and JSON. The JSON document fits its schema."""
     assert report.write_audit(audit(*EVERY_OUTCOME), form, verbose=verbose) == 1
     out = capsys.readouterr().out
     assert "temperature 0.6" in out
@@ -109,7 +109,7 @@ def test_evidence_names_no_person_in_shared_formats(capsys, form):
     ("framework", "shown", "missing"), [("verl", "verl: ", "ms-swift: "), ("", "TRL: ", "(pin:")]
 )
 def test_fix_is_that_of_the_framework_of_the_run(capsys, framework, shown, missing):
-    """The fix has no other framework's options, and not the mitigation's name in the catalog."""
+    """For verl it has no ms-swift options; without a framework it has TRL's. The mitigation's name is not shown."""
     fault = Result("metrics/nan", FAULT, "metrics", "loss is NaN", "NUM027")
     report.write_audit(Audit("recorded", {}, (fault,), framework=framework), "terminal")
     fix = next(line for line in capsys.readouterr().out.splitlines() if "Fix: " in line)

@@ -10,7 +10,7 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 
 
 class FakeClient:
-    """A client with answers by path, and `answer` for other paths; with a body, the response has it as its choice."""
+    """A client with answers by path, else `answer`; with a body, `call` returns `answer` as the only choice."""
 
     address, tokens = "http://127.0.0.1:1", 0
 
@@ -51,7 +51,7 @@ def test_answer_of_another_structure_names_the_server(method, arguments, answer)
 
 
 def test_other_servers_and_unknown_models_are_refused():
-    """Servers of ms-swift and of older TRL releases are refused, because they have other paths."""
+    """A server whose /v1/models lists no model is refused, and so is a model that the server does not list."""
     with pytest.raises(AuditError, match="not vllm serve"):
         Server(FakeClient(**{"v1/models": {}}))
     with pytest.raises(AuditError, match=r"--model nobody: .* serves model"):

@@ -27,7 +27,7 @@ def test_weight_update_during_the_audit_gives_no_verdict(trained):
         ("trainer", 2, "expected a number"),
     ],
 )
-def test_missing_input_is_a_one_line_error(trained, tmp_path, capsys, change, code, message):
+def test_unusable_input_is_a_one_line_error(trained, tmp_path, capsys, change, code, message):
     """The exit code is 2 for wrong usage, or 3 if the server is not available now."""
     wrong = ServerFaults(no_logprobs=change == "no log-probs", paused=change == "paused")
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": "hot"}))

@@ -1,4 +1,4 @@
-"""Mistakes in reported log-probs, cut completions and a server that changes are named; right answers are not."""
+"""Wrong log-probs, cut completions, changed servers and stale tensors are named; right answers are not."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ SAMPLES, SIZE, IDS = 16, 17, 64
 
 
 def observe(change=lambda rows: rows, logits=0.0):
-    """Return 16 samples from random logits, whose reported log-probs (one row for each sample) are changed."""
+    """Return 16 samples from random logits plus `logits`; `change` changes the rows of reported log-probs."""
     generator = torch.Generator().manual_seed(3)
     exact = 2 * torch.randn(SAMPLES, SIZE, IDS, generator=generator, dtype=torch.float64)
     engine = exact + logits
@@ -85,6 +85,7 @@ def test_logprobs_of_other_weights_are_named_and_others_list_what_was_excluded()
     ],
 )
 def test_completion_that_ends_early_without_a_stop_is_a_fault(ids, reason, stop, stop_ids, outcomes):
+    """If the stop ids are not known, the result is undecided. A stop word or id, or the token limit, is no fault."""
     completion = Completion((1,), ids, (-1.0,) * len(ids), ids, reason, stop)
     assert [result.outcome for result in check_ends([completion], 4, stop_ids)] == outcomes
 

@@ -1,6 +1,6 @@
 """A live audit with a LoRA checkpoint finds a wrong factor, an older step or a missing adapter.
 
-Unsupported adapters are refused.
+Adapters that are unsupported, cut off or of another shape are refused.
 """
 
 import json
@@ -55,7 +55,7 @@ def save_merged(adapters, trained, tmp_path_factory):
     ids=["once", "twice after a resume", "half, another alpha", "not added: the base", "older step"],
 )
 def test_adapter_merge_factor_and_step_are_identified(adapters, save_merged, step, times, dtype, faults):
-    """The merge factor is found in 16 and in 32 bits."""
+    """The merge factor is found in 16 and in 32 bits; a served base gives the hint `--lora-modules`."""
     with serving(Engine(save_merged(step, times), dtype)) as url:
         audit = audit_server(url, adapters / "checkpoint-20", timeout_s=500)
     assert {item.family: item.estimates[0].value for item in audit.select(FAULT)} == faults

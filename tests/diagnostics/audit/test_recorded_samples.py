@@ -1,4 +1,4 @@
-"""Recorded samples with NaN rewards, one prompt or no spread are faults; a reward function is called again (P12).
+"""Recorded samples with NaN rewards, one prompt or little spread are faults; a reward function is called again (P12).
 
 A further test limits the time for computing advantages of a large step.
 """

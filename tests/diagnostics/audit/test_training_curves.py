@@ -94,12 +94,12 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("change", HEALTHY.values(), ids=HEALTHY)
-def test_healthy_curves_have_no_fault(change):
+def test_unusual_healthy_curves_have_no_fault(change):
     assert faults(change) == {}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_healthy_runs_have_no_fault(seed):
+def test_random_healthy_runs_have_no_fault(seed):
     generator = random.Random(seed)
     assert faults(lambda _: {}, 200, lambda step: healthy_metrics(step, generator)) == {}
 

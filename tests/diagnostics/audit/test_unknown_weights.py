@@ -1,4 +1,4 @@
-"""Scores of weights on or near the line of two checkpoints are reported as newer, older, between or beyond them."""
+"""Scores of weights on or near the line of the checkpoints are reported as newer, older, between or beyond them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,10 @@ DIRECTION = noise(1.0, 4)
 
 
 def identify(engine, *names, spread=0.0):
-    """Return the verdict on engine scores; checkpoint N lies at 0.01 N along DIRECTION, the last name is audited."""
+    """Return the verdict on engine scores, audited against the last name.
+
+    Checkpoint N lies at 0.01 N along DIRECTION, a folder whose name has no step at 0.2.
+    """
     pairs = []
     for seed, name in enumerate(names):
         step = step_of(Path(name))
@@ -60,6 +63,7 @@ def test_position_relative_to_the_checkpoints_is_reported(position, names, famil
     ids=["newer", "noise", "between", "older"],
 )
 def test_only_weights_beyond_the_newest_checkpoint_are_newer(position, spread, is_newer):
+    """The result names the newest checkpoint and the one before; weights that are far off the line are not newer."""
     names = ("checkpoint-20", "checkpoint-10", "checkpoint-30")
     result = identify(position * DIRECTION + noise(spread, 7), *names, spread=0.05)
     assert (result.family == "weights/newer") is is_newer

@@ -44,7 +44,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def looked_up_hosts(monkeypatch):
-    """Record the host names that are looked up."""
+    """Refuse host look-ups; return the list of the names that were looked up."""
     hosts = []
 
     def refuse_lookup(host, *_rest, **_options):
@@ -90,6 +90,7 @@ def test_missing_weights_are_refused(load, tied, tmp_path):
 
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 def test_adapter_does_not_request_its_base(load, looked_up_hosts, tiny, tmp_path):
+    """An adapter alone is refused."""
     folder = shutil.copytree(tiny, tmp_path / "adapter")
     settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "someorg/base"}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
@@ -169,7 +170,7 @@ def test_oversized_tokenizer_or_device_file_is_not_read(tmp_path, looked_up_host
     assert not looked_up_hosts
 
 
-LOADING = {
+CODE_AND_MODEL_NAMES = {
     "attention kernel": {"_attn_implementation_internal": "someorg/kernel"},
     "attention kernel of a part": {"text_config": {"_attn_implementation": {"": "someorg/kernel"}}},
     "attention of another package": {"attn_implementation": "flash_attention_2"},
@@ -182,7 +183,7 @@ LOADING = {
 }
 
 
-@pytest.mark.parametrize("change", LOADING.values(), ids=LOADING)
+@pytest.mark.parametrize("change", CODE_AND_MODEL_NAMES.values(), ids=CODE_AND_MODEL_NAMES)
 def test_config_that_names_a_kernel_or_a_model_is_refused(change, tiny, tmp_path, monkeypatch):
     """transformers would import code of the hub, and timm would load a pickle."""
     path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
@@ -301,7 +302,10 @@ TEMPLATES = {
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_chat_template_is_sandboxed_with_time_and_memory_limits(template, tiny, tmp_path, monkeypatch):
-    """Templates that loop, allocate gigabytes or reach the interpreter leave the check undecided; limits are reset."""
+    """The check is skipped if the template loops, allocates gigabytes, reaches for the interpreter or is invalid.
+
+    The limits are reset afterwards.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checkpoint_validation, "_TEMPLATE_S", 0.3)
     tokenizer = checkpoint_validation.load_tokenizer(tiny)

@@ -86,7 +86,7 @@ def _rewards(rows, reward):
 
 
 def _streams(offset):
-    """Replace the engine's log-prob of each token by `offset(row, log-prob, random generator)`."""
+    """Return a function that replaces the engine's log-probs by `offset(row, log-prob, random generator)`."""
 
     def inject(rows, seed):
         generator = random.Random(seed)
@@ -165,7 +165,7 @@ ROWS = (
 
 
 def _metrics(change):
-    """Update each line of metrics.jsonl with `change(line number)`."""
+    """Return a function that updates each line of metrics.jsonl with `change(line number)`."""
 
     def inject(folder, _seed):
         path = folder / "metrics.jsonl"
@@ -181,7 +181,7 @@ def _checkpoints(folder):
 
 
 def _freeze(choose):
-    """Reset the chosen tensors of every checkpoint to their values in the first."""
+    """Return a function that resets the chosen tensors of each checkpoint to their values in the first."""
 
     def inject(folder, _seed):
         first, *later = _checkpoints(folder)

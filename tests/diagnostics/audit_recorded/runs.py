@@ -1,7 +1,7 @@
 """Record runs of grpo_core's trainer, and write their samples in the format of grpo_core, verl, ms-swift or TRL.
 
 `train_run` trains and records. A writer in `WRITERS` returns the folder; verl, ms-swift and TRL themselves do not run
-here. Of the formats, grpo_core's has tokens. Further helpers change token streams of samples.
+here. Only grpo_core's format has tokens. Further helpers change token streams of samples.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def with_trainer_logprobs(rows, noise=1e-7, seed=0):
 
 
 def with_streams(row, **streams):
-    """Return a copy of a row with other token streams (engine, trainer, trained)."""
+    """Return a copy of a row with other token streams, such as `engine_logprobs` or `in_loss`."""
     tokens = row.tokens
     values = {name: getattr(tokens, name) for name in Tokens.__slots__}
     return replace(row, tokens=Tokens(**(values | streams)))

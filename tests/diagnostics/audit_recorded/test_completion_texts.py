@@ -44,7 +44,7 @@ def fault_messages(*arguments, **options):
 
 
 def test_secret_in_the_example_is_masked_before_the_text_is_cut():
-    """The quoted end of a completion begins within a token."""
+    """The quoted end of the completion begins within the secret."""
     text = "hf_" + "aB3dE5gH7j" * 3 + f" {TURN:<145}"
     assert "<secret>" in find_faults(lambda *_: text)[0].evidence[0].text
 

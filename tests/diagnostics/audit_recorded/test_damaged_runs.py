@@ -149,7 +149,7 @@ def write_understated(path, size, rows):
 
 
 def test_understated_parquet_file_is_unpacked_in_small_parts(tmp_path, monkeypatch):
-    """1024 rows were unpacked at once: a file of 809 bytes took 4.7 GB."""
+    """It takes less than 100 MiB. When 1024 rows were unpacked at once, a file of 809 bytes took 4.7 GB."""
     path = tmp_path / "completions_00001.parquet"
     write_understated(path, 1 << 20, 200)
     monkeypatch.setattr(run_data, "MAX_RUN", 4 * safe_io.MIB)
@@ -196,7 +196,7 @@ def write_shared_prompt(folder, length, samples, prompt):
 
 
 def test_samples_of_a_prompt_do_not_repeat_it(tmp_path, monkeypatch):
-    """Each sample had its own copies of the prompt: 5000 samples in 156 KB took 9.5 GB."""
+    """The samples share one prompt text. With a copy for each, 5000 samples in 156 KB took 9.5 GB."""
     monkeypatch.setattr(run_data, "MAX_FILE", safe_io.MIB)
     path = write_shared_prompt(tmp_path, 5000, 500, "x" * 2 * run_data.MAX_TEXT)
     with traced_memory() as peak:
@@ -207,7 +207,7 @@ def test_samples_of_a_prompt_do_not_repeat_it(tmp_path, monkeypatch):
 
 
 def test_numbers_of_rollouts_count_as_large_as_in_memory(tmp_path):
-    """A number of one byte takes 16 times as much when it is read."""
+    """A number of one byte counts as 16 bytes, so that a file below the limit is refused."""
     path = write_shared_prompt(tmp_path, 1 << 20, 1, "x")
     reading = run_data.ReadBudget()
     reading.bytes = 8 * safe_io.MIB
@@ -225,7 +225,7 @@ def traced_memory():
         tracemalloc.stop()
 
 
-def test_statistics_of_huge_numbers_do_not_overflow():
+def test_statistics_of_huge_numbers_are_infinite():
     values = [1e308, 1e308, -1e308]
     assert stats.deviation(values) == float("inf")
     assert stats.mean([1e308] * 3) == float("inf")

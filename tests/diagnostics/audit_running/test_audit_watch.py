@@ -1,6 +1,6 @@
 """`audit --watch` reports faults in metrics files that grow or are replaced, and a summary at the end.
 
-A folder, a missing file and a truncated line have their own exit codes or outcomes.
+A folder exits with 2 and a missing file with 3; a truncated last line leaves the outcome undecided.
 """
 
 import json

@@ -44,7 +44,7 @@ def with_threads(process, *stacks, name="Thread-1", **values):
 def connection(
     inode, kind="tcp", *, sent_s=None, received_s=None, bytes_sent=None, bytes_received=None, **values
 ):
-    """Return both ends of a connection, inode and inode + 1, by the traffic of the first end."""
+    """Return both ends of a connection, inode and inode + 1; the traffic is given from the first end's side."""
     near, far = ("127.0.0.1:5", "127.0.0.1:8000") if kind == "tcp" else ("", "")
     first = Socket(
         inode, kind, near, far, "ESTABLISHED", peer=inode + 1, sent_s=sent_s, received_s=received_s,

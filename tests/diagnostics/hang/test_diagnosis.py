@@ -239,7 +239,7 @@ def test_idle_consumers_of_a_queue_are_no_hang(frame, syscall):
 
 @pytest.mark.parametrize(("asleep_s", "outcome"), [(0.2, "progress"), (40.0, "waiting"), (70.0, "hang")])
 def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome):
-    """A rank that ran 40 % of the observation and then opened a named pipe hangs only after its patience."""
+    """It ran 40 % of the observation, then opened a named pipe; it is a hang only after its patience."""
     opens, thread = (
         StackFrame("/job/train.py", "run", 18),
         {"syscall": "openat", "opens": "/job/fifo (a named pipe)"},
@@ -458,6 +458,7 @@ def pool_of(*workers):
 
 
 def test_pool_with_idle_and_computing_workers_makes_progress():
+    """With idle workers only, the cause is a lost message."""
     idle = sleeping(8, 7, StackFrame(f"{PYTHON}/multiprocessing/pool.py", "worker", 114), thread=AT_FUTEX)
     busy = sleeping(9, 7, StackFrame("/job/a.py", "grade", 3), thread=COMPUTES)
     assert verdict_of(*pool_of(idle)).cause == "lost_message"
@@ -496,6 +497,7 @@ def test_servers_that_take_turns_in_accept_are_idle_without_clients(unread, outc
 
 @pytest.mark.parametrize(("endless", "outcome"), [(True, "idle"), (False, "hang")])
 def test_waiting_main_thread_with_a_working_signal_handler_is_idle(endless, outcome):
+    """A wait with a timeout is a hang."""
     waits = WAIT, StackFrame("/job/a.py", "main", 9)
     thread = AT_FUTEX | {"endless": endless, "asleep_s": 3.0}
     assert verdict_of(sleeping(7, 1, *waits, thread=thread, wrote=True)).outcome == outcome

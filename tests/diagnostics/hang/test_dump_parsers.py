@@ -209,8 +209,8 @@ LONG_ENTRIES = [
 
 
 @pytest.mark.parametrize("entry", LONG_ENTRIES)
-def test_shared_values_of_a_pickle_are_not_repeated_in_a_long_text(entry):
-    """A pickle of 13 KB became a text of 3 GB, of which 1000 characters were kept."""
+def test_pickle_whose_values_would_be_a_long_text_is_refused(entry):
+    """Shared values repeat in the text: a pickle of 13 KB became a text of 3 GB."""
     with pytest.raises(ParseError, match="more text than a recorder writes"):
         parse_dump("trace_rank_0", pickle.dumps({"entries": [entry]}, protocol=4))
 
@@ -328,7 +328,7 @@ def test_processes_and_threads_beyond_the_limits_are_not_checked(monkeypatch, tm
     assert diagnose(snapshot).verdict.outcome != "idle"
 
 
-def test_main_thread_of_a_process_beyond_the_limit_is_looked_up_once(monkeypatch, tmp_path):
+def test_main_thread_of_a_process_with_too_many_threads_is_looked_up_once(monkeypatch, tmp_path):
     """A look-up for each thread took 8 s for the 11,000 threads in 1 MB."""
     lookups, main = [], Process.main.fget
     monkeypatch.setattr(Process, "main", property(lambda self: lookups.append(self) or main(self)))

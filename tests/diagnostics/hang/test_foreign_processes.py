@@ -101,7 +101,10 @@ def test_deadlock_is_found_in_another_pid_namespace():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs two users")
 def test_root_inspects_another_users_process_and_others_get_the_reason():
-    """Another user gets the reason, or "Permission denied" if Python may not read the project's files."""
+    """Root finds the deadlock; another user gets the reason.
+
+    If Python may not read the project, that user gets "Permission denied".
+    """
     setpriv = shutil.which("setpriv") or pytest.skip("there is no setpriv here")
     if not os.access("/usr/bin/python3", os.X_OK):
         pytest.skip("there is no Python that every user may start")

@@ -1,7 +1,8 @@
 """`hang --hosts` joins the snapshots of several hosts at TCP connections.
 
-If a host gives no valid answer, the verdict on an otherwise healthy job is unknown. The collector that is sent to hosts
-imports the standard library only. Two network namespaces simulate hosts for the whole command.
+Loopback connections are not joined, and saved bundles of several hosts are refused. If a host gives no valid answer,
+the verdict on an otherwise healthy job is unknown. The collector that is sent to hosts imports the standard library
+only. Two network namespaces simulate hosts for the whole command.
 """
 
 from __future__ import annotations

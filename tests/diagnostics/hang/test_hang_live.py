@@ -238,7 +238,7 @@ def test_rank_variable_of_5000_digits_is_ignored():
 
 
 def test_shell_wrappers_and_launchers_are_no_ranks():
-    """Only the outermost Python process with RANK is a rank, because shells and child processes inherit it."""
+    """A shell, a launcher of ranks, and a child of a rank have RANK in their environment, too, but are no ranks."""
     processes = process_table_of(
         (1, 0, "bash run.sh", "0"),
         (2, 1, "python train.py", "0"),

@@ -1,4 +1,4 @@
-"""Hangs and idle jobs of the kinds that an unseen set of jobs showed first: the verdict names process and cause."""
+"""Hangs and idle jobs of kinds that a held-out set of jobs revealed get the right outcome, cause and process."""
 
 import os
 import socket
@@ -53,6 +53,7 @@ def test_dead_child_is_blamed_although_others_inherited_its_socket():
 
 
 def test_two_senders_whose_data_is_not_read_are_a_deadlock():
+    """While data moves, the outcome is progress."""
     sends = {"syscall": "sendto", "waits_fds": (3,)}
     ends = [sleeping(7 + n, 1, MAIN, thread=sends, fds=(Descriptor(3, "tcp", 50 + n),)) for n in (0, 1)]
     verdict = verdict_of(*ends, sockets=connection(50))
@@ -114,7 +115,10 @@ def test_named_pipes_opened_in_opposite_order_are_a_deadlock():
 
 
 def test_semaphore_shared_with_a_waiting_process_is_no_proof_of_a_cycle():
-    """A worker waits for a lock that its parent maps, too, and the parent waits for the worker's pipe."""
+    """A worker waits for a lock that its parent maps, too, and the parent waits for the worker's pipe.
+
+    If the parent waits for the worker's exit instead, it is a deadlock. A feeder thread at the lock blames its worker.
+    """
     reads = {"syscall": "read", "waits_fds": (3,)}
     parent = sleeping(
         7, 1, RECV, MAIN, thread=reads, fds=(Descriptor(3, "pipe", 5, "r"),), shared=("/dev/shm/a#5",)
