@@ -20,7 +20,7 @@ from diagnostics.lint import rules
 from diagnostics.matrix.layers import LAYERS
 from repro.issues import REPROS
 from tests import result_tables
-from tests.result_tables import table
+from tests.result_tables import markdown_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +52,8 @@ def code_tables() -> str:
     ]
     head = ("code", "what", "kind", "known by", "doctor, by release", "lint", "triage", "logs of it", "repro")
     check_rows = [(check.code, check.title) for check in catalog.load_checks().values()]
-    checks = table(("code", "what"), check_rows)
-    return f"{table(head, rows)}\nThose of checks, which are no known failures:\n\n{checks}"
+    checks = markdown_table(("code", "what"), check_rows)
+    return f"{markdown_table(head, rows)}\nThose of checks, which are no known failures:\n\n{checks}"
 
 
 def rule_table() -> str:
@@ -69,7 +69,7 @@ def rule_table() -> str:
         framework_names = ", ".join(model.FRAMEWORKS[name] for name in frameworks if name in model.FRAMEWORKS)
         where = ", ".join(checks_of_code.get(code, {"catalogue": None}))
         rows.append((code, (issues.get(code) or checks[code]).title, where, framework_names))
-    return table(("code", "finding", "check", "frameworks"), rows)
+    return markdown_table(("code", "finding", "check", "frameworks"), rows)
 
 
 def _linted() -> set[str]:
@@ -85,7 +85,7 @@ def allowed_values() -> str:
         "frameworks": model.FRAMEWORKS, "components, package": model.COMPONENTS,
         "the family of a code": [f"{family} ({about})" for family, about in model.FAMILIES.items()],
     }  # fmt: skip
-    return table(("key", "one of"), [(key, ", ".join(words)) for key, words in known.items()])
+    return markdown_table(("key", "one of"), [(key, ", ".join(words)) for key, words in known.items()])
 
 
 def layer_table() -> str:
@@ -102,7 +102,7 @@ def layer_table() -> str:
         file = layer.code[0].rpartition(".")[2]
         needs = ", ".join(layer.needs) or "-"
         rows.append((f"`{name}`", question, layer.evidence.value, needs, f"`{file}.py`"))
-    return table(("layer", "question", "evidence", "after", "in `diagnostics/matrix/layers/`"), rows)
+    return markdown_table(("layer", "question", "evidence", "after", "in `diagnostics/matrix/layers/`"), rows)
 
 
 def import_contracts() -> str:
@@ -110,7 +110,7 @@ def import_contracts() -> str:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
     rows = [(f"`{contract['id']}`", contract["name"]) for contract in contracts]
-    return table(("contract", "what it holds"), rows)
+    return markdown_table(("contract", "what it holds"), rows)
 
 
 PARTS = {

@@ -1,4 +1,4 @@
-"""Limits of CPU time and memory for tests of hostile input."""
+"""Limit CPU time and memory in tests of hostile input."""
 
 import contextlib
 import resource

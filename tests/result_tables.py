@@ -28,7 +28,7 @@ WORDS = {"pass": "✔ pass", "fail": "✘ fail", "expected_fail": "✘ expected 
          "not_run": "- not run"}  # fmt: skip
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return rows as a Markdown table."""
     lines = [_table_row(head), "|---" * len(head) + "|", *map(_table_row, rows)]
     return "\n".join(lines) + "\n"
@@ -38,24 +38,26 @@ def _table_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def published(key: str = "cells") -> dict[str, Mapping[str, Any]]:
+def published_cells(key: str = "cells") -> dict[str, Mapping[str, Any]]:
     """Return the published cells by name; with `trainer_cells`, those of other trainers than TRL."""
     return {cell["id"]: cell for cell in json.loads(PUBLISHED.read_text(encoding="utf-8"))[key]}
 
 
-def pairs() -> str:
+def pair_table() -> str:
     """Return the README's table of the pairs in SELECTED_PAIRS, with their results as `matrix` shows them."""
-    cells = {pair.id: pair for pair in published_pairs(published().values())}
+    cells = {pair.id: pair for pair in published_pairs(published_cells().values())}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
         for pair in (cells[name] for name in SELECTED_PAIRS)
     ]
-    return table(("vLLM", "TRL", *(question.text for question in QUESTIONS), "known crashes seen"), rows)
+    return markdown_table(
+        ("vLLM", "TRL", *(question.text for question in QUESTIONS), "known crashes seen"), rows
+    )
 
 
 def cell_tables() -> str:
     """Return three tables of all published cells: the pair, training and serving, and known issues."""
-    cells = published().values()
+    cells = published_cells().values()
     first = (
         "resolve", "contract", "install", "import", "scheduler", "engine", "logprobs", "peer:alone", "peer:vllm",
     )  # fmt: skip
@@ -71,7 +73,7 @@ def cell_tables() -> str:
 def trainer_table() -> str:
     """Return the table of the published cells of other trainers than TRL."""
     layers = ("resolve", "contract", "install", "import", "config", "rollout", "loss")
-    return _layers(published("trainer_cells").values(), layers)
+    return _layers(published_cells("trainer_cells").values(), layers)
 
 
 def _layers(cells: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -80,7 +82,7 @@ def _layers(cells: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
         for cell in cells
         if any(name in cell["layers"] for name in names)
     ]
-    return table(("cell", *names), rows)
+    return markdown_table(("cell", *names), rows)
 
 
 def _verdict(layer: Mapping[str, Any] | None) -> str:
@@ -98,7 +100,7 @@ def refuted_advice() -> str:
         (mitigation,) = [mitigation for mitigation in issue.mitigations if mitigation.name == name]
         observation = mitigation.note or f"does not help against {', '.join(mitigation.fails)}"
         rows.append((f"{code} {issue.title}", mitigation.about, observation))
-    return table(("for", "advised", "what the run showed"), rows)
+    return markdown_table(("for", "advised", "what the run showed"), rows)
 
 
 def colocate_loop_source() -> str:
@@ -109,6 +111,6 @@ def colocate_loop_source() -> str:
 
 
 PARTS = {
-    "pairs": pairs, "seen": cell_tables, "trainers": trainer_table, "refuted": refuted_advice,
+    "pairs": pair_table, "seen": cell_tables, "trainers": trainer_table, "refuted": refuted_advice,
     "loop": colocate_loop_source,
 }  # fmt: skip

@@ -108,9 +108,9 @@ def _owners(file: Path) -> set[Path]:
         owners.add(package)
     if not file.name.startswith("__"):
         owners |= _sources_with_string(file.name)
-    if _top(file) == "tests":
+    if _top_folder(file) == "tests":
         return owners.union(*(_sources_with_string(folder) for folder in file.relative_to(ROOT).parts[2:-1]))
-    if any(_top(owner) != "tests" for owner in owners):
+    if any(_top_folder(owner) != "tests" for owner in owners):
         return owners
     return owners | _sources_with_string(file.parent.name)
 
@@ -148,7 +148,7 @@ def _modules(name: str) -> tuple[Path, ...]:
 def _references(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the modules that a file uses, whether it needs trainer packages, and the file names in its strings."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    modules, names, is_test = set(), set(), _top(file) == "tests"
+    modules, names, is_test = set(), set(), _top_folder(file) == "tests"
     for node in _walk_code(tree):
         modules |= _imported(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -198,7 +198,7 @@ def _subject(file: Path) -> str:
     return "diagnostics" if part == "matrix" else part if part in PACKAGES else ""
 
 
-def _top(file: Path) -> str:
+def _top_folder(file: Path) -> str:
     return file.relative_to(ROOT).parts[0]
 
 

@@ -24,7 +24,7 @@ EXPECTED_OUTPUT = {"gpu": "step, grpo_core", "step": "grpo_core"}
 
 
 def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run a benchmark at its tiny size as a process, with more arguments."""
+    """Run a benchmark as a process, with its arguments in SMALL and more."""
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0")) if name == "step" else ""
     arguments = [argument.format(cell=cell) for argument in SMALL[name]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

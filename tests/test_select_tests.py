@@ -49,8 +49,8 @@ def test_near_tests_are_few_and_of_the_same_package():
     assert names("diagnostics/collect/gpus.py", direct_only=True)
 
 
-def test_only_tests_of_trainer_and_audit_need_torch():
-    """No test outside the trainer, repros, audit and golden commands needs PyTorch."""
+def test_tests_outside_of_listed_folders_need_no_torch():
+    """PyTorch is needed by tests of the trainer, repros, GPU, golden commands and audit, and of missing packages."""
     with_torch = [path for path in select_tests.all_tests() if select_tests.needs_torch([path])]
     file_names = {str(path.relative_to(ROOT / "tests")) for path in with_torch}
     expected = ("grpo_core/", "repro/", "gpu/", "golden/", "diagnostics/audit", "test_missing_packages.py")

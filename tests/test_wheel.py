@@ -32,7 +32,7 @@ def uv(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
+def dist_folder(tmp_path_factory) -> Path:
     """Build the sdist, and the wheel from it; return their folder."""
     folder = tmp_path_factory.mktemp("dist")
     # The build backend of this environment is used, so that nothing is downloaded.
@@ -41,9 +41,9 @@ def built(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(built) -> Path:
-    """Return the built wheel."""
-    return next(built.glob("*.whl"))
+def wheel(dist_folder) -> Path:
+    """Return the wheel in the folder."""
+    return next(dist_folder.glob("*.whl"))
 
 
 @pytest.mark.parametrize("tag", ["v0.0.7", "0.1.0"])
@@ -96,8 +96,8 @@ def test_wheel_has_catalog_and_data_and_no_matrix(wheel):
     assert not [name for name in names if name.startswith("diagnostics/matrix/")]
 
 
-def test_sdist_has_matrix_and_tests(built):
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+def test_sdist_has_matrix_and_tests(dist_folder):
+    with tarfile.open(next(dist_folder.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"matrix.toml", "noxfile.py", "diagnostics/matrix/__main__.py", "tests/test_wheel.py"} <= names
 

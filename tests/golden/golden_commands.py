@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RECORDED = HERE / "commands.json"
 FIRST_LINES = 6
-LINE = 110
+LINE_WIDTH = 110
 # Fake environments: folder name -> distributions (name, version, requirements).
 ENVIRONMENTS = {
     "env_none": (),
@@ -135,7 +135,7 @@ def summary(text, first=FIRST_LINES):
     rows = [_json(line) for line in text.splitlines()]
     if len(rows) > 1 and all(isinstance(row, dict) for row in rows):
         return {"jsonl": {"keys": sorted(set().union(*rows)), "findings": _findings(rows)}}
-    return {"lines": [line[:LINE].rstrip() for line in text.splitlines()[:first]]}
+    return {"lines": [line[:LINE_WIDTH].rstrip() for line in text.splitlines()[:first]]}
 
 
 def _json(text):

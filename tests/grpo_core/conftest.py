@@ -40,7 +40,7 @@ def read_lines(path) -> list[dict]:
     return [{key: value for key, value in entry.items() if not key.startswith("time/")} for entry in entries]
 
 
-def trained(config) -> tuple[dict, list[dict]]:
+def run_training(config) -> tuple[dict, list[dict]]:
     """Train; return the summary, and the metrics without wall times."""
     document = run.train(config, lambda _: None)
     assert document["outcome"] == "ok", document["error"]

@@ -14,7 +14,7 @@ from tests.grpo_core.faults.proxy import read_message
 
 @dataclass
 class Call:
-    """One HTTP request and its connection."""
+    """One HTTP request and its connection; `over` is set when the server's block ends."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass
 class Server:
-    """A simulated server's port, and the requests that it received."""
+    """A simulated server's port, the requests that it received, and an event that is set when its block ends."""
 
     port: int
     calls: list[Call]

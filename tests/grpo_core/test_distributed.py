@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.grpo_core.conftest import SHORT, make_config, read_lines, trained
+from tests.grpo_core.conftest import SHORT, make_config, read_lines, run_training
 from tests.processes import free_port, run_python
 
 # Each test starts two processes that import PyTorch.
@@ -46,7 +46,7 @@ def saved_parameters(folder) -> torch.Tensor:
 def single_rank(tmp_path_factory):
     """Train on one rank; return the folder of the run."""
     folder = tmp_path_factory.mktemp("alone")
-    trained(make_config({**SHORT, **SETTINGS, "output.dir": folder, "output.name": "run"}))
+    run_training(make_config({**SHORT, **SETTINGS, "output.dir": folder, "output.name": "run"}))
     return folder / "run"
 
 

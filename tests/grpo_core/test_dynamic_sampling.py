@@ -1,6 +1,6 @@
 """Dynamic sampling replaces groups without a reward signal, up to a bound.
 
-The overlong filter removes the gradient of truncated samples.
+The overlong filter counts truncated samples, and changes the gradient but not the mean reward.
 """
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from grpo_core.config import Config
 from grpo_core.learn.group_pool import GroupPool
 from grpo_core.types import Completion, Prompt, Request, Sample
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import run_training
 
 
 def rollout(number, rewards):
@@ -77,7 +77,7 @@ def test_without_dynamic_sampling_a_step_is_its_rollout():
 def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
     """With dynamic sampling all modes have the same metrics, and some steps resample."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
-    runs = [trained(short_run(mode, **settings))[1] for mode in ("colocate", "async", "server")]
+    runs = [run_training(short_run(mode, **settings))[1] for mode in ("colocate", "async", "server")]
     assert runs[0] == runs[1] == runs[2]
     assert sum(entry["resample/rounds"] for entry in runs[0]) > 0
 
@@ -85,17 +85,17 @@ def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
 def test_resampling_ahead_keeps_the_staleness_bound(short_run):
     """If steps take several rollouts, the staleness of async mode stays within its bound."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 2}
-    _, entries = trained(short_run("async", **{**settings, "train.steps": 6}))
+    _, entries = run_training(short_run("async", **{**settings, "train.steps": 6}))
     assert 0 < max(entry["staleness/max"] for entry in entries) <= 2
     assert sum(entry["resample/rounds"] for entry in entries) > 0
 
 
-def test_overlong_filter_removes_gradient_of_truncated_samples(short_run):
-    """Truncated samples are filtered and counted and change the gradient, but not the mean reward."""
+def test_overlong_filter_counts_truncated_samples_and_changes_the_gradient(short_run):
+    """The mean reward stays the same."""
     settings = {"sampling.max_tokens": 4, "task.max_length": 3, "train.steps": 1}
-    _, (plain,) = trained(short_run(**settings))
+    _, (plain,) = run_training(short_run(**settings))
     options = {"sampling.overlong_filter": "true", "output.name": "filtered"}
-    _, (filtered,) = trained(short_run(**settings, **options))
+    _, (filtered,) = run_training(short_run(**settings, **options))
     assert plain["reward/mean"] == filtered["reward/mean"]
     assert filtered["completions/filtered"] == plain["completions/truncated"] > 0
     assert plain["completions/filtered"] == 0

@@ -25,7 +25,7 @@ from grpo_core.rollout.wire import (
 from grpo_core.settings import load
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion, Request, SamplingParams
-from tests.grpo_core.conftest import engine_config, read_lines, trained
+from tests.grpo_core.conftest import engine_config, read_lines, run_training
 
 END = 11
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(END,))
@@ -164,7 +164,7 @@ def test_ids_without_a_token_are_never_sampled(short_run, tmp_path, mode):
     with torch.no_grad():
         wide.lm_head.weight[13:] = wide.lm_head.weight[:13].repeat(4, 1)[:51]
     wide.save_pretrained(tmp_path / "model")
-    document, _ = trained(short_run(mode, **{"model.path": tmp_path / "model", "train.steps": 2}))
+    document, _ = run_training(short_run(mode, **{"model.path": tmp_path / "model", "train.steps": 2}))
     assert max(token for line in read_lines(document["completions"]) for token in line["ids"]) < 13
     assert document["max_logprob_difference"] < 1e-5
 

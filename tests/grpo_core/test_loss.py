@@ -237,7 +237,7 @@ def test_correction_levels_and_modes(level, mode, expected):
 
 
 def test_sequence_token_ratio():
-    """The value is that of `sequence`; each token's gradient has its own weight, not their mean."""
+    """A sample's value and summed gradient are those of `sequence`; with weights per token the gradients differ."""
     generator = torch.Generator().manual_seed(0)
     samples = [torch.randn(length, len(STREAMS), generator=generator) * 0.6 - 1.5 for length in (5, 3, 1, 4)]
     step = Step([[1.0, 0.1, 0.7, 0.0]], [samples])

@@ -9,7 +9,7 @@ import pytest
 
 from grpo_core.learn.group_pool import StalenessError, staleness
 from grpo_core.types import Completion
-from tests.grpo_core.conftest import read_lines, trained
+from tests.grpo_core.conftest import read_lines, run_training
 
 
 @pytest.mark.slow
@@ -20,11 +20,11 @@ def test_modes_are_bit_identical_without_staleness(short_run):
     tests/gpu/test_runs.py repeats a run with the same seed.
     """
     settings = {"train.steps": 5, "train.warmup_updates": 0}
-    colocate, metrics = trained(short_run("colocate", **settings))
+    colocate, metrics = run_training(short_run("colocate", **settings))
     completions = read_lines(colocate["completions"])
     assert len(completions) == 5 * 16
     for mode in ("async", "server"):
-        document, mode_metrics = trained(short_run(mode, **{"rollout.max_staleness": 0}, **settings))
+        document, mode_metrics = run_training(short_run(mode, **{"rollout.max_staleness": 0}, **settings))
         assert document["parameters"] == colocate["parameters"]
         assert read_lines(document["completions"]) == completions
         assert mode_metrics == metrics
@@ -34,7 +34,7 @@ def test_modes_are_bit_identical_without_staleness(short_run):
     for entry in metrics:
         assert entry["importance_ratio/mean"] == pytest.approx(1.0, abs=1e-5)
         assert entry["ratio/mean"] == 1.0
-    _, (reseeded,) = trained(
+    _, (reseeded,) = run_training(
         short_run(**{**settings, "train.steps": 1, "train.seed": 1, "output.name": "reseeded"})
     )
     assert reseeded != metrics[0]
@@ -44,7 +44,7 @@ def test_modes_are_bit_identical_without_staleness(short_run):
 def test_modes_are_bit_identical_for_a_wide_model(short_run):
     """A wide model multiplies by oneDNN, in the trainer's process and in others."""
     settings = {"train.steps": 3, "model.hidden_size": 128, "model.layers": 2, "rollout.max_staleness": 0}
-    runs = [trained(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
+    runs = [run_training(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
     assert {document["parameters"] for document, _ in runs} == {runs[0][0]["parameters"]}
     assert [metrics for _, metrics in runs] == [runs[0][1]] * 3
     assert runs[0][0]["max_logprob_difference"] < 1e-5
@@ -53,7 +53,7 @@ def test_modes_are_bit_identical_for_a_wide_model(short_run):
 @pytest.mark.slow
 def test_async_rollouts_are_at_most_one_version_old(short_run):
     """The first rollout is fresh, later ones a version old, as each token records; each sync is proven."""
-    document, metrics = trained(short_run("async", **{"train.steps": 5}))
+    document, metrics = run_training(short_run("async", **{"train.steps": 5}))
     assert [entry["staleness/max"] for entry in metrics] == [0, 1, 1, 1, 1]
     assert [entry["policy_version"] for entry in metrics] == [0, 1, 2, 3, 4]
     sampled_by = {entry["step"]: set(entry["versions"]) for entry in read_lines(document["completions"])}
@@ -86,9 +86,9 @@ def test_too_old_or_future_versions_are_refused(version, limit):
 )
 def test_evaluation_uses_the_trained_version_and_changes_nothing(short_run, mode):
     """Evaluation uses the version to be trained (in async mode checked for step 1); other numbers do not change."""
-    document, plain = trained(short_run(mode))
+    document, plain = run_training(short_run(mode))
     settings = {"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"}
-    evaluated, entries = trained(short_run(mode, **settings))
+    evaluated, entries = run_training(short_run(mode, **settings))
     assert evaluated["parameters"] == document["parameters"]
     without_eval = [{k: v for k, v in entry.items() if not k.startswith("eval/")} for entry in entries]
     assert without_eval == plain
@@ -100,5 +100,5 @@ def test_evaluation_uses_the_trained_version_and_changes_nothing(short_run, mode
 @pytest.mark.slow
 def test_rollouts_ahead_keep_the_staleness_bound(short_run):
     """The engine gets as many rollouts ahead as the bound allows, independent of time."""
-    _, metrics = trained(short_run("async", **{"train.steps": 7, "rollout.max_staleness": 3}))
+    _, metrics = run_training(short_run("async", **{"train.steps": 7, "rollout.max_staleness": 3}))
     assert [entry["staleness/max"] for entry in metrics] == [0, 1, 2, 3, 1, 2, 3]

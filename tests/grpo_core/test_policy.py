@@ -13,7 +13,7 @@ from grpo_core.learn.batch import make_batch
 from grpo_core.modes import temporary_state
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
-from tests.grpo_core.conftest import make_policy, perturb, trained
+from tests.grpo_core.conftest import make_policy, perturb, run_training
 
 
 def three_rows():
@@ -57,7 +57,9 @@ def test_adapter_reference_is_the_base_model(model_dir):
 
 def test_only_adapters_are_trained(short_run):
     """Only projections change, and every sync is proven."""
-    document, _ = trained(short_run(**{"model.lora_rank": 4, "train.learning_rate": 0.02, "train.steps": 2}))
+    document, _ = run_training(
+        short_run(**{"model.lora_rank": 4, "train.learning_rate": 0.02, "train.steps": 2})
+    )
     assert document["syncs_proven_by_fingerprint"] == 2
     folder = Path(document["metrics"]).parent
     before, after = load_model(folder / "model"), load_model(folder / "policy")
@@ -105,7 +107,7 @@ def test_temporary_state_is_undone(model_dir):
 
 def test_final_checkpoint_loads_in_transformers(short_run):
     """The final checkpoint has the final parameters and the tokenizer."""
-    document, _ = trained(short_run(**{"train.steps": 2}))
+    document, _ = run_training(short_run(**{"train.steps": 2}))
     folder = Path(document["metrics"]).parent / "policy"
     assert make_policy(folder).fingerprint() == document["parameters"]
     assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "<end>"

@@ -1,4 +1,4 @@
-"""bfloat16 in trainer and engine: gradients and parts in float32, tied weights, and equal modes."""
+"""In bfloat16, gradients and named parts stay in float32, tied weights are trained, and modes are bit-identical."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.learn.batch import completion_batch
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
-from tests.grpo_core.conftest import make_policy, trained
+from tests.grpo_core.conftest import make_policy, run_training
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TOLERANT = {"rollout.sync_tolerance": 0.2}
@@ -81,8 +81,10 @@ def test_only_named_parts_stay_in_float32(model_dir, parts, kept):
 def test_engine_dtype_may_differ_from_trainer_dtype(short_run):
     """A bfloat16 engine differs from a float32 trainer by more than rounding; the run reports it."""
     settings = {**TOLERANT, "train.steps": 2}
-    exact, _ = trained(short_run(**settings))
-    different, _ = trained(short_run(**settings, **{"rollout.dtype": "bfloat16", "output.name": "apart"}))
+    exact, _ = run_training(short_run(**settings))
+    different, _ = run_training(
+        short_run(**settings, **{"rollout.dtype": "bfloat16", "output.name": "apart"})
+    )
     assert exact["max_logprob_difference"] < 1e-5 < different["max_logprob_difference"]
     assert different["syncs_proven_by_fingerprint"] == 2
 
@@ -106,7 +108,7 @@ def test_model_dtype_alone_is_bit_identical_in_every_mode(short_run):
     settings = {"model.dtype": "bfloat16", "rollout.max_staleness": 0, "train.steps": 2}
     parameters = set()
     for mode in ("colocate", "async", "server"):
-        document, _ = trained(short_run(mode, **settings))
+        document, _ = run_training(short_run(mode, **settings))
         assert document["syncs_proven_by_fingerprint"] == document["syncs"] == 2
         assert 1e-6 < document["max_logprob_difference"] < 0.2
         parameters.add(document["parameters"])
@@ -123,7 +125,7 @@ def test_bfloat16_trains_a_tied_model(short_run, tmp_path, more):
     if "model.lora_rank" in more:
         pytest.importorskip("peft")
     settings = {"model.dtype": "bfloat16", "model.path": tied_model(tmp_path / "tied"), **more}
-    _, metrics = trained(short_run(**settings))
+    _, metrics = run_training(short_run(**settings))
     assert metrics[0]["kl"] == 0
     assert all(entry["grad_norm"] > 0 for entry in metrics if entry["reward/zero_variance_groups"] < 1)
 

@@ -17,7 +17,7 @@ from grpo_core.tasks.model import load_model
 from grpo_core.types import Request
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import run_training
 from tests.processes import free_port, run_python
 from tests.servers import (
     PARAMS,
@@ -97,7 +97,7 @@ def test_vllm_serve_passes_the_conformance_suite(server):
 def test_training_run_with_vllm_serve(short_run, server):
     """Each sync is proven, and no folder of weights remains."""
     settings = {"model.path": server[1], "rollout.server": "vllm", "rollout.port": server[0]}
-    document, _ = trained(short_run("server", **settings))
+    document, _ = run_training(short_run("server", **settings))
     assert (document["steps"], document["syncs_proven"], document["syncs"]) == (4, 4, 4)
     assert document["max_logprob_difference"] < TOLERANCE
     assert not (Path(document["metrics"]).parent / "weights").exists()

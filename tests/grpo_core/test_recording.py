@@ -20,7 +20,7 @@ from grpo_core.records.recording import Recorder, RecordError, read_step
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
 from tests.cells import ROOT
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import run_training
 
 RESULT = {"loss": 0.1 + 0.2, "gradient": "ab" * 32}
 
@@ -183,7 +183,7 @@ def test_rerecorded_step_replaces_the_old_record(tmp_path, config):
 @pytest.mark.parametrize(("every", "expected"), [(2, [1, 3, 4]), (3, [1, 4]), (9, [1, 4]), (0, [])])
 def test_recorded_steps_follow_the_setting(short_run, every, expected):
     """The first, every n-th and the last step are recorded; with 0, none is."""
-    document, _ = trained(short_run(**{"output.record_every": every}))
+    document, _ = run_training(short_run(**{"output.record_every": every}))
     steps = []
     for step in range(1, 5):
         with contextlib.suppress(RecordError):

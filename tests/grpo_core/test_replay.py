@@ -26,7 +26,7 @@ from grpo_core.records.replay import replay
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import run_training
 
 SETTINGS = ["--train.micro_batch=3", "--train.iterations=2", "--train.warmup_updates=0"]
 SETTINGS += ["--loss.kl_coefficient=0.1"]
@@ -228,7 +228,7 @@ def test_recorded_steps_of_a_run_replay(short_run):
     tests/gpu/test_runs.py replays a run without adapters.
     """
     settings = {"output.record_every": 1, "checkpoint.keep": 9, "train.iterations": 2, "model.lora_rank": 4}
-    document, _ = trained(short_run(**settings))
+    document, _ = run_training(short_run(**settings))
     folder = Path(document["metrics"]).parent
     assert {replay(folder, step)["outcome"] for step in (1, 2, 4)} == {"equal"}
     shutil.rmtree(folder / "checkpoints" / "step-00000002")

@@ -16,7 +16,7 @@ from grpo_core.config import ConfigError
 from grpo_core.machine import checkpoint
 from grpo_core.machine.checkpoint import State, load
 from tests.cells import ROOT
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import run_training
 from tests.processes import run_python
 
 KILLS = 20
@@ -66,7 +66,7 @@ def test_kills_hit_training_and_checkpointing(killed_runs):
     assert files & {"checkpoint.py", "run_files.py"}
 
 
-def quiet(_: dict) -> None:
+def ignore_progress(_: dict) -> None:
     """Ignore a progress report."""
 
 
@@ -86,30 +86,33 @@ def quiet(_: dict) -> None:
     ids=["mini-batches and schedule", "bfloat16", "adapters and reference"],
 )
 def test_interrupted_and_resumed_run_is_identical(short_run, settings):
-    """tests/gpu/test_runs.py resumes a plain run that was finished with fewer steps."""
+    """It is interrupted in step 2 of 3, and its parameters are those of an uninterrupted run.
+
+    tests/gpu/test_runs.py resumes a plain run that was finished with fewer steps.
+    """
 
     def interrupt(entry):
         if entry["step"] == 2:
             raise KeyboardInterrupt
 
-    uninterrupted, _ = trained(short_run(**settings, **{"train.steps": 3}))
+    uninterrupted, _ = run_training(short_run(**settings, **{"train.steps": 3}))
     parts = short_run(**settings, **{"train.steps": 3, "output.name": "parts"})
     assert run.train(parts, interrupt)["outcome"] == "interrupted"
-    resumed = run.train(parts, quiet, resume=True)
+    resumed = run.train(parts, ignore_progress, resume=True)
     assert (resumed["steps"], resumed["parameters"]) == (3, uninterrupted["parameters"])
 
 
 def test_damaged_checkpoint_is_skipped(short_run, capsys):
     """A checkpoint with a wrong checksum is skipped; the run resumes from the one before and ends the same."""
     settings = {"train.steps": 4, "checkpoint.keep": 2}
-    full_run = run.train(short_run(**settings), quiet)
+    full_run = run.train(short_run(**settings), ignore_progress)
     folder = Path(full_run["metrics"]).parent / "checkpoints"
     assert [path.name for path in sorted(folder.iterdir())] == ["step-00000003", "step-00000004"]
     path = folder / "step-00000004" / "policy.safetensors"
     payload = bytearray(path.read_bytes())
     payload[-1] ^= 1
     path.write_bytes(payload)
-    again = run.train(short_run(**settings), quiet, resume=True)
+    again = run.train(short_run(**settings), ignore_progress, resume=True)
     assert "step-00000004 is damaged (policy.safetensors has another checksum" in capsys.readouterr().err
     assert again["parameters"] == full_run["parameters"]
 
@@ -125,11 +128,11 @@ def test_invalid_state_file_is_skipped(tmp_path, damage):
 
 def test_existing_run_is_not_overwritten(short_run):
     """A run of the same name without --resume is refused, and no file changes."""
-    document = run.train(short_run(**{"output.record_every": 1}), quiet)
+    document = run.train(short_run(**{"output.record_every": 1}), ignore_progress)
     folder = Path(document["metrics"]).parent
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match=r"output.name = 'colocate': .*colocate holds a run; --resume it"):
-        run.train(short_run(**{"train.seed": 1}), quiet)
+        run.train(short_run(**{"train.seed": 1}), ignore_progress)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -140,7 +143,7 @@ def test_name_of_run_without_steps_can_be_reused(short_run):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "metrics.jsonl").touch()
-    assert run.train(config, quiet)["steps"] == 4
+    assert run.train(config, ignore_progress)["steps"] == 4
 
 
 def test_resume_refuses_settings_that_change_numbers(short_run):
@@ -149,28 +152,28 @@ def test_resume_refuses_settings_that_change_numbers(short_run):
     Settings that cannot be read are refused too.
     """
     started_with = {"train.seed": 3, "loss.clip_low": 0.1}
-    run.train(short_run(**started_with), quiet)
+    run.train(short_run(**started_with), ignore_progress)
     message = r"^train.seed = 0 \(its default\), begun with 3; loss.clip_low = 0.3, begun with 0.1: the run in [^\n]*$"
     with pytest.raises(ConfigError, match=message):
-        run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
+        run.train(short_run(**{"loss.clip_low": 0.3}), ignore_progress, resume=True)
     accepted = short_run(**started_with, **{"output.completions_every": 0})
-    assert run.train(accepted, quiet, resume=True)["outcome"] == "ok"
+    assert run.train(accepted, ignore_progress, resume=True)["outcome"] == "ok"
     for settings in ("{", "[]", '{"train": 3}'):
         Path(short_run().output.dir, "colocate", "config.json").write_text(settings)
         with pytest.raises(ConfigError, match=r"config.json: not JSON \(.*\): the run of this name can't be"):
-            run.train(short_run(), quiet, resume=True)
+            run.train(short_run(), ignore_progress, resume=True)
 
 
 def test_resume_needs_an_existing_run(short_run):
     """A missing or unknown name is refused; an empty folder of a run starts anew."""
     with pytest.raises(ConfigError, match="--resume needs the name"):
-        run.train(short_run(**{"output.name": ""}), quiet, resume=True)
+        run.train(short_run(**{"output.name": ""}), ignore_progress, resume=True)
     folder = Path(short_run().output.dir)
     (folder / "august").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"no such run in .* to go on with; without --resume it is started"):
-        run.train(short_run(**{"output.name": "agust"}), quiet, resume=True)
+        run.train(short_run(**{"output.name": "agust"}), ignore_progress, resume=True)
     assert [path.name for path in folder.iterdir()] == ["august"]
-    assert run.train(short_run(**{"output.name": "august"}), quiet, resume=True)["steps"] == 4
+    assert run.train(short_run(**{"output.name": "august"}), ignore_progress, resume=True)["steps"] == 4
 
 
 def test_unwritable_checkpoint_is_reported(tmp_path):

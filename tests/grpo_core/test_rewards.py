@@ -10,7 +10,7 @@ import torch
 from grpo_core.config import Config, ConfigError, DataConfig, RewardConfig, SamplingConfig
 from grpo_core.tasks.rewards import RewardError, RewardSet, build_rewards
 from grpo_core.types import Completion, Prompt
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import run_training
 
 
 def batch(texts, **columns):
@@ -24,7 +24,7 @@ def batch(texts, **columns):
     return prompts, completions, texts
 
 
-def scored(function, texts, **columns):
+def score_function(function, texts, **columns):
     """Score with one function; return its accepted results."""
     return by_function(RewardSet({"it": function}, (1.0,)).score(*batch(texts, **columns)))["it"]
 
@@ -56,7 +56,7 @@ def test_function_gets_the_arguments_it_names():
         received.update(completions=completions, answer=answer, prompts=prompts, absent=absent)
         return [0, True]
 
-    assert scored(spy, ["a", "b"], answer=["x", "y"], level=[1, 2]) == [0.0, 1.0]
+    assert score_function(spy, ["a", "b"], answer=["x", "y"], level=[1, 2]) == [0.0, 1.0]
     expected = {"completions": ["a", "b"], "answer": ["x", "y"], "prompts": ["prompt 0", "prompt 1"]}
     assert received == {**expected, "absent": "default"}
 
@@ -145,7 +145,7 @@ SAMPLE_1 += "; a reward is a finite number"
 def test_invalid_rewards_are_refused_by_name(returned, message):
     """The message names the function and the value or count, for an invalid value also the sample and its request."""
     with pytest.raises(RewardError, match=r"^reward function it ") as caught:
-        scored(lambda completions: returned, ["abc", "xyz"])
+        score_function(lambda completions: returned, ["abc", "xyz"])
     assert message in str(caught.value)
 
 
@@ -160,11 +160,11 @@ def test_reward_error_names_function_file_and_line():
 
     line = careless.__code__.co_firstlineno + 1
     with pytest.raises(RewardError, match=r"it raised ZeroDivisionError: .*division by zero") as caught:
-        scored(careless, ["1", "0"])
+        score_function(careless, ["1", "0"])
     assert f"({__file__}, line {line})" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(RewardError, match=r"reward function it raised SystemExit: no key"):
-        scored(leaves, ["a"])
+        score_function(leaves, ["a"])
 
 
 # Settings.
@@ -279,8 +279,8 @@ def test_text_convention_passes_ids_and_state_only_if_named():
         received.update(columns)
         return [0.0] * len(completions)
 
-    assert scored(by_name, ["a", "bc"]) == [1.0, 2.0]
-    scored(everything, ["a"], answer=["x"])
+    assert score_function(by_name, ["a", "bc"]) == [1.0, 2.0]
+    score_function(everything, ["a"], answer=["x"])
     assert set(received) == {"prompts", "answer"}
 
 
@@ -302,7 +302,7 @@ def test_async_functions_run_concurrently():
     rewards = by_function(RewardSet(functions, (1.0,) * 3).score(*batch(["a", "bc"])))
     assert rewards == {"first": [1.0, 2.0], "plain": [0.5, 0.5], "second": [1.0, 2.0]}
     with pytest.raises(RewardError, match=r"it raised LookupError: no b \(.*test_rewards.py, line \d+\)"):
-        scored(fails, ["a"])
+        score_function(fails, ["a"])
 
 
 def test_trl_convention_strips_special_tokens(short_run, tmp_path):
@@ -316,5 +316,5 @@ def test_trl_convention_strips_special_tokens(short_run, tmp_path):
         "    return [float(len(text)) for text in completions]\n"
     )
     function = {"reward.functions": f"{tmp_path}/own.py:clean", "reward.convention": "trl"}
-    document, _ = trained(short_run(**function, **{"train.steps": 1}))
+    document, _ = run_training(short_run(**function, **{"train.steps": 1}))
     assert document["error"] is None

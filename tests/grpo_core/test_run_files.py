@@ -20,7 +20,7 @@ from grpo_core.config import ConfigError
 from grpo_core.run_files import JsonLines, StepProgress, read_metrics
 from grpo_core.settings import load
 from tests.cells import ROOT
-from tests.grpo_core.conftest import trained
+from tests.grpo_core.conftest import run_training
 
 
 def metrics_entry(step: int, **values) -> dict:
@@ -84,7 +84,7 @@ def test_run_folder_with_a_link_is_refused(tmp_path, name):
 
 def test_metrics_of_a_run_are_documented(short_run):
     """docs/metrics.md has a row for each metric of a colocate run with a KL penalty, and no row twice."""
-    document, _ = trained(short_run(**{"loss.kl_coefficient": 0.1}))
+    document, _ = run_training(short_run(**{"loss.kl_coefficient": 0.1}))
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     explained = re.findall(r"^\| `(.+?)` \| .+ \|$", text, re.MULTILINE)
     assert len(set(explained)) == len(explained)
@@ -103,7 +103,7 @@ def test_no_temporary_files_are_left(short_run, tmp_path, monkeypatch, mode):
     # PyTorch makes its folder for compiled code when a process first needs it.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    trained(short_run(mode, **{"train.steps": 2}))
+    run_training(short_run(mode, **{"train.steps": 2}))
     assert list(temporary.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from grpo_core.rollout.vllm_requests import sampling_arguments
 from grpo_core.rollout.wire import decode_requests, encode_requests
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.conftest import read_lines, trained
+from tests.grpo_core.conftest import read_lines, run_training
 
 NONE = SamplingParams(max_tokens=8)
 CHANGES = [
@@ -97,7 +97,7 @@ def test_engines_get_truncation_parameters():
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_run_trains_on_truncated_logprobs(short_run, mode):
     """Sampled tokens are likelier in the truncated distribution, so the first importance ratios are below 1."""
-    document, (entry,) = trained(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}))
+    document, (entry,) = run_training(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}))
     assert entry["importance_ratio/max"] < 1
     # Three of the thirteen about equally likely ids.
     assert entry["importance_ratio/mean"] == pytest.approx(3 / 12, abs=0.1)

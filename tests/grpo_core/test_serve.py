@@ -24,7 +24,7 @@ from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.wire import CHECKSUM, checksum
 from grpo_core.tasks.model import load_model, make_tiny
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.conftest import engine_config, own_server, trained
+from tests.grpo_core.conftest import engine_config, own_server, run_training
 
 TOKEN = "correct horse"
 JSON = {"Content-Type": "application/json"}
@@ -258,7 +258,7 @@ def test_run_uses_an_external_server(server, model_dir, short_run, monkeypatch):
     """A run uses host, port and token; the server outlives it and keeps the last published version."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", TOKEN)
     settings = {"rollout.port": server.port, "model.path": model_dir, "train.steps": 2}
-    document, _ = trained(short_run("server", **settings))
+    document, _ = run_training(short_run("server", **settings))
     assert document["syncs_proven"] == 2
     assert document["engine"] == "remote transformers"
     assert call(server, "GET", "/info")[1]["policy_version"] == 1

@@ -1,4 +1,7 @@
-"""The thread of a rollout server's engine: order of calls, time limits, cancellation, and the end of the server."""
+"""A rollout server's engine thread runs calls in order, limits their time and number, and goes on if one is cancelled.
+
+When the server stops, its calls get status 503.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from grpo_core.rollout.server import process as server_process
 from grpo_core.rollout.server.process import ServerProcess, token_from_environment
 from grpo_core.settings import load
 from tests.case_files import each_case, read_cases
-from tests.grpo_core.conftest import engine_config, trained
+from tests.grpo_core.conftest import engine_config, run_training
 from tests.grpo_core.test_serve import call
 
 CASES = read_cases(__file__, "token_options.yaml")
@@ -38,7 +38,7 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
     monkeypatch.setattr(secrets, "token_urlsafe", lambda size: created.append(create(size)) or created[-1])
     monkeypatch.setenv("GRPO_CORE_TOKEN", received)
     config = short_run("server", **{"train.steps": 2, "output.record_every": 1})
-    document, _ = trained(config)
+    document, _ = run_training(config)
     assert len(created) == 1
     out, err = capfd.readouterr()
     written = [path.read_bytes() for path in Path(config.output.dir).rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""`trl vllm-serve` on two GPUs: weights from TRL's client by NCCL, and from our client by files."""
+"""`trl vllm-serve` takes weights from TRL's client by NCCL, and from our client by files; this needs two GPUs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from grpo_core.learn.batch import make_batch
 from grpo_core.learn.update import NotFiniteError, Updater
 from grpo_core.machine.world import World
 from grpo_core.types import Completion, Prompt, Sample
-from tests.grpo_core.conftest import make_config, make_policy, trained
+from tests.grpo_core.conftest import make_config, make_policy, run_training
 
 
 def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
@@ -75,10 +75,10 @@ def test_non_finite_loss_makes_no_step(model_dir):
 
 def test_mini_batches_update_in_sequence(short_run):
     """Two mini-batches make twice as many updates, with ratios to the policy before the first."""
-    document, metrics = trained(short_run(**{"train.mini_batches": 2, "train.steps": 2}))
+    document, metrics = run_training(short_run(**{"train.mini_batches": 2, "train.steps": 2}))
     assert [entry["policy_version"] for entry in metrics] == [0, 2]
     assert metrics[0]["ratio/mean"] != 1.0
-    once, _ = trained(short_run(**{"output.name": "once", "train.steps": 2}))
+    once, _ = run_training(short_run(**{"output.name": "once", "train.steps": 2}))
     assert once["parameters"] != document["parameters"]
 
 
@@ -87,7 +87,7 @@ def test_normalisers_agree_for_sequence_sum_and_differ_for_token(short_run, aggr
     """With equal parts, `mini_batch` and `rollout` give the same update for `sequence_sum`, and others for `token`."""
     settings = {"train.mini_batches": 2, "loss.aggregation": aggregation, "train.steps": 2}
     documents = [
-        trained(short_run(**settings, **{"output.name": name, "train.mini_batch_normaliser": name}))[0]
+        run_training(short_run(**settings, **{"output.name": name, "train.mini_batch_normaliser": name}))[0]
         for name in ("mini_batch", "rollout")
     ]
     assert (documents[0]["parameters"] == documents[1]["parameters"]) is same
@@ -106,5 +106,5 @@ def test_schedule_matches_transformers(short_run, scheduler):
         theirs.step()
         expected.append(theirs.get_last_lr()[0])
     settings = {"train.warmup_updates": 2, "train.steps": 6, "train.learning_rate": 1e-2}
-    _, metrics = trained(short_run(**{"train.scheduler": scheduler, **settings}))
+    _, metrics = run_training(short_run(**{"train.scheduler": scheduler, **settings}))
     assert [entry["lr"] for entry in metrics] == pytest.approx(expected, rel=1e-12, abs=1e-15)

@@ -109,10 +109,10 @@ def test_probe_command_passes(in_cell):
 @pytest.mark.slow
 @pytest.mark.timeout(2800)
 def test_three_modes_train_the_same_parameters(in_cell, cell, tmp_path):
-    """Colocate mode, async mode that waits for each update, and server mode agree bit for bit.
+    """The three modes train the same parameters bit for bit, except colocate mode with vLLM 0.10.2.
 
-    In 0.10.2, colocate mode loads Intel's PyTorch extension, which changes the rounding in the trainer; its parameters
-    are not compared.
+    That release loads Intel's PyTorch extension there, which changes the rounding in the trainer. Async mode waits for
+    each update.
     """
     documents = []
     for mode in ("colocate", "async", "server"):

@@ -23,7 +23,13 @@ WEIGHTS = {"a.weight": torch.arange(4.0).reshape(2, 2), "b.weight": torch.ones(3
 
 
 class SimulatedVllm:
-    """SIMULATED: the endpoints of vLLM 0.31.0 that the client uses, with responses that a test can change."""
+    """SIMULATED: the endpoints of vLLM 0.31.0 that the client uses, with responses that a test can change.
+
+    Attributes:
+        done: The paths of POST calls other than completions, in order.
+        mark: The server's weight version.
+        bend: A function that changes a completion's choice and response before they are sent.
+    """
 
     paths = (
         "/v1/completions", "/v1/models", "/version", "/pause", "/resume",

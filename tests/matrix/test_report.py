@@ -84,7 +84,7 @@ def test_reports_are_sanitized(grid, tmp_path):
 
 
 def test_page_links_verdicts_to_evidence(grid, tmp_path):
-    """The page links each verdict to its expectation and command, and loads nothing from other hosts."""
+    """A verdict has a link to its expectation and command; the page loads nothing from other hosts."""
     page = report.write_reports(tmp_path, grid).read_text()
     assert 'href="#vllm-1.0+trl-1.0.scheduler"' in page
     assert 'id="vllm-1.0+trl-1.0.scheduler"' in page

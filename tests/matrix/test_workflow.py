@@ -30,7 +30,7 @@ def ci_jobs(capsys, *arguments):
 
 
 def test_every_cell_has_a_job_with_enough_time(capsys):
-    """Each cell has a job whose time limit covers the limits of its layers, within GitHub's maximum."""
+    """Each cell of the profile `full` has a job whose limit covers those of its layers, within GitHub's maximum."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     cells = [cell for cell in matrix.cells if "full" in cell.profiles]
     jobs = ci_jobs(capsys, "--profile", "full")

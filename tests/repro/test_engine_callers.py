@@ -1,4 +1,7 @@
-"""Callers of one fake V0 engine overlap without a lock, and get their own completions with the right lock."""
+"""Callers of one fake V0 engine overlap without a lock, and get their own completions with the right lock.
+
+A serving loop delivers completions by id. Cancelled calls release the lock, and a deadlock is an error.
+"""
 
 import threading
 

@@ -1,4 +1,7 @@
-"""In a cell with vLLM's V1 scheduler, the fuzzer replays saved stories, detects broken drivers, and searches."""
+"""In a cell with vLLM's V1 scheduler, the fuzzer replays saved stories, detects broken drivers, and searches.
+
+A story is a sequence of engine calls.
+"""
 
 import importlib.util
 import json

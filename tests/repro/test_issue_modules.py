@@ -1,4 +1,4 @@
-"""Parts of the repros that need no upstream package: counts of results, affected releases, plans, and log-probs."""
+"""Without upstream packages, repros count right results, recognise affected releases, and compute log-probs."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ ADVANTAGES = (
 
 
 @cache
-def upstream(first, last):
+def compile_trl_statements(first, last):
     """Compile the method's statements from the one that begins with `first` to the one that begins with `last`."""
     from trl import GRPOTrainer
 
@@ -98,7 +98,7 @@ def correction_weights(data, correction):
         "old_per_token_logps": data.proximal,
         "sampling_per_token_logps": data.behaviour,
     }
-    exec(upstream(statement, statement), names)
+    exec(compile_trl_statements(statement, statement), names)
     return names["vllm_importance_sampling_ratio"]
 
 
@@ -250,7 +250,7 @@ def trl_advantages(rewards, weights, scale, group):
         "rewards_per_func": rewards,
         "num_generations": group,
     }
-    exec(upstream(*ADVANTAGES), names)
+    exec(compile_trl_statements(*ADVANTAGES), names)
     return names["advantages"]
 
 
