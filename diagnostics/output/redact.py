@@ -505,8 +505,10 @@ _IDENTITY: tuple[Rule, ...] = (
         r"|NODELIST=|NODENAME=|\bLinux (?!kernel|version)(?=[\w.-]{1,64} \d{1,2}\.\d{1,3}\.)"
         r"|\b(?:resolve|added) '|connect to host |\bconnect to \[|\b(?:srun|mpirun|prun): (?:error: )?"
         r"|(?i:\brank \d{1,6} on |\bnode['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?=[a-z]{2}[\w.-]{0,62}\d)(?!cuda|gpu:)"
-        r"|\b(?:STEP|JOB) [\d.]{1,24} ON |\bStepId=[\d.]{1,24} on |\bNode failure on |\bon node (?=[A-Za-z][\w.-]{0,62}\d)"
-        r"|\b(?:cluster|GCS) at (?=[\w.-]{1,64}:\d)|\bhostname (?=[\w.-]{1,64}:)|\b(?:NodeList|BatchHost|RAY_ADDRESS)=(?!auto\b)"
+        r"|\b(?:STEP|JOB) [\d.]{1,24} ON |\bStepId=[\d.]{1,24} on |\bNode failure on "
+        r"|\bon node (?=[A-Za-z][\w.-]{0,62}\d)"
+        r"|\b(?:cluster|GCS) at (?=[\w.-]{1,64}:\d)|\bhostname (?=[\w.-]{1,64}:)"
+        r"|\b(?:NodeList|BatchHost|RAY_ADDRESS)=(?!auto\b)"
         r"|vllm_server_host(?:=|[ ](?=[\w.-]{0,62}[\d.]))"
         r"|\b(?:connect to|addresses? of) \((?=[\w.-]{1,64}, \d{3,5}\))"
         rf"|Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}",
