@@ -89,7 +89,15 @@ def _choices(release: Release, option: str, companion: int = 0) -> tuple[str, ..
     if definition is None:
         return ()
     annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
-    return _annotation_choices(surface, definition.module, annotation)
+    # vLLM before 0.9 lists the choices where it adds the field's option to the parser.
+    added = surface.facts(definition.module).get(f"--{option.replace('_', '-')}", "")
+    listed = _literals(added.partition(" choices ")[2].partition(" = ")[0])
+    return _annotation_choices(surface, definition.module, annotation) or listed
+
+
+def is_declared(release: Release, option: str) -> bool:
+    """Return whether a release declares an option, for verl in the config of its main program."""
+    return bool(_declaration(release, option)[1])
 
 
 def wanted_type(release: Release, option: str, data: object) -> str:

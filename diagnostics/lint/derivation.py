@@ -202,13 +202,12 @@ def multiply(*factors: Value | None) -> Value | None:
     values = [value for value in factors if value is not None]
     if len(values) < len(factors):
         return None
-    first = values[0]
-    if not all(isinstance(value.data, int) and not isinstance(value.data, bool) for value in values):
-        return Value(UNKNOWN, first.place, first.key)
-    key = " x ".join(value.key for value in values if value.data != 1) or first.key
+    if no_number := next((value for value in values if type(value.data) is not int), None):
+        return Value(UNKNOWN, no_number.place, no_number.key, written=no_number.shown)
+    key = " x ".join(value.key for value in values if value.data != 1) or values[0].key
     soft, outside = any(value.soft for value in values), any(value.outside for value in values)
     product = math.prod(value.data for value in values)
-    return Value(product, first.place, key, soft, outside, factors=tuple(values))
+    return Value(product, values[0].place, key, soft, outside, factors=tuple(values))
 
 
 def _launched_processes(settings: Settings) -> Value | None:

@@ -137,6 +137,20 @@ class Ineffective(Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[Any, ...] = ()
 
 
+class Choices(Struct, frozen=True, forbid_unknown_fields=True):
+    """The values that the framework's code accepts for an option whose parser accepts any text.
+
+    Attributes:
+        option: Name of the option.
+        values: The values.
+        versions: The releases in which this holds.
+    """
+
+    option: str
+    values: tuple[str, ...]
+    versions: str = ""
+
+
 class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     """One framework's options, commands and files.
 
@@ -150,6 +164,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         server_defaults: The same for its rollout server.
         derived: Values of the plan that follow from others.
         removed: Options that some releases do not have.
+        choices: Values of options whose parser accepts any text.
         extends: A framework whose names, derived values, classes and loss options hold for this one, too.
         rank: Order in which commands are matched: frameworks with their own program first, those recognised by
             options last.
@@ -182,6 +197,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     server_defaults: tuple[PlanValue, ...] = ()
     derived: tuple[PlanValue, ...] = ()
     removed: tuple[Removed, ...] = ()
+    choices: tuple[Choices, ...] = ()
     extends: str = ""
     rank: int = 0
     specific: int = 0
@@ -213,6 +229,11 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the entry for an option and a release that does not have it; None if there is none."""
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
+
+    def accepted_values(self, option: str, release: str) -> tuple[str, ...]:
+        """Return the values that the code of a release accepts for an option; empty if no entry lists them."""
+        entries = (entry for entry in self.choices if entry.option == option)
+        return next((it.values for it in entries if not it.versions or in_range(release, it.versions)), ())
 
     def describes_file(self, tree: dict[str, Any], keys: set[str], syntax: str) -> bool:
         """Return whether a structured file is one of this framework.

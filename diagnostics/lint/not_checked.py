@@ -13,13 +13,15 @@ from dataclasses import replace
 
 from packaging.version import Version
 
+from diagnostics.api_index.options import is_declared
+from diagnostics.api_index.query import Release
 from diagnostics.findings import CheckResult, NotChecked
-from diagnostics.fixes import count_of, join_some
+from diagnostics.fixes import join_some
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.run_plan import PROCESSES, RunPlan
-from diagnostics.lint.values import Value
+from diagnostics.lint.values import UNKNOWN, Value, format_value
 
 # Name of the check that reports inputs that were not read.
 READING = "run settings"
@@ -45,6 +47,8 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
                 entries.append(NotChecked("process count", reason, remedy, decides=decides))
             else:
                 reason = "its value depends on a branch, a command or the environment"
+                if value.written is not UNKNOWN:
+                    reason = f"its value {format_value(value.written)!r} gives no whole number"
                 entries.append(NotChecked(value.key or name, reason, "", str(value.place), decides))
         plan.unknown.clear()
     return entries
@@ -146,10 +150,15 @@ def _existing_added_keys(plan: RunPlan, names: Collection[str], release: Version
     """Return entries for `+` keys that the release already has: Hydra refuses them, unless their value is null."""
 
     def exists(value: Value) -> bool:
-        lacks = release is not None and option_index.lacks_option(plan.option_package, value.key, release)
-        return value.key in names and not lacks
+        # Options of another config than that of the main program are known by name only.
+        if "--config-name" in plan.options or not option_index.is_indexed_release(package, release):
+            lacks = release is not None and option_index.lacks_option(package, value.key, release)
+            return value.key in names and not lacks
+        return is_declared(Release(package, str(release)), value.key)
 
-    reason = "releases have this key, and Hydra adds no existing key unless its value is null"
+    package = plan.option_package
+    config = f"the config of {package} {release or 'in some releases'}"
+    reason = f"{config} has this key, and Hydra refuses to add it, unless its value there is null"
     return [
         NotChecked(f"+{value.key}", reason, f"write it with ++: ++{value.key}", str(value.place))
         for value in filter(exists, option_index.added_options(plan.settings))
@@ -165,15 +174,14 @@ def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
     partial, releases = option_index.releases_with_all(plan.option_package, options)
     if not partial or (releases and not FRAMEWORKS[plan.option_package].packages):
         return []
-    where = (
-        f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
-    )
+    clause = f"only {releases[0]} to {releases[-1]} have" if releases else "no release has"
+    where = f"{clause} all options of this run"
     for option in () if releases else partial:
         _, others = option_index.releases_with_all(plan.option_package, {*options} - {option})
         if others:
-            where += f"; {others[0]} to {others[-1]} have all but {option}"
+            where += f"; {others[0]} to {others[-1]} lack only {option}"
             break
-    reason = f"the release is unknown, and some lack {count_of(len(partial), 'option')} of this run: {where}"
+    reason = f"it is unknown, and {where}"
     remedy = f"pass --{plan.option_package} VERSION" if releases else ""
     what = f"release of {DISPLAY_NAMES[plan.option_package]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]

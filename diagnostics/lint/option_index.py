@@ -218,10 +218,20 @@ def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
             if not reads_config or (span is not None and span[1] < release):
                 clause, new_name = missing_option(name, plan.role, value.key, release)
                 found[value.key] = value, f"{name} {release} has no option {clause}", new_name
+        elif name == "trl" and not declared and (other := _other_loss_options().get(value.key)):
+            found[value.key] = value, f"{value.key} is an option of {other}, not of TRL", ""
         elif not declared and (similar := _similar_option(value, names, hydra=reads_config)):
             clause = f"{value.key} is no option of {DISPLAY_NAMES[name]}; {similar} is"
             found[value.key] = value, clause, similar
     return found
+
+
+@cache
+def _other_loss_options() -> Mapping[str, str]:
+    """Return the loss options that other frameworks have and TRL has not, without the sections of their names."""
+    names = {option.rpartition(".")[2]: it for it in DIALECTS.values() for option in it.loss_options}
+    known = option_names("trl")
+    return {name: DISPLAY_NAMES[it.framework] for name, it in names.items() if name not in known}
 
 
 def _similar_option(value: Value, names: Collection[str], *, hydra: bool) -> str:
@@ -369,6 +379,11 @@ def easyr1_type_if_rejected(option: str, data: object) -> str:
 def is_indexed_release(package: str, release: Version | None) -> bool:
     """Return whether a release is in the index."""
     return release is not None and str(release) in _load(package).get("releases", ())
+
+
+def oldest_release(package: str) -> Version | None:
+    """Return the oldest release in the index; None if the package is not indexed."""
+    return next(map(_parse_release, _load(package).get("releases", ())), None)
 
 
 def release_span(package: str, name: str) -> tuple[Version, Version] | None:

@@ -139,7 +139,7 @@ def test_unknown_option_names_its_counterpart_and_its_line():
     for expected in (
         "Write n_samples_per_prompt in place of num_generations.",
         "Use --attn_implementation flash_attention_2.",
-        "takes a whole number for max_samples, not 1.28e5.",
+        "takes a whole number for max_samples, not '1.28e5'.",
     ):
         assert expected in text
     script = (
@@ -173,7 +173,29 @@ def test_processes_in_a_config_are_certain_only_for_the_command_of_trl(tmp_path)
 def test_option_that_keeps_all_releases_out_is_named():
     run = "python3 -m verl.trainer.main worker.rollout.n=8 trainer.total_episodes=1 trainer.max_try_make_batch=2"
     reasons = [entry.why for check in report(run).checks for entry in check.not_judged]
-    assert any("have all but trainer.total_episodes" in reason for reason in reasons), reasons
+    assert any("lack only trainer.total_episodes" in reason for reason in reasons), reasons
+
+
+def test_option_of_an_array_or_a_path_is_known():
+    """What a branch can add, and a path without quotes, hide no missing option; other variables do."""
+    run = 'A=()\nX=""\nif [ -n "$C" ]; then A=(--resume_from_checkpoint "$C"); X="--seed $S"; fi\n'
+    run += 'swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate "${A[@]}" $X\n'
+    assert "error CFG111" in codes(run, ms_swift="4.0.4")
+    assert "error CFG111" not in codes(run.replace("A=(--r", "A=($E --r"), ms_swift="4.0.4")
+    run = "vllm serve $CKPT_PATH --enable-auto-tool-choice\n"
+    assert "error CFG111" in codes(run, vllm="0.11.0")
+    assert "error CFG111" not in codes(run.replace("CKPT_PATH", "ARGS"), vllm="0.11.0")
+
+
+def test_added_key_is_new_in_the_config_of_the_release():
+    """`+` is right for a key that only another config of the release has; a number that is none is named."""
+    run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo +actor_rollout_ref.model.lora.merge=True"
+    key = "+actor_rollout_ref.model.lora.merge"
+    for release, expected in (("0.7.1", False), (None, True)):
+        checks = report(run, **({"verl": release} if release else {})).checks
+        assert any(entry.what == key for check in checks for entry in check.not_judged) == expected
+    checks = report("python3 -m verl.trainer.main worker.rollout.n=8 trainer.n_gpus_per_node=0,1").checks
+    assert "its value '0,1' gives no whole number" in {it.why for check in checks for it in check.not_judged}
 
 
 def test_closed_stream_is_no_file():

@@ -395,7 +395,7 @@ class _ScriptReader:
             text = None
         if path is None or text is None:
             name, place = word.clean.replace(HOLE, "..."), str(Place(self.expander.file, word.line))
-            reason = "it is sourced before the run, and is unknown or not in the script's project"
+            reason = "the script sources this file before the run, and it was not found"
             entry = NotChecked(name, reason, "lint it where that file is", place)
             self.unread_sources = (*self.unread_sources, entry)[:_MAX_UNREAD]
             return

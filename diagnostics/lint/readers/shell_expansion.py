@@ -1,7 +1,7 @@
 """Expand the words of a shell script, given as nodes of tree-sitter's syntax tree, as far as their values are known.
 
 `$X`, `${X:-default}`, arrays, arithmetic, `$(dirname "$0")` and `$(which PROGRAM)` are expanded. The mark HOLE stands
-for an unknown part, and SOFT marks a default.
+for an unknown part, two of them for an unknown word without options, and SOFT marks a default.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _EXPANSIONS = {"simple_expansion", "expansion", "command_substitution", "arithme
 _NOT_EXPANDED = {"process_substitution", "brace_expression", "ansi_c_string", "ERROR"}
 _OPERATORS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# Variables that have one word, such as a path, and no options.
+_ONE_WORD = re.compile(r"(?i)(?:^|_)(?:model|ckpt|checkpoint|path|dir|folder|file|name|host|port)$")
 _CONTINUATION = re.compile(r"\\\r?\n")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`])')
@@ -217,7 +219,7 @@ class Expander:
         text = self.scope.text_of(name)
         if text is None and name in {"0", "BASH_SOURCE"}:
             return _absolute(self.main if name == "0" else self.file)
-        return HOLE if text is None else text
+        return HOLE * (1 + bool(_ONE_WORD.search(name))) if text is None or text == HOLE else text
 
     def _default(self, node: Node, name: str, operator: str, *, quoted: bool, depth: int) -> str:
         """Expand `${NAME:-default}`, and the same with `=`, `+` or `?`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, pairwise
 
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
@@ -97,12 +97,14 @@ class Scope:
         """Merge the changes of a branch that may or may not run: changed values are unknown afterwards."""
         for name, text in branch.variables.items():
             if self.variables.get(name) != text:
-                self.variables[name] = HOLE
+                texts = [word.text for word in _possible_options([Word(part, 0) for part in text.split()])]
+                only_options = self.variables.get(name) == "" and all(part.startswith("--") for part in texts)
+                self.variables[name] = " ".join(texts) if only_options else HOLE
         for name, words in branch.arrays.items():
             items = self.arrays.get(name, [])
             if words != items:
                 added = words[len(items) :] if words[: len(items)] == items else words
-                self.arrays[name] = [*items, *(Word(_without_value(word.text), word.line) for word in added)]
+                self.arrays[name] = [*items, *_possible_options(added)]
         for name, value in branch.exported.items():
             if self.exported.get(name) != value:
                 self.export(name, replace(value, data=UNKNOWN))
@@ -111,6 +113,18 @@ class Scope:
 def mark_default(text: str) -> str:
     """Mark a text as a default that the environment of a run may replace."""
     return text if SOFT in text else SOFT + text
+
+
+def _possible_options(words: list[Word]) -> list[Word]:
+    """Return words that a branch may add: `--name` and its values become `--name=` with an unknown value."""
+    options: list[Word] = []
+    for before, word in pairwise((Word("", 0), *words)):
+        after_option = bool(options) and options[-1].text.startswith("--")
+        if word.text.startswith("--") and HOLE not in word.text.partition("=")[0]:
+            options.append(Word(f"{word.text.partition('=')[0]}={HOLE}", word.line))
+        elif not after_option or (word.is_unknown and not before.text.startswith("--")):
+            options.append(Word(_without_value(word.text), word.line))
+    return options
 
 
 def _without_value(text: str) -> str:

@@ -122,7 +122,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         data |= {"nearest": _nearest_choice(str(options[-1].data), self.differs)} if self.differs else {}
         data |= {f"{name}_key": value.key for name, value in values.items()}
         yield Problem(
-            _fill_placeholders(self.message, data),
+            spell_options(plan, _fill_placeholders(self.message, data)),
             # The wrong value comes before the options that make it count.
             [
                 *values.values(),

@@ -60,9 +60,8 @@ def _evidence(value: Value) -> list[Evidence]:
     """Return a value as evidence, as the file has it; for a product, its factors."""
     if value.factors:
         return [item for factor in value.factors for item in _evidence(factor)]
-    return [
-        Evidence(value.as_text + (" (a default)" if value.soft and value.known else ""), str(value.place))
-    ]
+    kind = "default in the script" if value.place.line else "a default"
+    return [Evidence(value.as_text + (f" ({kind})" if value.soft and value.known else ""), str(value.place))]
 
 
 def _is_changed_copy(plan: RunPlan) -> bool:

@@ -30,7 +30,7 @@ def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
                 continue
             answer = affects(entry, plan.releases, plan.framework).answer
             yield Problem(
-                f"The known issue {entry.code} occurs in such a run: {table.about}.",
+                f"This run meets the conditions of known issue {entry.code}: {table.about}.",
                 plan.evidence(*(name for name, _ in table.when if name != "framework")),
                 code=entry.code,
                 applies=None if answer in {UNKNOWN, UNREADABLE} else answer == AFFECTED,

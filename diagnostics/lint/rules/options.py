@@ -43,10 +43,12 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
             continue
         skipped = option_index.is_skipped(plan, value)
         more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
+        refused = plan.settings.framework_parser or value.place.file.endswith(".py")
+        exception = "" if refused else f", unless your own code reads {option}"
         yield Problem(
             f"{plan.framework} {release} has no option {removed.option}.{more}",
             [value],
-            fix=removed.advice,
+            fix=f"{removed.advice[:-1]}{exception}.",
             severity=Severity.WARNING if skipped else Severity.ERROR,
         )
 
@@ -65,16 +67,16 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     if name != "easyr1" and (release is None or not option_index.is_indexed_release(name, release)):
         return
     unknown = _unknown_to_release(plan, name, release)
-    if unknown:
-        fixes = [
-            f"Write {similar} in place of {value.key}." for value, similar in unknown.values() if similar
-        ]
-        if rest := [value.key for value, similar in unknown.values() if not similar]:
-            own_key_hint = f", or write +{rest[0]} if your own code reads it" if name == "verl" else ""
-            fixes.append(f"Leave {join_some(rest, _MAX_SHOWN)} out{own_key_hint}.")
-        program = f"{name} {release}" if release else DISPLAY_NAMES[name]
-        values = [value for value, _similar in unknown.values()]
-        yield _unknown_options(plan, program, list(unknown), values, " ".join(fixes))
+    program = f"{name} {release}" if release else DISPLAY_NAMES[name]
+    for clause, (value, similar) in unknown.items():
+        if similar:
+            fix = f"Write {similar} in place of {value.key}."
+            yield _unknown_options(plan, program, [clause], [value], fix)
+    if rest := {clause: value for clause, (value, similar) in unknown.items() if not similar}:
+        keys = [value.key for value in rest.values()]
+        own_key_hint = f", or write +{keys[0]} if your own code reads it" if name == "verl" else ""
+        fix = f"Leave {join_some(keys, _MAX_SHOWN)} out{own_key_hint}."
+        yield _unknown_options(plan, program, list(rest), rest.values(), fix)
 
 
 def _unknown_to_release(plan: RunPlan, name: str, release: Version | None) -> dict[str, tuple[Value, str]]:
@@ -114,12 +116,16 @@ def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Pr
         return
     if not settings.framework_parser and name not in {"trl", "verl"}:
         return
-    certain = settings.framework_parser or not settings.target or settings.script_options
+    certain = settings.framework_parser or not settings.target or bool(settings.script_options)
+    oldest, release_text = option_index.oldest_release(name), str(release)
+    if release is not None and oldest is not None and release < oldest:
+        release, certain, release_text = oldest, False, f"{oldest}, the oldest indexed release,"
     for value in option_index.options_to_check(settings):
         by_script = value.key in settings.script_options and name == "trl"
         problem = None if by_script else refuse_value(Release(name, str(release or "")), value)
         if problem is not None:
-            yield problem if certain else replace(problem, severity=Severity.WARNING)
+            message = problem.message.replace(str(release), release_text, 1)
+            yield problem if certain else replace(problem, message=message, severity=Severity.WARNING)
 
 
 @rule("CFG113", check=CHECK, frameworks=("trl", "verl"), role="train", warnings_only=True)
@@ -215,26 +221,27 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
         # Python converts no text, unless it is the default of an argument; any text has a truth value.
         is_word, word = not value.soft and wanted_type(release, value.key, "true") != "", "text"
     by_omegaconf = release.package == "easyr1"
+    name = DISPLAY_NAMES[release.package] if by_omegaconf else release
     expected = option_index.easyr1_type_if_rejected if by_omegaconf else partial(wanted_type, release)
     if is_word and (expected_type := expected(value.key, word)):
         # Hydra accepts any text, and verl fails later; a number with a unit, such as 2k, fails in each case.
         doubtful = parser_of(release.package) == "hydra" and not str(word)[:1].isdecimal()
-        name = DISPLAY_NAMES[release.package] if by_omegaconf else release
         return Problem(
-            f"{name} takes {expected_type} for {value.key}, not {format_value(value.shown)}.",
+            f"{name} takes {expected_type} for {value.key}, not {format_value(value.shown)!r}.",
             [value],
             fix=f"Write {expected_type}{' without quotes' if word != value.data else ''}.",
             severity=Severity.WARNING if doubtful else Severity.ERROR,
         )
     if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
         return None
-    accepted = () if by_omegaconf else choices(release, value.key)
+    dialect = DIALECTS[release.package]
+    accepted = choices(release, value.key) or dialect.accepted_values(value.key, release.version)
     if not accepted or str(value.data) in {*accepted, *_UNSET}:
         return None
     similar = difflib.get_close_matches(str(value.data), accepted, 1, _SIMILARITY)
     listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
     return Problem(
-        f"{release} refuses {value.key}={value.data}: the choices are {listed}.",
+        f"{name} refuses {value.key}={value.data}: the choices are {listed}.",
         [value],
         fix=f"Use {value.key}={similar[0]}." if similar else f"Use one of {listed}.",
     )
