@@ -14,7 +14,7 @@ from typing import Any
 def run_text(
     command: Iterable[object], *, check: bool = False, timeout: float = 500, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with its output captured as text."""
+    """Run a command, for 500 s at most by default, with its output captured as text."""
     words = list(map(str, command))
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=check, **options)
 

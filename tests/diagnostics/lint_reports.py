@@ -33,7 +33,7 @@ def findings(text, syntax="shell", framework="", **known):
 
 
 def codes(text, syntax="shell", framework="", **known):
-    """Return "severity CODE" of each finding in a text."""
+    """Return the set of "severity CODE" of the findings in a text."""
     return {f"{f.severity.word} {f.code}" for f in findings(text, syntax, framework, **known)}
 
 

@@ -1,4 +1,7 @@
-"""The command line of grpo-doctor: help, lazy imports, shell completion, interrupts, old Pythons and bad durations."""
+"""`grpo-doctor` has help with lazy imports and shell completion, and refuses missing commands and bad durations.
+
+An old Python is refused; an interrupt or a closed pipe ends a command without a traceback.
+"""
 
 import sys
 

@@ -152,8 +152,8 @@ def test_pair_without_a_passed_contract_is_not_suggested(environment, contract):
         ("0.12.0", "0.0.1", "CMP901", Severity.INFO, "is unknown"),
     ],
 )
-def test_pair_that_never_ran_is_not_ok(environment, vllm, trl, code, severity, message):
-    """A pair without a run is never ok: its source is compared, or it is unknown.
+def test_pair_that_never_ran_has_a_finding(environment, vllm, trl, code, severity, message):
+    """A pair without a run has a finding, from comparing its source or because it is unknown.
 
     The names that TRL 0.19.1 uses and vLLM 0.11.0 lacks are used only with an option.
     """

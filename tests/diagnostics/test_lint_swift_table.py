@@ -27,7 +27,6 @@ COMMON_OPTIONS = {
     "rlhf_type": "grpo", "reward_funcs": "format", "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8,
     "gradient_accumulation_steps": 1, "num_generations": 8, "max_completion_length": 8,
 }  # fmt: skip
-# ms-swift refuses these in the trainer, after the argument classes that the table ran; lint reports them at once.
 REFUSED_LATER = {"mode_colocate_parallel"}
 
 
@@ -51,7 +50,8 @@ def test_table_has_every_verdict():
 
 
 @pytest.mark.parametrize("release", sorted({release for release, _case, _answer in ANSWERS}))
-def test_lint_reports_errors_exactly_where_the_release_raises(release):
+def test_lint_reports_errors_exactly_where_the_release_refuses(release):
+    """Cases of REFUSED_LATER count as refused."""
     known = versions(ms_swift=release)
     for _release, case, verdict in (answer for answer in ANSWERS if answer[0] == release):
         checks = check_plans(plans_of(read_command_line(command(case, release)), known))

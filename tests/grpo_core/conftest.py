@@ -90,7 +90,7 @@ def model_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_servers(trainer):
-    """Fork the servers of engines and runs from one process, instead of starting Python for each."""
+    """Let engines and runs fork their servers from the process of `trainer`; yield `trainer`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "start_child", trainer.start_server)
         yield trainer

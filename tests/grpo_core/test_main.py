@@ -1,4 +1,7 @@
-"""The command line of grpo_core: stdout, stderr, exit codes, help, and escaped control characters."""
+"""grpo_core's command line prints a summary or one document on stdout, exits with 2 after an error, and has help.
+
+Control characters in errors are escaped.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def test_internal_error_shows_its_traceback(tmp_path, monkeypatch, capfd):
 
 @pytest.mark.parametrize("name", ["train", "serve", "replay"])
 def test_help_fits_one_screen(name, capfd):
-    """Help has usage and exit codes, in at most 24 lines."""
+    """Help has usage and exit codes, in at most 24 lines; the main help lists the command."""
     assert main([name, "--help"]) == 0
     text = capfd.readouterr().out
     assert text.startswith(f"usage: python -m grpo_core {name} ")

@@ -1,4 +1,7 @@
-"""The trained policy: LoRA adapters, reference policy, gradient checkpointing, weights for engines and checkpoints."""
+"""The policy trains adapters or all weights, gives engines merged weights, and saves a checkpoint for transformers.
+
+The reference policy and temporary parameters leave it as it was; gradient checkpointing changes no gradient.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.grpo_core.conftest import make_policy, perturb, run_training
 
 
 def three_rows():
-    """Return three completions."""
+    """Return a batch of three completions of different lengths."""
     completions = [
         Completion(f"r{i}", tuple(range(1, 4 + i)), (-2.0,) * (3 + i), (0,) * (3 + i), "length")
         for i in range(3)

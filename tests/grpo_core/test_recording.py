@@ -193,7 +193,7 @@ def test_recorded_steps_follow_the_setting(short_run, every, expected):
 
 @pytest.mark.parametrize("link", [False, True])
 def test_record_can_not_refer_outside_its_run(tmp_path, config, link):
-    """The error shows nothing of another file, not even part of its hash."""
+    """The error shows no hash of the other file."""
     folder = tmp_path / "run"
     Recorder(folder, config).write(1, 0, *make_step(), {})
     (tmp_path / "secret").write_bytes(b"secret")

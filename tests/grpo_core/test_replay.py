@@ -48,7 +48,7 @@ def sample_step(step):
 
 
 def record_gradient(seen: list):
-    """Return a hook that records loss and gradient of a step's first update."""
+    """Return a hook that appends the loss and the gradient digest of a step's first update to `seen`."""
     return lambda policy, loss: seen.append((loss, gradient_digest(policy)))
 
 
@@ -182,7 +182,7 @@ def test_parameters_of_another_model_are_refused(recorded_run, tmp_path, change)
 
 
 def change_record(recorded_run, tmp_path, settings=None, numbers=None):
-    """Change a run's settings or numbers, and its checksum."""
+    """Copy a run's first recorded step, with other settings or numbers and a fitting checksum."""
     shutil.copytree(recorded_run, tmp_path / "run")
     lines = (recorded_run / "rollouts.jsonl").read_text().splitlines()
     entry = json.loads(lines[0])

@@ -204,7 +204,7 @@ def serve_app(app):
 
 @pytest.fixture
 def guarded():
-    """The server's access rules before an application that records the calls it gets."""
+    """Serve an application behind the access rules; yield the address, and the calls that reached the application."""
     calls = []
 
     async def application(scope, _receive, send):
@@ -230,8 +230,8 @@ def send_raw(guarded, sent):
 def test_request_smuggling_is_refused(guarded):
     """Malformed or ambiguous requests are refused, and none of their bytes are read as a second call."""
     for name, sent in REFUSED.items():
-        calls = send_raw(guarded, sent)
-        assert all(400 <= status < 500 for status in calls), name
+        statuses = send_raw(guarded, sent)
+        assert all(400 <= code < 500 for code in statuses), name
         assert not guarded.called, name
 
 

@@ -1,4 +1,4 @@
-"""The rollout server's token is random or from the environment, and shown nowhere; wrong token options are refused."""
+"""The server's token is random or from the environment, and not in a run's files; wrong token options are refused."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_truncated_sampling_gives_a_warning(correction, consequence):
 
 @each_case(CASES["without_effect"])
 def test_settings_without_effect_give_a_warning(settings, expected):
-    """The warning names the option that they need."""
+    """The warning names the option that they need; settings with an effect give none."""
     warnings = []
     load(None, settings.split(), warnings.append)
     setting, _, needed = expected.partition(": ")

@@ -58,7 +58,7 @@ def test_vllm_engine_passes_the_conformance_suite(in_cell):
 
 @pytest.fixture(scope="module")
 def cell_report(in_cell, tmp_path_factory) -> dict:
-    """Return the output of `cell_programs/vllm_engine.py`: vLLM's effects on the process and on its engine."""
+    """Return what `cell_programs/vllm_engine.py` recorded about the engine and its effects on the process."""
     return dict(json.loads(in_cell(PROGRAM, tmp_path_factory.mktemp("model"))))
 
 

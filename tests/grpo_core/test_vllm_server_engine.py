@@ -300,7 +300,7 @@ def test_lost_weights_are_detected(engine, vllm, mark):
 
 
 def test_rollout_times_out(server, vllm, tmp_path):
-    """All calls of a rollout share one time limit."""
+    """If the server gives no answer within the time limit, the error names a request."""
     engine = VllmServerEngine("127.0.0.1", server.port, timeout_s=500, folder=tmp_path)
     engine.generate(REQUESTS, PARAMS)
     engine._http.timeout_s = 1

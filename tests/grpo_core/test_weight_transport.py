@@ -199,7 +199,7 @@ def test_payload_is_safetensors(shapes, kinds):
 
 @pytest.fixture(scope="module")
 def process(model_dir):
-    """An engine in a separate process."""
+    """Yield an engine in a separate process."""
     with closing(ProcessEngine(engine_config(), model_dir)) as engine:
         yield engine
 

@@ -153,7 +153,7 @@ def test_implausible_training_speed_is_reported_if_no_steps_were_logged(tmp_path
 
 @pytest.mark.parametrize("padding", [0, 9000])
 def test_whole_log_is_read_up_to_a_limit(tmp_path, capsys, padding):
-    """A collapse behind the first thousand steps is found; above 8 MiB the middle is reported as not read."""
+    """A collapse after a thousand steps is found; above 8 MiB it is not, and the middle is reported as unread."""
     with (tmp_path / "train.log").open("w", encoding="utf-8") as log:
         for step in range(1200):
             entropy, reward = 0.6 if step < 1100 else 0.001, 0.3 + step / 4000

@@ -85,12 +85,12 @@ def _rewards(rows, reward):
     return _advantages(changed, recompute)
 
 
-def _streams(offset):
-    """Return a function that replaces the engine's log-probs by `offset(row, log-prob, random generator)`."""
+def _streams(new_logprob):
+    """Return a function that replaces the engine's log-probs by `new_logprob(row, log-prob, random generator)`."""
 
     def inject(rows, seed):
         generator = random.Random(seed)
-        change = lambda row, value: None if value is None else offset(row, value, generator)  # noqa: E731
+        change = lambda row, value: None if value is None else new_logprob(row, value, generator)  # noqa: E731
         streams = [tuple(change(row, value) for value in row.tokens.engine_logprobs) for row in rows]
         return [with_streams(row, engine_logprobs=stream) for row, stream in zip(rows, streams, strict=True)]
 

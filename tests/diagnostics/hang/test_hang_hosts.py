@@ -125,7 +125,7 @@ def test_bundles_of_several_hosts_are_refused(tmp_path):
 
 
 def test_sent_collector_imports_only_the_standard_library(tmp_path):
-    """The collector of doctor is tested in test_doctor_hosts.py."""
+    """Its module is imported without site-packages. The collector of doctor is tested in test_doctor_hosts.py."""
     zipfile.ZipFile(io.BytesIO(zip_sources())).extractall(tmp_path)
     module = command.snapshot_program("", 1.0, 1).module
     text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module}"

@@ -1,4 +1,4 @@
-"""The hang diagnosis of synthetic processes: each kind of wait gets its cause and blocking process, or is no hang.
+"""Each kind of wait of synthetic processes gets its cause and blocking process from the diagnosis, or is no hang.
 
 One kind has the verdict `unknown`. Two further tests are about lock files of other jobs and the role of a helper.
 """

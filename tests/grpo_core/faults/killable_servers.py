@@ -136,7 +136,7 @@ class LoggedEngine:
 
 
 class Servers:
-    """Starts and kills rollout servers, one at a time, always at the same port.
+    """Start and kill rollout servers, one at a time, always at the same port.
 
     Attributes:
         port: The port of all servers.

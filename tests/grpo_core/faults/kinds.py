@@ -168,7 +168,7 @@ def _shorten_request(link, bench, draw) -> None:
 
 
 def _replay_answer(link, bench, draw) -> None:
-    """Deliver an earlier answer of this phase again, of this run or an earlier one."""
+    """Deliver the last answer of this phase again, with or without forwarding the call."""
     if draw.randrange(2):
         link.forward()
     earlier = [answered for which, _, answered in bench.proxy.passed if which == link.phase]
@@ -176,7 +176,7 @@ def _replay_answer(link, bench, draw) -> None:
 
 
 def _swap_answers(link, bench, draw) -> None:
-    """Deliver the last answer of another phase."""
+    """Deliver the last answer of another phase, without forwarding the call."""
     earlier = [answered for which, _, answered in bench.proxy.passed if which != link.phase]
     link.reply(earlier[-1])
 
@@ -319,7 +319,7 @@ def _other_client(link, bench, draw) -> None:
 
 
 def _replayed_upload(link, bench, draw) -> None:
-    """Deliver the run's first upload a second time, late."""
+    """Send the server the first upload again, then this call."""
     link.forward(next(sent for which, sent, _ in bench.proxy.passed if which == "upload"))
     link.reply(link.forward())
 

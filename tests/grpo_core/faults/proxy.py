@@ -74,7 +74,7 @@ def read_message(stream: socket.socket) -> Message | None:
 
 
 def phase_of(request: Message) -> str:
-    """Return the trainer's phase in which it sends this request."""
+    """Return the trainer's phase in which it sends this request, or `other` for an unknown path."""
     if request.path in _PATHS:
         return _PATHS[request.path]
     if request.path != "/generate":
@@ -101,7 +101,7 @@ class Link:
             return None
 
     def send_partial(self, data: bytes) -> None:
-        """Send only the first part of a message to the server."""
+        """Send the server these bytes, a part of a message, and close the connection."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(self.proxy.upstream, timeout=500) as server,
@@ -123,7 +123,7 @@ class Link:
         self.client.close()
 
     def stall(self, drips: bytes = b"", every_s: float = 0.1) -> None:
-        """Send nothing for 60 s, or one byte at a time, until the client gives up; record the duration."""
+        """Send nothing for up to 60 s, or one byte at a time, until the client gives up; record the duration."""
         started = time.monotonic()
         # The whole request is read first, because unread bytes would turn a later close into a reset.
         if self.request is None:
@@ -148,7 +148,7 @@ class Proxy:
     Attributes:
         upstream: The server's address.
         port: The proxy's port.
-        seen: Number of calls by phase since the last `arm`.
+        seen: Number of calls by phase since the last `arm` or `disarm`.
         injected: Number of faults injected since then.
         held_s: Seconds until the client gave up, for calls without a response.
         passed: Phase, request and response of calls without a fault.
@@ -179,7 +179,7 @@ class Proxy:
         self._fault, self._phase, self._number, self._lasting = None, "", 0, False
 
     def settle(self) -> None:
-        """Wait until no call is in progress."""
+        """Wait until no call is in progress, and the proxy listens again after `refuse`."""
         while self._calls:
             self._calls.pop().join(timeout=500)
 

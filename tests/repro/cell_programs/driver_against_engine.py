@@ -188,10 +188,10 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerReque
         for index in range(chance.randint(1, 6)):
             prompt, most = chance.randint(1, 40), chance.randint(1, 20)
             least = most if chance.random() < 0.2 else 0
-            unlawful = chance.random()
-            if unlawful < 0.06:
+            size_draw = chance.random()
+            if size_draw < 0.06:
                 prompt = longest
-            elif unlawful < 0.12:
+            elif size_draw < 0.12:
                 prompt, most, least = setup.max_model_len - 4, 16, 12
             requests.append(SchedulerRequest(f"{call}.{index}", prompt, most, least))
         calls.append(requests)
