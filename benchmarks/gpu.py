@@ -6,9 +6,9 @@
 - training steps of grpo_core, with random weights and the layer sizes of a 0.5B Llama;
 - with --trl, an interpreter with TRL: the same steps with TRL, and the ratio. --vllm adds a run of TRL with vLLM.
 
-The trainers take steps alternately. Times are wall time, because CPU time does not include the work of the GPU. Results
-are medians with 95 % bootstrap intervals. With --json, the lines go to standard error and one JSON document to standard
-output. On a CPU, or with --toy, the sizes are tiny, which only shows that the benchmark runs.
+The trainers take steps alternately. Times are wall time, because CPU time does not include the work of the GPU.
+Measured values are medians with 95 % bootstrap intervals. With --json, the lines go to standard error and one JSON
+document to standard output. On a CPU, or with --toy, the sizes are tiny, which only shows that the benchmark runs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, TextIO
 from benchmarks.harness import Program, interval, step_in_turns
 from benchmarks.programs.benchmark_inputs import write_large_vocab_model
 
+# Warm-up rounds, which are not counted.
 WARM = 2
 Measurement = dict[str, Any]
 

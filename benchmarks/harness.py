@@ -3,7 +3,7 @@
 The programs of a comparison are separate processes that exist at the same time. They take steps alternately, only one
 at a time (`step_in_turns`), so that noise of the machine affects all alike. `Program` starts a program and requests
 steps by lines on its standard input. `StepReporter` is the counterpart in that program, which reports each step as a
-line of JSON. The programs get OMP_NUM_THREADS=1 and HF_HUB_OFFLINE=1.
+line of JSON. `run_to_end` runs a program that takes no steps. The programs get OMP_NUM_THREADS=1 and HF_HUB_OFFLINE=1.
 """
 
 from __future__ import annotations

