@@ -20,7 +20,7 @@ import torch
 from benchmarks.harness import VARIABLES, interval
 from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.remote_engines import RemoteEngine
-from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest
+from grpo_core.rollout.weights.digest import sha256_digest, spot_digest
 
 TRANSPORTS = ("shm", "http")
 # Warm-up rounds, which are not counted.
@@ -100,7 +100,7 @@ def main(mib: int = 512, rounds: int = 15) -> None:
         )
     part = [("a", torch.randn(2**23))]
     began = time.process_time()
-    fingerprint_of(part)
+    sha256_digest(part)
     speed = 32 * 2**20 / 1e9 / (time.process_time() - began)
     print(f"the exact fingerprint (SHA-256), one side: {speed:.2f} GB per s of CPU")
 

@@ -31,7 +31,7 @@ def option(default: Any, **limits: Any) -> Any:
 
 
 SCALES = ("group", "leave_one_out", "batch", "none")
-TYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Conditions under which an option has an effect (`needs`).
 _SHIPPED_TASK, _TINY_MODEL = ("data.path", ""), ("model.path", "")
@@ -150,7 +150,7 @@ class RolloutConfig:
     sync_tolerance: float = option(0.0, low=0)
     """Largest log-prob difference between engine and trainer that the probe after a weight update accepts as rounding.
     0: set by the less exact of their types: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
-    dtype: str = option("auto", choices=("auto", *TYPES))
+    dtype: str = option("auto", choices=("auto", *DTYPES))
     """The engine's type, in which weights are sent. `auto`: model.dtype, or float32 for a running server."""
 
 

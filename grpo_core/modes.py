@@ -52,7 +52,7 @@ def train_colocate(trainer: Trainer) -> None:
 
 def train_async(trainer: Trainer) -> None:
     """Keep the engine sampling in another process, and train on the rollouts that are finished (see `RolloutQueue`)."""
-    process = ProcessEngine(trainer.config, trainer.model_dir) if trainer.world.first else None
+    process = ProcessEngine(trainer.config, trainer.model_dir) if trainer.world.is_first else None
     with closing(trainer.share_engine(process)) as engine:
         queue = RolloutQueue(trainer, engine)
         for _ in trainer.steps():
@@ -183,9 +183,9 @@ def server_engine(trainer: Trainer) -> Iterator[Engine]:
     options = trainer.config.rollout
     client: Engine | None = None
     try:
-        if trainer.world.first and options.port == 0:
+        if trainer.world.is_first and options.port == 0:
             client = ProcessEngine(trainer.config, trainer.model_dir)
-        elif trainer.world.first:
+        elif trainer.world.is_first:
             folder, token = trainer.folder / "weights", token_from_environment()
             client = engine_for(options, options.host, options.port, folder, token=token)
         with closing(trainer.share_engine(client)) as engine:

@@ -19,7 +19,7 @@ import torch
 from grpo_core.learn.batch import completion_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.rollout.engine import Engine, check_answers
-from grpo_core.rollout.weights.digest import fingerprint_like
+from grpo_core.rollout.weights.digest import digest_of_same_kind
 from grpo_core.types import Completion, Request, RunError, SamplingParams
 
 PROBE_COMPLETION = 4  # tokens: the prompt, and decode steps on top of it
@@ -98,7 +98,7 @@ class Publisher:
                 f"weight sync to the {name} engine: sent version {version}, it reports {reported}"
             )
         digest = self._engine.fingerprint()
-        expected = None if digest is None else fingerprint_like(digest, sent, version)
+        expected = None if digest is None else digest_of_same_kind(digest, sent, version)
         if digest is not None and digest != expected:
             raise SyncError(
                 f"weight sync to the {name} engine: after version {version} it holds weights {digest[:24]}, but "

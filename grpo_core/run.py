@@ -1,7 +1,7 @@
 """Start or resume a training run in its folder, and summarise how it ended.
 
-Writes `config.json` before the run, and `summary.json` after it if a step was finished. `Trainer` and the mode write
-the other files.
+`train` writes `config.json` before the run, and `summary.json` after it if a step was finished. `Trainer` and the mode
+write the other files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
     document["parameters"] = trainer.policy.fingerprint() if complete else None
     if complete:
         trainer.world.gather(None)  # no process ends while another still communicates with it
-    if trainer.history and trainer.world.first:
+    if trainer.history and trainer.world.is_first:
         write_atomically(folder / "summary.json", json.dumps(document, indent=1).encode())
     return document
 

@@ -53,16 +53,16 @@ def resolve_file(path: Path, *, inside: Path | None = None) -> Path:
 
 
 def open_output(path: Path, *, keep: bool) -> BinaryIO:
-    """Open a file for appending; without `keep`, what is at the path is replaced. Kept links raise an OSError."""
+    """Open a file for appending; without `keep`, replace it. With `keep`, a link at the path raises an OSError."""
     if not keep:
         path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o600), "ab")
 
 
-def write_atomically(path: Path, text: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Write a file completely or not at all; each process has its own temporary name."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with open_output(part, keep=False) as file:
-        file.write(text)
+        file.write(data)
     part.replace(path)

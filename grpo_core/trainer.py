@@ -75,7 +75,7 @@ class Trainer:
         self.world = join_world(config)
         self.share_engine = self.world.share_engine
         self.model_dir = config.model.path or str(folder / "model")
-        if not config.model.path and saved is None and self.world.first:
+        if not config.model.path and saved is None and self.world.is_first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
         self.world.gather(None)  # no process reads the model before it is written
         self.policy = Policy(self.model_dir, config, self.world)
@@ -94,8 +94,8 @@ class Trainer:
         self.step, self._round = 0, 0
         self._pool = GroupPool(config)
         self.in_flight: Callable[[], checkpoint.State] = checkpoint.State
-        self._files = RunFiles(config, folder, saved.files if saved else {}) if self.world.first else None
-        self._recorder = Recorder(folder, config, first=self.world.first)
+        self._files = RunFiles(config, folder, saved.files if saved else {}) if self.world.is_first else None
+        self._recorder = Recorder(folder, config, first=self.world.is_first)
         self.history, self._times = list[dict[str, Any]](), dict[str, float]()
         if saved is not None:
             self.policy.load_state(saved.tensors.pop("policy"))
@@ -239,7 +239,7 @@ class Trainer:
     def save_policy(self) -> None:
         """Write the policy as a transformers checkpoint, adapters merged, with its tokenizer."""
         tensors = dict(self.policy.tensors())  # all processes take part
-        if self.world.first:
+        if self.world.is_first:
             self.policy.causal.save_pretrained(self.folder / "policy", state_dict=tensors)
             self.tokenizer.save_pretrained(self.folder / "policy")
 

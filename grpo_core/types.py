@@ -124,7 +124,7 @@ class Sample:
         text: The completion as text.
         reward: The weighted sum of the reward functions, minus penalties.
         advantage: The advantage (see `grpo_core.learn.advantages`); 0 until it is computed.
-        scores: Reward by function, before weights; None where a function returned None.
+        scores: Reward by function, before weights; None where a function returned None. The penalty is `overlong`.
         trained: Whether the sample gets a gradient. Without it (the overlong filter) its reward counts for the group.
     """
 

@@ -1,6 +1,6 @@
 """Define the trained policy: a causal language model with optional adapters, reference model and low-precision copy.
 
-The trained weights are in float32. Gradient checkpointing is optional, too. `Policy` computes log-probs with gradients
+The trained weights are in float32. Gradient checkpointing is optional. `Policy` computes log-probs with gradients
 (by DistributedDataParallel if there are several processes), yields the weights for engines in the engine's dtype, and
 saves and loads the trained parameters.
 """
@@ -19,7 +19,7 @@ from grpo_core.config import Config, ConfigError, ModelConfig
 from grpo_core.learn.batch import Batch
 from grpo_core.learn.logprobs import completion_logprobs
 from grpo_core.machine.world import World
-from grpo_core.rollout.weights.digest import fingerprint_of
+from grpo_core.rollout.weights.digest import sha256_digest
 from grpo_core.tasks import model
 
 
@@ -73,7 +73,7 @@ class Policy:
         if self._adapters:
             inject_adapters(self.causal, config.model, config.train.seed)
         self.module = _Scorer(self.causal, chunk=config.train.logprob_chunk, known=self.vocabulary)
-        self._engine_type = getattr(torch, config.engine_dtype)
+        self._engine_dtype = getattr(torch, config.engine_dtype)
         self.low_precision_copy = LowPrecisionCopy(self.module, config.model) if low_precision else None
         computing = self.low_precision_copy.module if self.low_precision_copy else self.module
         adapters = adapter_layers(computing.causal) if self._adapters else []
@@ -106,11 +106,11 @@ class Policy:
         """Yield the full parameters, adapters merged, by transformers' names, in the engine's dtype."""
         values = merged_parameters(self.causal) if self._adapters else self.causal.named_parameters()
         for name, value in values:
-            yield name, value.to(self._engine_type)
+            yield name, value.to(self._engine_dtype)
 
     def fingerprint(self) -> str:
-        """Compute the digest of `tensors`."""
-        return fingerprint_of(self.tensors())
+        """Compute the SHA-256 digest of `tensors`."""
+        return sha256_digest(self.tensors())
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the full trained parameters by name, for a checkpoint."""
@@ -205,20 +205,20 @@ class LowPrecisionCopy:
         return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
 
 
-def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
+def _convert(scorer: Any, dtype: torch.dtype, float32_parts: tuple[str, ...]) -> None:
     """Convert a model to a dtype, except for the parts that stay in float32; float32 norms round their output."""
     head = scorer.causal.get_output_embeddings()
     if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
         # The head is tied to the embedding, which is converted to the compute dtype: give the head its own weight.
         head.weight = nn.Parameter(head.weight.detach().clone())
-    scorer.to(kind)
+    scorer.to(dtype)
     if "head" in float32_parts:
         head.float()
     if "norms" in float32_parts:
         for name, module in scorer.causal.named_modules():
             if "norm" in name.rpartition(".")[2]:
                 module.float()
-                module.register_forward_hook(lambda _, __, out: out.to(kind))
+                module.register_forward_hook(lambda _, __, out: out.to(dtype))
 
 
 def _gradient_hook(trained: torch.Tensor) -> Any:

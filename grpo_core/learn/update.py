@@ -1,7 +1,7 @@
 """Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps.
 
-Also: the learning rate's schedule, AdamW's state for checkpoints, and metrics of loss, ratios, entropy and of the
-mismatch between the log-probs of trainer and engine. Each process computes its slice of each mini-batch.
+`Updater` also schedules the learning rate, saves and restores AdamW's state, and measures loss, ratios, entropy and
+the mismatch between the log-probs of trainer and engine. Each process computes its slice of each mini-batch.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Updater:
             **self._mismatch(parts),
         }
 
-    def gradients(self, batch: Batch) -> float:
+    def compute_gradients(self, batch: Batch) -> float:
         """Compute the unclipped gradients of a step's first update, and return its loss."""
         return self._world.sums([self._accumulate(self._windows(batch)[0])[0]])[0]
 

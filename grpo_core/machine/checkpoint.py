@@ -92,7 +92,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 # A resumed run may change these settings: they change no number of the steps before.
-_FREE = (
+_CHANGEABLE = (
     "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "rollout.timeout_s",
     "rollout.host", "rollout.port",
 )  # fmt: skip
@@ -130,7 +130,7 @@ def _changes(before: dict[str, Any], now: dict[str, Any], defaults: dict[str, An
     """Describe the changed settings that affect the numbers."""
     changes = []
     for key, value in now.items():
-        if not key.startswith(_FREE) and before.get(key, value) != value:
+        if not key.startswith(_CHANGEABLE) and before.get(key, value) != value:
             default = " (its default)" if value == defaults[key] else ""
             changes.append(f"{key} = {value!r}{default}, begun with {before[key]!r}")
     return changes

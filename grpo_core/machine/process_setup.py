@@ -1,4 +1,4 @@
-"""Set up a process that computes: deterministic torch and memory settings, Ctrl-C, and the installed versions.
+"""Set up a process that computes: make torch deterministic, handle Ctrl-C, and read the installed versions.
 
 `make_deterministic` changes settings of the whole process: torch's algorithms and glibc's malloc.
 """

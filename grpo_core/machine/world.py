@@ -34,7 +34,7 @@ class World:
     rank, size = 0, 1
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 

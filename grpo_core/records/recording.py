@@ -1,7 +1,7 @@
 """Record steps in files that other programs can read, and read them back: samples, settings, loss and digests.
 
 `rollouts.jsonl` has one line per step, with the name and checksum of a safetensors file for the numbers. The line also
-has digests of the policy and of the first update's gradient; the parameters themselves are not recorded.
+has digests of the policy and of the first update's gradient, but not the parameters themselves.
 docs/rollout-format.md describes both files. `as_arguments` turns recorded settings into command-line arguments.
 """
 
@@ -21,7 +21,7 @@ import torch
 from grpo_core.config import Config, RecordError
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.process_setup import versions
-from grpo_core.rollout.weights.digest import fingerprint_like, spot_digest
+from grpo_core.rollout.weights.digest import digest_of_same_kind, spot_digest
 from grpo_core.run_files import is_due
 from grpo_core.safe_io import UNREADABLE, open_output, read_bytes, write_atomically
 from grpo_core.settings import load
@@ -77,7 +77,7 @@ class Recorder:
     def end_step(
         self, step: int, version: int, samples: Sequence[Sample], requests: Mapping[str, Request]
     ) -> None:
-        """Write the step if it was observed; `requests` by id."""
+        """Write the step if its first update was observed; `requests` maps ids to requests."""
         if self._first and self._result:
             self.write(step, version, samples, list(requests.values()), self._result)
 
@@ -257,7 +257,7 @@ def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> s
     'spot1-v0-'
     """
     exact = recorded.startswith(EXACT)
-    return spot_digest(tensors, 0, every=1) if exact else fingerprint_like(recorded, tensors, 0)
+    return spot_digest(tensors, 0, every=1) if exact else digest_of_same_kind(recorded, tensors, 0)
 
 
 def gradient_digest(policy: Policy, like: str = EXACT) -> str:

@@ -59,7 +59,7 @@ def replay(
         make_deterministic(config.train.threads)
         trained = _load_policy(folder, recorded, config, policy)
         updater = Updater(trained, config, World())
-        loss = updater.gradients(make_batch(_samples(recorded, config, overrides), trained.device))
+        loss = updater.compute_gradients(make_batch(_samples(recorded, config, overrides), trained.device))
         gradient = gradient_digest(trained, str(then["gradient"] or EXACT))
         digest = digest_like(str(then["policy"] or EXACT), trained.tensors())
     except (RuntimeError, AssertionError) as error:  # torch's, for settings that can't be computed here

@@ -1,6 +1,6 @@
 """Define the protocol of engines (sampling and weight updates), and the checks that engines share.
 
-They check requests before sampling, completions after it, and the tensors of a weight update.
+The checks are of requests before sampling, completions after it, and the tensors of a weight update.
 
 One engine has one owner: no two of its calls run at the same time. An engine lists in `capabilities` what it can't do,
 and refuses such a call before any effect. Failures raise EngineError.

@@ -67,7 +67,7 @@ class HttpClient:
         return self.parse_object(path, *self.call(method, path, body, **options))
 
     def parse_object(self, path: str, status: int, text: bytes) -> dict[str, Any]:
-        """Return the JSON object of an answer; raises EngineError if the status is not 200."""
+        """Return the JSON object of an answer; raise EngineError for a status other than 200 or other data."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -88,7 +88,7 @@ class HttpClient:
         deadline: float | None = None,
         repeat: bool = False,
     ) -> tuple[int, bytes]:
-        """Return status and body, also for error statuses; 503 is repeated while there is time: the server did nothing.
+        """Return status and body, also for error statuses; repeat the call after status 503 while there is time.
 
         Args:
             method: GET or POST.
@@ -97,6 +97,10 @@ class HttpClient:
             headers: Besides those of every call.
             deadline: A deadline that several calls share; by default this call has `timeout_s`.
             repeat: Whether to repeat the call once if the connection is lost, because it changes nothing.
+
+        Raises:
+            EngineTimeoutError: There was no answer in time.
+            EngineError: The server can't be reached, or its answer is too large.
         """
         all_headers = {**self._headers, **(headers or {})}
         if isinstance(body, dict):

@@ -19,7 +19,7 @@ from grpo_core.learn.logprobs import keys_and_values, read_prompts
 
 
 class LlamaDecoder:
-    """Decodes B rows: P prompts of up to W tokens, each with E rows. K heads have keys; G queries share one of them.
+    """Decodes B rows: P prompts of up to W tokens with equally many rows each. K key heads have width D.
 
     Attributes:
         logits_BV: The logits of the next token of each row.

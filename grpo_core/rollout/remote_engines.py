@@ -96,7 +96,7 @@ class RemoteEngine:
         return digest
 
     def close(self) -> None:
-        """Refuse further calls."""
+        """Refuse further sampling and updates; the server keeps running."""
         self._closed = True
 
     def _check_weights(self, path: str, answer: Mapping[str, Any]) -> None:

@@ -131,7 +131,7 @@ def load_weights(llm: Any, tensors: Mapping[str, torch.Tensor]) -> None:
     Raises:
         EngineError: vLLM did not load some of its own parameters.
     """
-    if llm.collective_rpc(_reloads)[0]:
+    if llm.collective_rpc(_reload_takes_tensors)[0]:
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors.items())})
         return
     stale = llm.collective_rpc(_load, args=(tensors,))[0]
@@ -161,7 +161,7 @@ def shut_down(llm: Any) -> None:
 # The following functions run on vLLM's worker, which is in this process.
 
 
-def _reloads(worker: Any) -> bool:
+def _reload_takes_tensors(worker: Any) -> bool:
     """Return whether the worker's `reload_weights` takes tensors."""
     reload = getattr(worker.model_runner, "reload_weights", None)
     return reload is not None and "weights_iterator" in inspect.signature(reload).parameters

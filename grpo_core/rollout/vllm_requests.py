@@ -1,7 +1,7 @@
 """Convert requests to vLLM's sampling parameters, and vLLM's outputs to completions; read shapes of stored models.
 
 The sampling parameters that shape the distribution or end a completion are set explicitly, so vLLM's defaults do not
-apply. A temperature that vLLM would change is refused.
+apply. `check_temperature` refuses a temperature that vLLM would change.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:
 
 
 def decode_completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
-    """Decode vLLM's output, checked to be the answer to this request."""
+    """Decode vLLM's output; raise EngineError if it is no complete answer to this request."""
     where = f"vllm engine, generate: request {request.id}"
     if tuple(output.prompt_token_ids) != request.prompt_ids:
         raise EngineError(f"{where}: the answer is to another prompt")

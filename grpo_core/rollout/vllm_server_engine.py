@@ -103,7 +103,10 @@ class VllmServerEngine:
         return check_answers(completions, requests, self.name)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Load a policy version while the server is paused, and drop the KV cache of the old one."""
+        """Load a policy version while the server is paused, and drop the KV cache of the old one.
+
+        After a failed update, `generate` is refused until an update succeeds.
+        """
         place = f"{self.name} engine, update_weights"
         if self._closed:
             raise EngineError(f"{place}: the engine is closed")
@@ -268,7 +271,7 @@ def check_logprobs(http: HttpClient, server: VllmServer) -> None:
     If so, a temperature four times higher makes the differences between the likeliest ids four times smaller.
 
     Raises:
-        EngineError: They are those before the temperature.
+        EngineError: They are those before the temperature, or an answer is no completion.
     """
     try:
         hot = _top_logprobs(http, server, temperature=2.0)  # the maximum

@@ -23,7 +23,7 @@ from grpo_core.machine.process_setup import make_deterministic
 from grpo_core.machine.world import World
 from grpo_core.records.recording import EXACT, Recorder, digest_like, gradient_digest, read_step
 from grpo_core.records.replay import replay
-from grpo_core.rollout.weights.digest import fingerprint_of
+from grpo_core.rollout.weights.digest import sha256_digest
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
 from tests.grpo_core.conftest import run_training
@@ -94,10 +94,10 @@ def test_digest_covers_the_unclipped_gradient(model_dir):
     batch = make_batch(sample_step(1))
     policy = Policy(str(model_dir), config)
     updater = Updater(policy, config, World())
-    loss = updater.gradients(batch)
+    loss = updater.compute_gradients(batch)
     gradients = {name: value.grad.clone() for name, value in policy.trained()}
     assert gradient_digest(policy) == digest_like(EXACT, gradients.items())
-    assert gradient_digest(policy, "0" * 64) == fingerprint_of(gradients.items())
+    assert gradient_digest(policy, "0" * 64) == sha256_digest(gradients.items())
     assert torch.cat([value.reshape(-1) for value in gradients.values()]).norm() > 1e-2
     assert updater.updates == 0
     observed = []
@@ -141,7 +141,7 @@ def test_replay_with_another_dialect(recorded_run, model_dir):
     batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
     config = load(None, [*SETTINGS, *overrides])
     policy = Policy(str(model_dir), config)
-    loss = Updater(policy, config, World()).gradients(batch)
+    loss = Updater(policy, config, World()).compute_gradients(batch)
     assert (document["loss"], document["gradient"]) == (loss, gradient_digest(policy))
     assert document["recorded_loss"] == replay(recorded_run, 1)["loss"] != document["loss"]
     assert (document["outcome"], document["first_difference"]) == ("different", "loss")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_core.rollout.weights.digest import BLOCK, EVERY, fingerprint_of, spot_digest
+from grpo_core.rollout.weights.digest import BLOCK, EVERY, sha256_digest, spot_digest
 
 SMALL = EVERY * BLOCK  # bytes: up to here a tensor is read whole
 LARGE = 3 * SMALL + 5 * BLOCK + 12  # its last bytes fill no block
@@ -124,7 +124,7 @@ def test_swapped_tensors_are_detected(version, first, second):
     assert same == (first == second)
 
 
-@pytest.mark.parametrize("digest", [fingerprint_of, functools.partial(spot_digest, version=1)])
+@pytest.mark.parametrize("digest", [sha256_digest, functools.partial(spot_digest, version=1)])
 def test_digest_depends_on_names_dtypes_shapes_and_bytes(digest):
     """The order of the tensors does not matter."""
     base = torch.arange(12, dtype=torch.int32)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.remote_engines import ProcessEngine
-from grpo_core.rollout.weights.digest import fingerprint_like
+from grpo_core.rollout.weights.digest import digest_of_same_kind
 from grpo_core.rollout.weights.transport import Sender, TensorFile, load_shared
 from grpo_core.tasks.model import load_model
 from tests.gpu.devices import DEVICES
@@ -216,7 +216,7 @@ def test_every_transport_reaches_another_process(process, model_dir, kind):
         sent = list(model.named_parameters())
         process.update_weights(sent, version)
         stored = process.fingerprint()
-        assert (process.policy_version, stored) == (version, fingerprint_like(stored, sent, version))
+        assert (process.policy_version, stored) == (version, digest_of_same_kind(stored, sent, version))
     with pytest.raises(EngineError, match=r"nothing was loaded: .* is missing"):
         process.update_weights(sent[1:], 4)
     assert (process.policy_version, process.fingerprint()) == (1, stored)

@@ -79,7 +79,7 @@ class AccessControl:
         return self._caller_refusal(scope["path"], headers) or self._body_refusal(scope, headers)
 
     def _caller_refusal(self, path: str, headers: Headers) -> Refusal | None:
-        """Refuse by Host, Origin, Sec-Fetch-Site and token."""
+        """Return the refusal by Host, Origin, Sec-Fetch-Site or token, if any."""
         host = headers.get("host", "")
         if self._loopback and not _LOOPBACK_HOST.fullmatch(host):
             return 403, "the Host is not a name of this server"
@@ -95,7 +95,7 @@ class AccessControl:
         return None
 
     def _body_refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
-        """Refuse bodies over the limit, and of unknown length."""
+        """Return the refusal of a malformed target, or of a body over the limit or of unknown length, if any."""
         if not scope["path"].startswith("/"):
             return 400, "the target must be a path of this server"
         length = headers.get("content-length", "" if scope["method"] == "POST" else "0")

@@ -88,7 +88,11 @@ def serve(
 
 
 def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
-    """Return the token from the environment; refuse to serve without one, except on loopback if this is allowed."""
+    """Take the token out of the environment; refuse to serve without one, except on loopback if this is allowed.
+
+    Raises:
+        ConfigError: The token is missing, invalid or not needed, or no model is given.
+    """
     host, token = config.rollout.host, token_from_environment()
     os.environ.pop(TOKEN_VARIABLE, None)  # not for children of the engine
     if not config.model.path:
@@ -164,7 +168,7 @@ def _end_with_stdin(server: Any) -> None:
 def start_child(
     arguments: Sequence[str], threads: int, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `python -P -m ...` with this package importable, with pipes for stdin and stdout and the parent's stderr.
+    """Start `python -m ...` with this package importable, with pipes for stdin and stdout and the parent's stderr.
 
     The child gets a new session: Ctrl-C at the terminal reaches only the trainer, which then ends its child.
     """

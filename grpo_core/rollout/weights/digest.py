@@ -62,13 +62,13 @@ def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every
     return f"spot{every}-v{version}-{digest.hexdigest()}"
 
 
-def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+def sha256_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """Compute SHA-256 over names, types, shapes and bytes, in the order of the names; records and runs store it.
 
     >>> a, b = torch.zeros(2), torch.ones(1)
-    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("b", b), ("a", a)])
+    >>> sha256_digest([("a", a), ("b", b)]) == sha256_digest([("b", b), ("a", a)])
     True
-    >>> fingerprint_of([("a", a), ("b", b)]) == fingerprint_of([("a", a), ("b", -b)])
+    >>> sha256_digest([("a", a), ("b", b)]) == sha256_digest([("a", a), ("b", -b)])
     False
     """
     digest = hashlib.sha256()
@@ -79,15 +79,15 @@ def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint_like(digest: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
+def digest_of_same_kind(digest: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
     """Compute a digest of the same kind as another one, for a policy version: `spot_digest`, or SHA-256.
 
-    >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
+    >>> digest_of_same_kind("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
     'spot128-v3-'
-    >>> len(fingerprint_like("0" * 64, [("a", torch.ones(1))], 3))
+    >>> len(digest_of_same_kind("0" * 64, [("a", torch.ones(1))], 3))
     64
     """
-    return spot_digest(tensors, version) if digest.startswith("spot") else fingerprint_of(tensors)
+    return spot_digest(tensors, version) if digest.startswith("spot") else sha256_digest(tensors)
 
 
 def words_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -180,7 +180,7 @@ def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
 
 
 def load_tensors(source: str, load: Callable[[], dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file that a sender chose.
+    """Call `load`, which reads a sender's safetensors file; convert the errors that a malformed file causes.
 
     Raises:
         EngineError: The header is wrong, or names a type or a shape that torch lacks.

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from grpo_core.rollout.engine import Capabilities, Engine, EngineError, check_answers
-from grpo_core.rollout.weights.digest import fingerprint_like
+from grpo_core.rollout.weights.digest import digest_of_same_kind
 from grpo_core.types import Completion, Request, SamplingParams
 from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR
 
@@ -273,7 +273,7 @@ def test_weight_updates_are_complete(engine_case):
         assert logprob_difference(before, batch, completions) > 100 * TOLERANCE
         if engine.capabilities.fingerprint:
             stored = engine.fingerprint()
-            assert stored == fingerprint_like(stored, engine_case.reference.tensors(), engine_case.version)
+            assert stored == digest_of_same_kind(stored, engine_case.reference.tensors(), engine_case.version)
 
 
 @pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "kind", "torn"])
