@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         return USAGE
     # The reader may be gone: `| head -1`.
     with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:
-        out.write(render.escape_controls(text) + "\n")
+        out.write(render.escape_controls(render.without_secrets(text, shared=options.json)) + "\n")
     return int(code)
 
 

@@ -41,6 +41,18 @@ def escape_controls(text: str) -> str:
     return _ACTIVE_TEXT.sub(lambda match: f"{match['blanks'] or ''}\\u{ord(match[0][-1]):04x}", text)
 
 
+def without_secrets(text: str, *, shared: bool) -> str:
+    """Mask secrets and, in a document to share, redact what identifies a person or a machine.
+
+    In a cell, where repro is without diagnostics, the text stays; the matrix masks it.
+    """
+    try:
+        from diagnostics.output.redact import mask, redact
+    except ImportError:
+        return text
+    return "\n".join(map(redact, text.split("\n"))) if shared else mask(text)
+
+
 def run_document(
     repros: Mapping[str, Repro],
     results: Mapping[str, Sequence[Attempt]],

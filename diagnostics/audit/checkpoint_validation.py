@@ -11,6 +11,8 @@ and memory limits in the main thread (SIGALRM, RLIMIT_AS; Linux). Problems becom
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
 import resource
@@ -37,9 +39,12 @@ _TEMPLATE_FOLDER = "additional_chat_templates"  # the subfolder that transformer
 _LOADING_SETTING = re.compile(
     r"(?P<choice>(?:attn|experts)\w*_implementation)|(?P<name>implementation|kernel|backbone|architecture)"
     r"|(?P<none>checkpoint_path|pretrained_cfg)"
-    r"|(?P<file>(?<!special_tokens_map_)files?$|(?:_dir|(?<!_or)_path|^init_inputs)$)"
+    r"|(?P<file>(?<!special_tokens_map_)files?$|(?:_dir|(?<!_or)_path|^(?:init_inputs|vocab|merges))$)"
 )
 _IMPLEMENTATIONS = {"eager", "sdpa", "grouped_mm", "batched_mm"}
+# The parts of a tokenizer.json that change texts, and the longest text that they may make of one character.
+_TOKENIZER_STEPS = re.compile(r'"(normalizer|pre_tokenizer|decoder)"\s*:\s*(?=\{)')
+_MAX_GROWTH = 64
 _PLAIN_NAME = re.compile(r"[\w.+-]*")
 
 
@@ -76,19 +81,24 @@ def _check_settings(path: Path) -> None:
                 queue.append((key[:100] if is_own else name, item))
         elif isinstance(value, list):
             queue += [(name, item) for item in value]
-        elif match and isinstance(value, str) and not _is_allowed(str(match.lastgroup), value, path.parent):
+        elif isinstance(value, str) and not _is_allowed(match and match.lastgroup, value, path.parent):
             setting = mask_and_cut(f"{name} = {value}", 120)
             raise AuditError(f"{path}: {setting}: refused, because transformers may load it from elsewhere")
 
 
-def _is_allowed(kind: str, value: str, folder: Path) -> bool:
-    """Return whether a setting is harmless: a known implementation, a plain name, or files inside the folder."""
+def _is_allowed(kind: str | None, value: str, folder: Path) -> bool:
+    """Return whether a setting is harmless: a known implementation, a plain name, or no file out of the folder.
+
+    `kind` is the group of _LOADING_SETTING that its name matches, if any.
+    """
     if kind == "choice":
         return value in _IMPLEMENTATIONS
     if kind == "name":
         return bool(_PLAIN_NAME.fullmatch(value))
     files = [path for path in (Path(value), folder / value) if value and os.path.exists(path)]  # noqa: PTH110 - no errors
-    return kind == "file" and all(path.resolve().is_relative_to(_root_of(path, folder)) for path in files)
+    if kind is None:
+        files = [path for path in files if "/" in value and not os.path.isdir(path)]  # noqa: PTH112 - no errors
+    return kind != "none" and all(path.resolve().is_relative_to(_root_of(path, folder)) for path in files)
 
 
 def _root_of(path: Path, folder: Path) -> Path:
@@ -227,7 +237,38 @@ def load_tokenizer(folder: Path) -> Any:
     for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
             _check_settings(folder / name)
+    if (path := folder / "tokenizer.json").exists():
+        _check_growth(path)
     return _load("AutoTokenizer", folder, problem, {})
+
+
+def _check_growth(path: Path) -> None:
+    """Raise AuditError if the steps of a tokenizer.json can make a text longer than _MAX_GROWTH times its length.
+
+    No limit of time ends a call of the tokenizers package.
+    """
+    text = safe_io.read_text(path, _MAX_TOKENIZER_FILE, inside=_root_of(path, path.parent))
+    for match in _TOKENIZER_STEPS.finditer(text):
+        try:
+            steps, _ = json.JSONDecoder().raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            raise AuditError(f"{path}: {match[1]}: no valid JSON") from None
+        if _growth(steps) > _MAX_GROWTH:
+            raise AuditError(f"{path}: its {match[1]} makes a text more than {_MAX_GROWTH} times as long")
+
+
+def _growth(step: Any) -> float:
+    """Return by which factor a step of a tokenizer, or a list or sequence of steps, can make a text longer."""
+    if isinstance(step, list):
+        return math.prod(map(_growth, step))
+    if not isinstance(step, dict):
+        return 1.0
+    pattern = step.get("pattern")
+    literal = pattern.get("String") if isinstance(pattern, dict) else None
+    factor = max(1.0, len(str(step.get("content", ""))) / max(1, len(str(literal or "")))) + len(
+        str(step.get("prepend", ""))
+    )
+    return factor * math.prod(_growth(item) for item in step.values() if isinstance(item, list))
 
 
 def _import_transformers() -> Any:

@@ -17,6 +17,7 @@ from diagnostics import UserError, safe_io, version
 from diagnostics.compat_table import SCHEMA, problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.report import redacted_result
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, is_inactive
 from diagnostics.output.redact import mask_and_cut
 
@@ -135,7 +136,7 @@ def _cell_entry(row: CellResults) -> dict[str, Any]:
         "torch": packages.get("torch"),
         "verdict": "unknown",
         "note": row.cell.note or None,
-        "layers": {name: _layer_entry(result) for name, result in row.layers.items()},
+        "layers": {name: _layer_entry(redacted_result(result)) for name, result in row.layers.items()},
     }
 
 

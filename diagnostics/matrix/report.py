@@ -56,7 +56,7 @@ VERDICTS: Mapping[Verdict, tuple[str, str, str]] = {
 def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     """Write all reports into a folder and return the HTML page's path; secrets and local names are redacted."""
     rows = [
-        replace(row, layers={name: _redacted(result) for name, result in row.layers.items()})
+        replace(row, layers={name: redacted_result(result) for name, result in row.layers.items()})
         for row in grid.cell_rows
     ]
     timestamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
@@ -71,7 +71,7 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     return folder / "index.html"
 
 
-def _redacted(result: LayerResult) -> LayerResult:
+def redacted_result(result: LayerResult) -> LayerResult:
     """Return a result without secrets and local names, because reports contain upstream output and are shared."""
     judgement = msgspec.structs.replace(result.judgement, remark=redact(result.judgement.remark))
     event = result.event

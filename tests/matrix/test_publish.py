@@ -27,7 +27,9 @@ COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSE
 
 def make_event(question, outcome):
     """Return an event with an answer."""
-    answer = Answer(Outcome(outcome), f"saw {outcome}", question.layer.evidence)
+    answer = Answer(
+        Outcome(outcome), f"saw {outcome}", question.layer.evidence, ran_with=(("trl", "at /home/qz/trl"),)
+    )
     time = "2026-01-02T00:00:00Z"
     return Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r")
 
@@ -70,6 +72,7 @@ def test_missing_answers_keep_published_verdicts(publish):
     """One new answer changes its verdict and that of its cell; all other published verdicts stay."""
     complete = publish(COMPLETE, {})
     assert (complete.kept_count, complete.dropped, complete.unanswered) == (0, [], [])
+    assert complete.document["cells"][0]["layers"]["install"]["ran_with"] == {"trl": "at /home/<user>/trl"}
     publication = publish({(FIRST, "install"): "fail"}, complete.document)
     assert verdicts(publication) == {**verdicts(complete), (FIRST, "install"): "fail"}
     assert [cell["verdict"] for cell in publication.document["cells"]] == ["fail", "pass"]

@@ -272,11 +272,11 @@ def text_of(value: object) -> str:
     '2+2\n4'
     """
     if isinstance(value, str):
-        return value[:MAX_TEXT]
+        return mask_and_cut(value, MAX_TEXT)
     if isinstance(value, dict):
         return text_of(value.get("content", value.get("text")))
     if isinstance(value, (list, tuple)):
-        return "\n".join(filter(None, map(text_of, value[:1000])))[:MAX_TEXT]
+        return mask_and_cut("\n".join(filter(None, map(text_of, value[:1000]))), MAX_TEXT)
     return ""
 
 

@@ -59,7 +59,11 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
     if not isinstance(header, dict):
         raise TypeError("not safetensors: the header is not an object")
     body = view[8 + length :]
-    return {name: _tensor(name, entry, body) for name, entry in header.items() if name != "__metadata__"}
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    tensors = {name: _tensor(name, entry, body) for name, entry in entries.items()}
+    if sum(len(tensor.data) for tensor in tensors.values()) > len(body):
+        raise ValueError("not safetensors: tensors share bytes")
+    return tensors
 
 
 def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:

@@ -170,6 +170,42 @@ def test_oversized_tokenizer_or_device_file_is_not_read(tmp_path, looked_up_host
     assert not looked_up_hosts
 
 
+@pytest.mark.parametrize("name", ["vocab", "merges", "anything"])
+def test_tokenizer_setting_that_names_a_file_elsewhere_is_refused(name, tiny, tmp_path, monkeypatch):
+    """transformers 5 opens the texts `vocab` and `merges`; a folder under another name is no file."""
+    (tmp_path / "private.txt").write_text("secret")
+    path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer_config.json"
+    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: "loaded")
+    for value, expected in {str(tmp_path / "private.txt"): "refused", "../private.txt": "refused"}.items():
+        path.write_text(json.dumps({name: value}))
+        with pytest.raises(AuditError, match=expected):
+            checkpoint_validation.load_tokenizer(path.parent)
+    path.write_text(json.dumps({"name_or_path": str(tmp_path)}))
+    assert checkpoint_validation.load_tokenizer(path.parent) == "loaded"
+
+
+@pytest.mark.parametrize(
+    ("part", "step", "number"),
+    [
+        ("normalizer", {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}, 7),
+        ("normalizer", {"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * 100}, 1),
+        ("decoder", {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}, 7),
+        ("normalizer", {"type": "Replace", "pattern": {"String": " "}, "content": "_"}, -9),
+    ],
+)
+def test_tokenizer_that_makes_texts_much_longer_is_refused(part, step, number, tiny, tmp_path, monkeypatch):
+    """Seven doublings are more than the limit; steps that keep the length are none."""
+    path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer.json"
+    sequence = {"type": "Sequence", f"{part}s": [step] * abs(number)}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {part: sequence}))
+    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: "loaded")
+    if number < 0:
+        assert checkpoint_validation.load_tokenizer(path.parent) == "loaded"
+        return
+    with pytest.raises(AuditError, match=f"its {part} makes a text more than 64 times as long"):
+        checkpoint_validation.load_tokenizer(path.parent)
+
+
 CODE_AND_MODEL_NAMES = {
     "attention kernel": {"_attn_implementation_internal": "someorg/kernel"},
     "attention kernel of a part": {"text_config": {"_attn_implementation": {"": "someorg/kernel"}}},

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files, run_audit, run_data, safetensors, sample_files, stats
 from diagnostics.audit.recorded.run_audit import audit_run
-from diagnostics.audit.recorded.run_data import Sample
+from diagnostics.audit.recorded.run_data import MAX_TEXT, Sample, text_of
 from diagnostics.audit.results import CLEAN, NOT_DECIDED, AuditError
 from tests.diagnostics.audit_recorded import runs
 
@@ -106,6 +106,18 @@ def test_log_history_beyond_the_limit_is_reported_as_unread(tmp_path, monkeypatc
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     reasons = [reason for _, reason in run_audit.read_run(tmp_path).unread]
     assert reasons == ["log_history[9] and all after it: more than 9 steps"]
+
+
+def test_tensors_that_share_bytes_are_refused():
+    entry = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+    header = json.dumps({"a": entry, "b": entry}).encode()
+    with pytest.raises(ValueError, match="share bytes"):
+        safetensors.parse(struct.pack("<Q", len(header)) + header + b"1234")
+
+
+def test_secret_at_the_limit_of_a_text_is_masked():
+    text = "a" * (MAX_TEXT - 20) + " postgres://ada:hunter22four@db/x"
+    assert "hunter22" not in text_of(text)
 
 
 @pytest.mark.parametrize("shape", [[int("9" * 4000)] * 3, [1] * 1000, [-1, -1]])
