@@ -4,8 +4,8 @@
 15 rounds after two warm-up rounds. Each round copies the tensors in this process, and then sends them by each transport
 to another process, which copies them into its own tensors. Each process is pinned to one core, and PyTorch uses one
 thread. The CPU time of all threads of both processes is divided by that of memcpy in the same round, so that noise of
-the machine cancels. Both sides' digests of the weights are compared after each transfer. The speed of the exact
-fingerprint is printed, too.
+the machine cancels. Both sides' digests of the weights are compared after each transfer. The speed of a SHA-256 digest
+of all bytes is printed, too.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print a line for each transport, then the speed of the SHA-256 fingerprint."""
+    """Print a line for each transport, then the speed of a SHA-256 digest."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
     tensors = random_llama_tensors(mib)

@@ -30,7 +30,7 @@ def option(default: Any, **limits: Any) -> Any:
     return field(default=default, metadata=limits)
 
 
-SCALES = ("group", "leave_one_out", "batch", "none")
+_PEERS = ("group", "leave_one_out", "batch", "none")
 DTYPES = ("float32", "bfloat16", "float16")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Conditions under which an option has an effect (`needs`).
@@ -38,7 +38,7 @@ _SHIPPED_TASK, _TINY_MODEL = ("data.path", ""), ("model.path", "")
 _ASYNC, _SERVER = ("rollout.mode", "async"), ("rollout.mode", "server")
 _SEPARATE, _OWN_ENGINE = ("rollout.mode", "async", "server"), ("rollout.port", 0)
 _CLIP, _SAPO = ("loss.surrogate", "clip"), ("loss.surrogate", "sapo")
-_BOUNDS, _DEVIATION = ("loss.surrogate", "clip", "cispo"), ("loss.advantage_scale", *SCALES[:-1])
+_BOUNDS, _DEVIATION = ("loss.surrogate", "clip", "cispo"), ("loss.advantage_scale", *_PEERS[:-1])
 _KL, _CORRECTION = ("loss.kl_coefficient",), ("loss.correction", "truncate", "mask")
 
 
@@ -247,9 +247,9 @@ class LossConfig:
 
     dialect: str = option("")
     """Another trainer's loss, such as verl-0.9.1/grpo (grpo_core/learn/dialects.py). It sets the other defaults."""
-    advantage_baseline: str = option("group", choices=SCALES)
+    advantage_baseline: str = option("group", choices=_PEERS)
     """Subtracted from a reward: the mean of its group, of the others in its group, of the batch, or 0."""
-    advantage_scale: str = option("group", choices=SCALES)
+    advantage_scale: str = option("group", choices=_PEERS)
     """Divides the difference: the standard deviation of the rewards of its group, of the others in its group, of the
     batch, or 1. If these rewards are all equal, the divisor is 1."""
     advantage_ddof: int = option(1, choices=(0, 1), needs=_DEVIATION)

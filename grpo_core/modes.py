@@ -160,7 +160,7 @@ class RolloutQueue:
 
 @contextmanager
 def temporary_state(policy: Policy, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Load older parameters into the policy within the block."""
+    """Load older parameters into the policy for the block; restore the present ones after it."""
     now = {name: tensor.clone() for name, tensor in policy.state().items()}
     policy.load_state(state)
     try:

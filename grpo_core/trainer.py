@@ -95,7 +95,7 @@ class Trainer:
         self._pool = GroupPool(config)
         self.in_flight: Callable[[], checkpoint.State] = checkpoint.State
         self._files = RunFiles(config, folder, saved.files if saved else {}) if self.world.is_first else None
-        self._recorder = Recorder(folder, config, first=self.world.is_first)
+        self._recorder = Recorder(folder, config, is_first=self.world.is_first)
         self.history, self._times = list[dict[str, Any]](), dict[str, float]()
         if saved is not None:
             self.policy.load_state(saved.tensors.pop("policy"))

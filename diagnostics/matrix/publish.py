@@ -94,7 +94,7 @@ def _merge_cell(
     for layer, result in row.layers.items():
         new, published = cell["layers"][layer], before.pop(layer, None)
         # A layer that is blocked by another layer has that layer's answer, which may be final.
-        final = (result.event and result.event.finished) or not result.judgement.incomplete
+        final = (result.event and result.event.is_final) or not result.judgement.incomplete
         if update and final:
             now, was = (
                 " ".join((entry["verdict"], *entry["codes"])) if entry else "not published"

@@ -153,7 +153,7 @@ def remarks(results: Any) -> list[tuple[str, str]]:
     return lines
 
 
-def markdown_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
+def markdown_report(grid: ResultsGrid, rows: Sequence[CellResults], timestamp: str) -> str:
     """Return the table and the remarks as a Markdown document; the template escapes all values."""
 
     def result_text(result: LayerResult) -> str:
@@ -161,7 +161,7 @@ def markdown_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -
 
     return render_template(
         "matrix.md.j2",
-        made=made,
+        timestamp=timestamp,
         totals=totals(grid),
         legend=LEGEND,
         layers=grid.layers,
@@ -171,11 +171,11 @@ def markdown_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -
     )
 
 
-def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
+def json_report(grid: ResultsGrid, rows: Sequence[CellResults], timestamp: str) -> str:
     """Return the grid with answers and inputs as one JSON document; log excerpts are only on the page."""
     document = {
         "schema": SCHEMA,
-        "generated": made,
+        "generated": timestamp,
         "counts": {verdict.value: count for verdict, count in sorted(grid.counts().items())},
         "questions": len(grid.results),
         "cells": [
@@ -212,12 +212,12 @@ def _json_result(result: LayerResult) -> dict[str, Any]:
     return values
 
 
-def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
+def html_page(grid: ResultsGrid, rows: Sequence[CellResults], timestamp: str) -> str:
     """Return the grid as one HTML page without external files; the template escapes all values."""
     return render_page(
         "matrix.html.j2",
         title="grpo-doctor: compatibility matrix",
-        made=made,
+        timestamp=timestamp,
         totals=totals(grid),
         layers=[BY_NAME[name] for name in grid.layers],
         rows=rows,

@@ -38,7 +38,7 @@ class Run:
     def is_due(self, question: Question) -> bool:
         """Return whether a question has no final answer or must run again, and no needed layer blocks it."""
         event = self.grid.result(question).event
-        if event is not None and event.finished and question.key not in self.fresh:
+        if event is not None and event.is_final and question.key not in self.fresh:
             return False
         return blocking_result(question, self.grid.cell_row(question.cell.id).layers) is None
 

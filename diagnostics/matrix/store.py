@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from diagnostics import UserError, safe_io
 from diagnostics.collect.metadata_validation import is_package_version
-from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
+from diagnostics.matrix.verdicts import NAME, OPEN_OUTCOMES, Answer
 from diagnostics.output.redact import mask_and_cut
 
 # A store can be a folder from somebody else; a link in it could lead to any file.
@@ -62,9 +62,9 @@ class Event(Struct, frozen=True, tag_field="schema", tag="grpo-doctor.event.v1")
     """Name of the run of the matrix in which the layer ran."""
 
     @property
-    def finished(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the answer is final, so that the layer need not run again."""
-        return self.answer.outcome not in UNFINISHED
+        return self.answer.outcome not in OPEN_OUTCOMES
 
     def to_line(self) -> str:
         """Return the event as one line of JSON, without the line's end."""
@@ -209,15 +209,15 @@ def _reported_as_store_error(path: Path, done: str) -> Iterator[None]:
 
 
 def latest(events: Iterable[Event]) -> Event | None:
-    """Return the newest finished event of one cell and layer; the newest event if none is finished; else None.
+    """Return the newest final event of one cell and layer; the newest event if none is final; else None.
 
     Events are compared by time, because a merged store has events of several machines; at equal times, the last counts.
     """
-    ordered = sorted(events, key=lambda event: (event.finished, event.started))
+    ordered = sorted(events, key=lambda event: (event.is_final, event.started))
     return ordered[-1] if ordered else None
 
 
 def is_flaky(events: Iterable[Event]) -> bool:
-    """Return whether the finished events of one cell and layer have different outcomes or codes."""
-    outcomes = {(event.answer.outcome, event.answer.codes) for event in events if event.finished}
+    """Return whether the final events of one cell and layer have different outcomes or codes."""
+    outcomes = {(event.answer.outcome, event.answer.codes) for event in events if event.is_final}
     return len(outcomes) > 1

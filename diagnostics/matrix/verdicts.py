@@ -57,7 +57,7 @@ class EvidenceLevel(StrEnum):
 
 
 # Outcomes that say nothing about the cell; the next run tries again.
-UNFINISHED = frozenset({Outcome.TIMEOUT, Outcome.INFRA_ERROR})
+OPEN_OUTCOMES = frozenset({Outcome.TIMEOUT, Outcome.INFRA_ERROR})
 EXPECTED_OUTCOMES = (Outcome.FAIL, Outcome.NOT_RUN, Outcome.UNRESOLVABLE)
 
 
@@ -144,7 +144,7 @@ def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = Fals
         expectation: The expectation; None expects a pass.
         flaky: Whether the same inputs gave different answers.
     """
-    if answer.outcome in UNFINISHED:
+    if answer.outcome in OPEN_OUTCOMES:
         return Judgement(Verdict(answer.outcome), expected=False, incomplete=True)
     if flaky:
         return Judgement(Verdict.FLAKY, expected=False, remark="the same inputs gave different outcomes")

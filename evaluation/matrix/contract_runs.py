@@ -230,7 +230,7 @@ def _execute_paths(
 def stored_verdicts(store: Path | None) -> dict[str, Answer]:
     """Return the contract results of a matrix store by cell; without a store, an empty dict."""
     events = Store(store).read_events() if store else []
-    return {event.cell: event.answer for event in events if event.layer == "contract" and event.finished}
+    return {event.cell: event.answer for event in events if event.layer == "contract" and event.is_final}
 
 
 def static_verdict(trl: str, vllm: str, wheels: Path) -> Answer:

@@ -47,7 +47,7 @@ class World:
         return [value]
 
     def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:
-        """Return the engine for all ranks to call. `per_rank`: every rank has its own engine, else only rank 0."""
+        """Return an engine that all ranks call together; with `per_rank` each rank has one, else only rank 0."""
         if self.size > 1:
             return SharedEngine(engine, self, per_rank=per_rank)  # type: ignore[return-value]
         assert engine is not None

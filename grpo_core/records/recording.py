@@ -53,13 +53,13 @@ class Recorder:
     All ranks observe a step's first update; rank 0 writes it.
     """
 
-    def __init__(self, folder: Path, config: Config, *, first: bool = True) -> None:
+    def __init__(self, folder: Path, config: Config, *, is_first: bool = True) -> None:
         """Append to the records in the folder; a last line that a kill cut off is removed."""
-        self._folder, self._config, self._first = folder, config, first
+        self._folder, self._config, self._is_first = folder, config, is_first
         self._run = {"settings": config.as_dict(), "versions": versions()}
         self._result = dict[str, Any]()
         path = folder / "rollouts.jsonl"
-        if first and path.exists():
+        if is_first and path.exists():
             write_atomically(path, b"".join(path.read_bytes().rpartition(b"\n")[:2]))
 
     def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
@@ -78,7 +78,7 @@ class Recorder:
         self, step: int, version: int, samples: Sequence[Sample], requests: Mapping[str, Request]
     ) -> None:
         """Write the step if its first update was observed; `requests` maps ids to requests."""
-        if self._first and self._result:
+        if self._is_first and self._result:
             self.write(step, version, samples, list(requests.values()), self._result)
 
     def write(

@@ -17,7 +17,7 @@ from diagnostics.fixes import Action, command_of, edit_text
 from diagnostics.output.terminal import STYLES, print_command, print_text
 
 SCHEMA = "grpo-doctor.plan.v1"
-# In the order of the plan: a driver comes before the packages that need it.
+# In the order of the plan: a driver comes before the packages that need it. `look` is the step that checks again.
 STEP_KINDS = ("system", "variables", "repair", "packages", "configuration", "look")
 
 

@@ -53,7 +53,7 @@ class Limits:
 
 
 class AccessControl:
-    """ASGI middleware that refuses requests before their body is read."""
+    """ASGI middleware that refuses requests before their body is read, and gives other bodies a deadline."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, host: str, limits: Limits) -> None:
         """Store the app and the rules; `host` is the address that the server listens on."""
