@@ -121,7 +121,7 @@ def _answered_layers(cell: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _cell_entry(row: CellResults) -> dict[str, Any]:
-    """Return the entry of a cell by the store alone."""
+    """Return the entry of a cell by the store alone, without secrets and local names."""
     resolved = row.layers.get("resolve")
     packages = resolved.event.answer.packages if resolved and resolved.event else {}
     versions = {"trl": row.cell.version}
