@@ -1,7 +1,7 @@
 """Render the results grid as a table for the terminal, and as Markdown, JSON and HTML files.
 
-`write_reports` writes the three files, from which `redacted_result` removes secrets and local names. VERDICTS has the symbol,
-word and style of each verdict.
+`write_reports` writes the three files, from which `redacted_result` removes secrets and local names. VERDICTS has the
+symbol, word and style of each verdict.
 """
 
 from __future__ import annotations
