@@ -102,7 +102,10 @@ def judge_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
 
 
 def compare_with_record(repro: Repro, done: Attempt) -> Attempt:
-    """Set `as_recorded`: whether the trigger reproduced, or the mitigation's result is the recorded one."""
+    """Set `as_recorded`: whether the trigger reproduced, or the mitigation's result is the recorded one.
+
+    It stays None for other outcomes.
+    """
     if done.mitigation is None:
         agrees = {AttemptOutcome.REPRODUCED: True, AttemptOutcome.NOT_REPRODUCED: False}
         return replace(done, as_recorded=agrees.get(done.outcome))

@@ -1,8 +1,8 @@
-"""Start processes that end with their parent, receive their messages, and end their descendants.
+"""Start processes, receive their messages, and end their descendants.
 
-`start` forks a process that sends messages. `run_isolated` runs a function in such a process with a time limit, returns
-its result, and ends the processes that the function started. `start_python` runs a program. Descendants are found in
-/proc, so on Linux.
+`start` forks a process that sends messages and ends with its parent. `run_isolated` runs a function in such a process
+with a time limit, returns its result, and ends the processes that the function started. `start_python` runs a program.
+Descendants are found in /proc, so on Linux.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.M
 
 
 class AttemptOutcome(str, Enum):
-    """The outcome of an attempt; `overall` returns the first member that occurs."""
+    """The outcome of an attempt; `overall_outcome` returns the first member that occurs."""
 
     REPRODUCED = "reproduced"
     ERROR = "error"
@@ -335,8 +335,11 @@ class Attempt:
     as_recorded: bool | None = None
 
 
-def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:
-    """Return the overall outcome of the attempts without a mitigation: the first of `AttemptOutcome` that occurs."""
+def overall_outcome(attempts: Sequence[Attempt]) -> AttemptOutcome:
+    """Return the overall outcome of the attempts without a mitigation: the first of `AttemptOutcome` that occurs.
+
+    It is `inapplicable` if there are none.
+    """
     unmitigated = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
     return next(
         (outcome for outcome in AttemptOutcome if outcome in unmitigated), AttemptOutcome.INAPPLICABLE

@@ -1,4 +1,7 @@
-"""Render the results of a run as text and JSON, and the list of repros as JSON; escape control characters."""
+"""Render the results of a run as text and JSON, and the list of repros as JSON.
+
+`without_secrets` masks secrets, and `escape_controls` escapes control characters.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from repro import upstream
-from repro.registry import Attempt, AttemptOutcome, Repro, overall
+from repro.registry import Attempt, AttemptOutcome, Repro, overall_outcome
 
 # Characters that are active or invisible on a terminal: controls except newline and tab, direction marks, surrogates.
 # `##[`, and `::` at the start of a line, begin commands to a CI runner.
@@ -66,7 +69,7 @@ def run_document(
         "upstream": asdict(comparison),
         "codes": {
             code: {
-                "outcome": overall(attempts).value,
+                "outcome": overall_outcome(attempts).value,
                 "title": repros[code].title,
                 "mitigations": mitigation_results(repros[code], attempts),
                 "attempts": [
@@ -133,7 +136,7 @@ def _code_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
     marks = f"; {wrong} of {len(attempts)} attempts are NOT what is on record" if wrong else ""
     varying = count_varying(attempts)
     marks += f"; {varying} pairs of trigger and mitigation differ from time to time" if varying else ""
-    outcome = overall(attempts)
+    outcome = overall_outcome(attempts)
     decisive = [attempt for attempt in attempts if attempt.mitigation is None and attempt.outcome is outcome]
     by, triggers = (len({attempt.trigger for attempt in tried}) for tried in (decisive, attempts))
     message = next(filter(None, map(_attempt_detail, decisive)), "")

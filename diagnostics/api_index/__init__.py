@@ -6,6 +6,9 @@ writes one file per package to `diagnostics/data/api/`.
 
 To look up: `store` reads these files, `surface` finds names, members and parameters in one release, `options` the
 options of its commands. `compare` checks the uses of one release against the names of another, `rules` adds behaviour
-that names do not show, and `query` ranks pairs of releases. `explain` explains an error about a missing name, for
-which `members` finds the class.
+that names do not show, and `query` ranks pairs of releases.
+
+`explain` explains an error about a missing name. For it, `error_forms` matches the message, `members` finds the class,
+`name_releases` the releases with the name, and `callers` the packages that use it. `fitting_releases` narrows the
+recommended releases to those that fit the other packages.
 """

@@ -1,4 +1,4 @@
-"""Build the API index, and list what new releases changed: `python -m diagnostics.api_index build [PACKAGE...]`.
+"""Build the API index, and list what new releases removed: `python -m diagnostics.api_index build [PACKAGE...]`.
 
 `build` fetches new releases and prints what they removed that other packages still use. `changes --since DAY
 --until DAY` prints the same for the releases that were uploaded after one day and until another, compared with the
@@ -84,7 +84,7 @@ def command(
 
 
 def print_changes(names: Iterable[str], is_new: Callable[[Release], bool], until: date = date.max) -> None:
-    """Print what the new releases of some packages removed."""
+    """Print the names that new releases of some packages removed and that other packages still use."""
     for name in names:
         for line in changes(name, is_new, until):
             print(line)

@@ -54,7 +54,7 @@ _COMPILED = re.compile(r"(?:\.(?:cpython-|abi3)[\w-]*)?\.so$")
 
 
 @dataclass(frozen=True)
-class ReleaseFiles:
+class ReleaseFile:
     """The file to read for one release: a pure or x86-64 Linux wheel, else the sdist, else another Linux wheel.
 
     Attributes:
@@ -74,10 +74,10 @@ class ReleaseFiles:
 
 @dataclass
 class Archive:
-    """An opened wheel or sdist: the names of its members, and how to read them."""
+    """An opened wheel or sdist: the chosen files, how to read them, and the metadata."""
 
     checksums: dict[str, str]
-    """Path in site-packages -> checksum and size."""
+    """Path in site-packages -> checksum and size as one text; `compiled` for a compiled module."""
     read: Callable[[str], str]
     metadata: dict[str, Any] = field(default_factory=dict)
     too_large: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ def list_releases(
     since_day: str = "",
     since: str = "0",
     environ: Mapping[str, str] = os.environ,
-) -> list[ReleaseFiles]:
+) -> list[ReleaseFile]:
     """Return the final and post releases of a package since a release and a day, oldest first.
 
     Yanked files are left out, and releases without a pure or Linux wheel or an sdist.
@@ -118,7 +118,7 @@ def list_releases(
         chosen = min(items, key=lambda item: (_preference(item.filename), item.filename))
         sha256 = chosen.hashes.get("sha256", "")
         if day >= since_day and _preference(chosen.filename) < len(_PREFERENCES):
-            files = ReleaseFiles(
+            files = ReleaseFile(
                 version=str(version),
                 url=chosen.url,
                 sha256=sha256 if _SHA256.fullmatch(sha256) else "",  # the matrix names a folder by the hash
@@ -165,7 +165,7 @@ def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]
 
 
 def error_line(error: Exception) -> str:
-    """Return an error on one line, without the user and password that an address may contain."""
+    """Return an error on one line of at most 300 characters, without the user and password of an address in it."""
     text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
     return mask_and_cut(f"{type(error).__name__}: {text}", 300)
 
@@ -180,6 +180,7 @@ _PREFERENCES = (
 
 
 def _preference(filename: str) -> int:
+    """Return the position of a file name's first form in `_PREFERENCES`; their number if it has none."""
     matches = (at for at, pattern in enumerate(_PREFERENCES) if re.search(pattern, filename))
     return next(matches, len(_PREFERENCES))
 
@@ -193,12 +194,12 @@ def _version_of(filename: str) -> Version | None:
 
 
 def is_module(path: str) -> bool:
-    """Return whether a path is a Python module of a package."""
+    """Return whether a path is a Python module in a package, outside of tests, examples and other skipped folders."""
     return path.endswith(".py") and "/" in path and not SKIPPED.search(path)
 
 
 def open_release(
-    client: httpx.Client, release: ReleaseFiles, includes: Callable[[str], bool] = is_module
+    client: httpx.Client, release: ReleaseFile, includes: Callable[[str], bool] = is_module
 ) -> Archive:
     """Open the wheel or sdist of a release, for the files that `includes` chooses by their path.
 
@@ -342,7 +343,7 @@ def _egg_requirements(text: str) -> list[str]:
     return lines
 
 
-def _download(client: httpx.Client, release: ReleaseFiles, limit: int) -> bytes:
+def _download(client: httpx.Client, release: ReleaseFile, limit: int) -> bytes:
     data = _fetch(client, release.url, limit)
     if release.sha256 not in {"", hashlib.sha256(data).hexdigest()}:
         raise ValueError(f"{release.url}: its hash differs from the index's")
@@ -354,7 +355,7 @@ def _fetch(client: httpx.Client, url: str, limit: int, headers: Mapping[str, str
 
     Raises:
         httpx.HTTPError: The server cannot be reached, or answers with an error.
-        ValueError: The answer is too long or takes too long.
+        ValueError: The answer is too long, takes too long, is compressed, or is not the requested range.
     """
     began, data = time.monotonic(), bytearray()
     with client.stream("GET", url, headers=headers) as answer:

@@ -1,7 +1,7 @@
-"""Build the API index: fetch new releases, extract what they define, and write one file per package.
+"""Build the API index: fetch new releases, extract what they define and use, and write one file per package.
 
-Sources and extracts are cached in the folder `.api-index/` by checksum, so a file that is equal in two releases is
-stored and parsed once. An interrupted build continues where it stopped.
+Sources and extracts are cached in the folder `.api-index/`, so a file that is equal in two releases is stored and
+parsed once. An interrupted build continues where it stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the packages whose code uses a name, and the places of these uses."""
+"""Find the packages whose code uses a name, and the locations of these uses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Caller:
     """A package that uses a missing name.
 
     Attributes:
-        place: file:line of the use, in the newest release that has it.
+        location: file:line of the use, in the newest release that has it.
         versions: Releases of the package that use the name, oldest first.
         verb: What the package does with the name.
     """
 
     package: str
-    place: str
+    location: str
     versions: tuple[str, ...]
     verb: str = "takes"
 
@@ -43,7 +43,7 @@ class Caller:
 
 
 def recorded_uses(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:
-    """Yield each recorded use of a provider whose key contains a text, as (package, file, use, spans)."""
+    """Yield each recorded use of a provider whose key contains a text, as (package, file, use, {spans: line})."""
     for package in store.indexed_packages():
         index = store.load(package)
         documents = index.document(f"uses-{provider}") if index else {}
@@ -55,7 +55,13 @@ def recorded_uses(provider: str, text: str) -> Iterator[tuple[str, str, Use, dic
 
 
 def find_callers(provider: str, target: Use, installed: str) -> Iterator[Caller]:
-    """Yield the packages that use a name without an alternative, with the newest place of the use."""
+    """Yield the packages that use a name without an alternative, with the newest location of the use.
+
+    Args:
+        provider: Package that should define the name.
+        target: The use that fails.
+        installed: Release of the provider, by which uses under conditions on its version are left out.
+    """
     by_package: dict[str, dict[int, str]] = {}
     version = parse_version(installed)
     versions = {query.module_of(provider): version} if version else {}

@@ -73,10 +73,10 @@ def compare(
     comparison, lookup = Comparison(), Lookup(surface, own_routes)
     unique = [use for use in dict.fromkeys(reached) if use.kind != "arm"]
     problems = {use: problem for use in unique if (problem := lookup.problem(use))}
-    working = _working_choices(reached, problems)
+    working = _working_tries(reached, problems)
     for use, problem in problems.items():
         item = MissingUse(use, problem, use.option(off))
-        if any((use.file, number) in working for number in _choices(use)):
+        if any((use.file, number) in working for number in _try_numbers(use)):
             comparison.guarded.append(item)
         elif any(
             condition_holds(text, versions) is None for text in use.conditions if not text.startswith("set:")
@@ -221,13 +221,13 @@ class Lookup:
         return ""
 
 
-def _choices(use: Use) -> list[int]:
+def _try_numbers(use: Use) -> list[int]:
     """Return the numbers of the `try` statements that contain a use."""
     outer = [int(item.removeprefix("try:")) for item in use.conditions if item.startswith("try:")]
     return [*outer, *([use.choice[0]] if use.choice else [])]
 
 
-def _working_choices(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tuple[str, int]]:
+def _working_tries(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tuple[str, int]]:
     """Return the `try` statements, as (file, number), of which at least one arm finds all its names."""
     arms: dict[tuple[str, int], dict[int, bool]] = {}
     for use in uses:
@@ -239,7 +239,10 @@ def _working_choices(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tu
 
 
 def fields_off_by_default(text: str) -> frozenset[str]:
-    """Return the settings whose default is None or False, except `mode`, also without the prefix `vllm_`."""
+    """Return the annotated names of a source file whose default is None or False, also without the prefix `vllm_`.
+
+    `mode` is left out.
+    """
     names: set[str] = set()
     for node in ast.walk(parse_source(text)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:

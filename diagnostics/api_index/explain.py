@@ -1,8 +1,9 @@
 """Explain an error about a missing name: the releases that define it, the packages that use it, and possible changes.
 
-`explain_missing` reads messages about names, attributes, arguments, options and their values, and model types.
-`explain_own_class` reads messages about a user's class that extends a class of an indexed package. If the message does
-not decide which code was called, the explanation recommends no release.
+`explain_missing` reads messages about names, attributes, arguments, options and their values, subcommands, and model
+types. `explain_own_class` reads messages about a user's class that extends a class of an indexed package, or about a
+function that replaces one of its methods. If the message does not decide which code was called, the explanation
+recommends no release.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Explanation:
     def sentences(self) -> str:
         """The headline, and sentences on up to 3 packages that use the name or register the model type."""
         callers = (
-            f"{item.package} {item.versions[0]} to {item.versions[-1]} {item.verb} it ({item.place})."
+            f"{item.package} {item.versions[0]} to {item.versions[-1]} {item.verb} it ({item.location})."
             for item in self.callers[:_CALLERS]
         )
         return " ".join([self.headline, *callers])
@@ -304,7 +305,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     parts = (
         statement,
         "It is defined under a condition, such as an installed optional package." if is_conditional else "",
-        releases.release_in_use(changes, import_check, is_removed=use.kind == "registered"),
+        releases.describe_release_in_use(changes, import_check, is_removed=use.kind == "registered"),
         _calling_sentence(releases, caller, callers),
         note,
     )
@@ -363,7 +364,7 @@ def _calling_sentence(releases: NameReleases, caller: str, callers: Iterable[Cal
 
 
 def _of_other_code(explanation: Explanation, statement: str, use: Use, message: str) -> Explanation | None:
-    """Return the explanation if the message may be about code other than the provider's installed release."""
+    """Return the explanation if the message may be about code other than the provider's installed one, else None."""
     releases = explanation.releases
     release = parse_version(releases.installed)
     if explanation.changes and _is_replaceable(use, explanation.caller, releases):
@@ -528,7 +529,7 @@ def explain_own_class(
     override = f"{owner}.{method}" if owner else f"the function {method}"
     fit = f"{subject} and fits {provider} {describe_spans(fitting, releases.indexed)}"
     statement = f"{override} {'overrides' if owner else 'replaces'} {fit}."
-    in_use = releases.release_in_use(releases.side[1], is_own=True)
+    in_use = releases.describe_release_in_use(releases.side[1], is_own=True)
     advice = _general_advice(releases)
     explanation = Explanation(
         subject, releases, f"{statement} {in_use}", advice, *releases.side, override=override
@@ -581,7 +582,5 @@ def _explain_own_attribute(
             f" If it is in code of your own, take {' or '.join(changes)}."
         )
         return Explanation(use.text, releases, f"{statement} {advice}", advice)
-    headline = (
-        f"{statement} {releases.release_in_use(changes)} {_calling_sentence(releases, caller)}".rstrip()
-    )
+    headline = f"{statement} {releases.describe_release_in_use(changes)} {_calling_sentence(releases, caller)}".rstrip()
     return Explanation(use.text, releases, headline, advice, direction, changes, caller)

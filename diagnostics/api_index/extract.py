@@ -3,7 +3,7 @@
 `extract` reads the syntax tree of a Python file, `extract_outline` uses a regular expression, and `extract_yaml` reads
 YAML. The result maps each name to an entry, a short text:
 
-    LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` follows)
+    LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` or `@outline` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)
     LLM.engine          attr LLMEngine()               (set by a method; its possible classes, `()`: exactly this class)
     LLM.stats           property -> Stats
@@ -18,7 +18,7 @@ YAML. The result maps each name to an entry, a short text:
     env:NAME            env                            (an environment variable that is read)
     route:/health       route
 
-A leading `?` marks a definition under a condition.
+A leading `?` marks a definition under a condition. The members of a class with `@outline` were not read.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ def fitting_changes(
 ) -> tuple[str, ...]:
     """Return the changes, narrowed to releases that fit the installed ones.
 
-    If none fits, return the first change with the packages that must change, too: `trl>=0.19.0 with another peft`.
+    If none fits, return the first change with the packages that must change, too, as in `trl>=0.19.0 with a peft that
+    fits it`; nothing if no such package is known.
 
     Args:
         changes: Requirements, each of which is sufficient, such as `trl>=0.16.0`.
@@ -89,7 +90,7 @@ class FitCheck:
         return f"{self._package}>={fitting[0]},<={last}"
 
     def with_other_packages(self) -> str:
-        """Return the requirement with the packages that contradict its nearest release; '' if it has no release."""
+        """Return the requirement with the packages that contradict its nearest release; '' if there are none."""
         nearest = self._newest_first[-1 if ">" in self._change else 0 :][:1]
         problems = [f"a {name} that fits it" for name in self._problems(nearest[0])] if nearest else []
         return f"{self._change} with {' and '.join(problems)}" if problems else ""

@@ -76,7 +76,7 @@ def inherited_use(use: Use, package: str) -> tuple[Use, str]:
 
 
 def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
-    """Return (use, package) for the outermost base class that defines the method of a use."""
+    """Return (use, package) for the outermost base class that defines a use's method; else the use unchanged."""
     newest = Release(package, query.find_releases(package, "")[0])
     return [(use, package), *(item for item in _definitions(use, newest) if item[1])][-1]
 
@@ -153,7 +153,9 @@ def find_namesake(use: Use, provider: str) -> str:
 
 
 def _find_module(package: str, owner: str, method: str) -> str:
-    """Return the module from which most releases can import a class; '' if a release has two unrelated such classes.
+    """Return the module from which most releases can import a class or function; '' if there is none.
+
+    The result is '' also if a release has two unrelated classes of that name.
 
     If a method is named and some of these classes define it, only they are considered.
     """

@@ -129,7 +129,7 @@ class NameReleases:
             return f"Every {span} has {subject}."
         return f"{self.package} has {subject} {describe_spans(self.having, self.indexed)}."
 
-    def release_in_use(
+    def describe_release_in_use(
         self,
         changes: Iterable[str],
         import_check: str = "",
@@ -169,7 +169,7 @@ class NameReleases:
 
     def sentences(self, subject: str) -> str:
         """Return sentences on the releases that have the name, and on the release in use."""
-        return f"{self.statement(subject)} {self.release_in_use(self.side[1])}"
+        return f"{self.statement(subject)} {self.describe_release_in_use(self.side[1])}"
 
     def _changes_by_span(self) -> str:
         """Return a sentence for each span of failing releases, with the nearest releases that have the name."""

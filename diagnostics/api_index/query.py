@@ -89,7 +89,7 @@ class Compatibility:
     @property
     def at_import(self) -> list[MissingUse]:
         """Missing names that fail when the file that uses them is imported, except in files for one model only."""
-        return fail_at_import(self.names) if self.names else []
+        return missing_at_import(self.names) if self.names else []
 
     @property
     def when_called(self) -> list[MissingUse]:
@@ -112,7 +112,7 @@ class Compatibility:
 
     @property
     def contradicted(self) -> bool:
-        """Whether ranges, requirements, names or a run contradict the pair; `Answer.best` skips it.
+        """Whether ranges, requirements, names or a run contradict the pair; `Ranking.best` skips it.
 
         A name contradicts the pair if it fails at import, or if a GRPO run needs it.
         """
@@ -131,7 +131,7 @@ class Compatibility:
         return self.contradicted, _RANKS[self.run], declared, at_import, self.is_later, called, age
 
 
-def fail_at_import(comparison: Comparison) -> list[MissingUse]:
+def missing_at_import(comparison: Comparison) -> list[MissingUse]:
     """Return the missing names that fail at import, except in files that only one model needs."""
     return [
         item for item in comparison.missing if not item.use.late and not _OF_ONE_MODEL.search(item.use.file)
@@ -139,7 +139,7 @@ def fail_at_import(comparison: Comparison) -> list[MissingUse]:
 
 
 def store_number(release: Release) -> int:
-    """Return the position of a release in the index, oldest first; the newest has the largest number."""
+    """Return the position of a release in the index, oldest first; -1 if it is not in the index."""
     package = store.load(release.package)
     number = package.number(release.version) if package else None
     return -1 if number is None else number
@@ -206,7 +206,7 @@ def package_of(module: str) -> str:
 
 @cache
 def uses_of(user: Release, provider: str) -> list[Use] | None:
-    """Return a release's uses of another package's names; None if the release is not in the index."""
+    """Return a release's uses of another package's names; None if the index has no record of them."""
     package = store.load(user.package)
     number = package.number(user.version) if package else None
     files = package.document(f"uses-{provider}") if package else None
@@ -229,7 +229,8 @@ def check(
     not to have, counts as missing.
 
     Returns:
-        None if a release is not indexed, or if most of the user's uses were not recorded and none is missing.
+        None if the provider's release or the user's uses of it are not indexed, or if only some kinds of the user's
+        uses are recorded and none of them is missing.
     """
     surface, uses = surface_of(provider), uses_of(user, provider.package)
     if surface is None or uses is None:
@@ -306,7 +307,7 @@ def companions_of(release: Release, place: int = 0, until: date = date.max) -> t
 
     Args:
         release: The release; only releases that its requirements allow are returned.
-        place: 0 for the newest one, -1 for the oldest.
+        place: 0 for the newest fitting release, -1 for the oldest.
         until: The day until which the returned release was uploaded.
     """
     companions: list[Release] = []
@@ -369,7 +370,7 @@ def is_built_for(user: str, provider: str) -> bool:
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
-    """Yield a sentence for each third package of which no release satisfies the requirements of both releases."""
+    """Yield a sentence for each third package of which no release satisfies the requirements of both, extras aside."""
     mine, theirs = requirements_of(first), requirements_of(second)
     without_cuda = is_built_for(first.package, second.package) or is_built_for(second.package, first.package)
     for name in sorted((mine.keys() & theirs.keys()) - (_CUDA_REQUIREMENTS if without_cuda else set())):
@@ -411,7 +412,7 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
 
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
-    """Return the published outcome of two releases, and the codes of the layers that failed."""
+    """Return the published outcome of two releases and, for TRL with vLLM, the codes of the layers that failed."""
     tried, table = _published_pairs()
     if (user.package, provider.package) != ("trl", "vllm"):
         return trainer_run(table, user, provider), ()
@@ -423,7 +424,11 @@ def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...
 
 
 def trainer_run(table: compat_table.Compat, user: Release, provider: Release) -> str:
-    """Return the published outcome of a trainer other than TRL: `ran` if import, config, rollout and loss passed."""
+    """Return the published outcome of a trainer other than TRL: `ran`, `part`, `fails`, or '' if there is none.
+
+    `ran`: import, config, rollout and loss passed. `part`: import or rollout passed. `fails`: a layer failed, except
+    that a loss may differ from the reference trainer's.
+    """
     pair = (user.package, user.version, provider.version if provider.package == "vllm" else "")
     cells = (item for item in table.trainer_cells if (item["trainer"], item["version"], item["vllm"]) == pair)
     if (cell := next(cells, None)) is None:
@@ -450,7 +455,7 @@ def _published_pairs() -> tuple[dict[tuple[str, str], release_pairs.PublishedPai
 
 
 @dataclass
-class Answer:
+class Ranking:
     """Pairs of two packages' releases with their evidence, best first; contradicted pairs are last."""
 
     user: str
@@ -463,9 +468,9 @@ class Answer:
         return next((pair for pair in self.pairs if not pair.contradicted), None)
 
 
-def rank_releases(users: list[Release], providers: list[Release]) -> Answer:
+def rank_releases(users: list[Release], providers: list[Release]) -> Ranking:
     """Return all pairs of two packages' releases with their evidence, best first."""
-    answer = Answer(users[0].package, providers[0].package)
+    answer = Ranking(users[0].package, providers[0].package)
     answer.pairs = [compatibility(user, provider) for user in users for provider in providers]
     answer.pairs.sort(key=lambda pair: pair.rank)
     return answer

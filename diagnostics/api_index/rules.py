@@ -3,7 +3,7 @@
 A rule applies to a trainer whose source has the rule's lines. The cases of the rule are tried in order: the first case
 whose lines all occur in the engine's source says whether the rule holds or breaks. If no case matches, the behaviour of
 this engine is unknown, and the pair is reported as not checked. `broken_rules` needs no source: it reads the ranges of
-releases that each rule records.
+releases that each rule records. `is_grpo_file` and `is_needed_by_grpo` return whether a GRPO run reaches TRL's code.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def pack_values(values: Sequence[Mapping[str, Any]], numbers: Sequence[int], cou
 
 
 def write_package(
-    path: Path, about: Mapping[str, Any], modules: Mapping[str, tuple[str, Any]], **members: Any
+    path: Path, about: Mapping[str, Any], modules: Mapping[str, tuple[str, Any]], **other_documents: Any
 ) -> None:
     """Write the index file of a package.
 
@@ -93,7 +93,7 @@ def write_package(
         path: The file to write.
         about: The document `about` without `modules`: the package's name, its releases, their requirements.
         modules: By module name: the spans of the releases that have it, and its packed names.
-        members: Further documents of the file, by name.
+        other_documents: Further documents of the file, by name.
     """
     chunks: list[dict[str, Any]] = [{}]
     sizes, places = 0, {}
@@ -105,7 +105,7 @@ def write_package(
         chunks[-1][module] = names
         sizes += len(json.dumps(names))
         places[module] = [len(chunks) - 1, spans]
-    documents = {"about": {**about, "modules": places}, **members}
+    documents = {"about": {**about, "modules": places}, **other_documents}
     documents |= {f"names-{number:03}": chunk for number, chunk in enumerate(chunks)}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
@@ -123,7 +123,7 @@ def write_package(
 
 
 def name_filter(names: Collection[str]) -> bytes:
-    """Return a Bloom filter with one hash: a name whose bit is not set is not among the names."""
+    """Return a Bloom filter with one hash: if the bit of a name is not set, the name is not in the filter."""
     bits = bytearray(len(names) + 1)
     for name in names:
         place, bit = divmod(_filter_bit(name, bits), 8)
@@ -144,7 +144,7 @@ class Package:
             self._archive = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as error:
             raise self._damaged(error) from error
-        self._members = set(self._archive.namelist())
+        self._file_names = set(self._archive.namelist())
         self._texts: dict[str, bytes] = {}
         self._documents: dict[str, Any] = {}
         about = self.document("about")
@@ -160,7 +160,7 @@ class Package:
     def document(self, name: str) -> Any:
         """Return a document of the file by its name; empty if there is none."""
         if name not in self._documents:
-            known = f"{name}.json" in self._members
+            known = f"{name}.json" in self._file_names
             try:
                 self._documents[name] = msgspec.json.decode(self._read(f"{name}.json")) if known else {}
             except (ValueError, RecursionError) as error:
@@ -205,13 +205,13 @@ class Package:
         return names
 
     def _modules_with(self, filter_name: str, name: str, key: bytes) -> Iterator[str]:
-        """Yield the modules of each chunk that contains a key; none if the filter excludes the name."""
-        if filter_name in self._members:
+        """Yield the modules of each chunk whose text contains `key`; none if the filter excludes `name`."""
+        if filter_name in self._file_names:
             bits = self._read(filter_name)
             place, bit = divmod(_filter_bit(name, bits), 8)
             if not bits[place] >> bit & 1:
                 return
-        chunks = {member for member in self._members if member.startswith("names-")}
+        chunks = {file for file in self._file_names if file.startswith("names-")}
         with_key = {item for item in chunks if key in self._read(item)}
         for module, (chunk, _spans) in self.about["modules"].items():
             if f"names-{chunk:03}.json" in with_key:
@@ -279,7 +279,7 @@ def _load(folder: Path, package: str) -> Package | None:
 
 
 def clear_cache() -> None:
-    """Clear the cache of loaded files, so that changed files are read again."""
+    """Clear the cache of loaded files, so that changed files are read again; results that `query` caches remain."""
     _load.cache_clear()
 
 

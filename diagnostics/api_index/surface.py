@@ -221,6 +221,7 @@ class Surface:
         return self.facts(module).get(name, "").startswith("import ")
 
     def _follow(self, module: str, name: str, depth: int) -> Definition | None:
+        """Return the definition of an imported name, in this package or a companion; `outside` for another package."""
         if self._is_inside(module):
             definition = self.find(module, name, depth + 1)
             unread = definition is None and self.source.facts(self._current_name(module)) is None

@@ -1,8 +1,8 @@
 """Collect the uses of other packages in a source file: imports, attributes, arguments, routes and command options.
 
 Targets of `mock.patch` and model types registered with transformers are uses, too. Each use has the conditions around
-it. Branches that are never taken are left out, for a run with vLLM on NVIDIA GPUs. The arms of a `try … except
-ImportError` are alternatives of which one must work. If all references to a function are under a comparison of
+it. Branches that a run with vLLM on NVIDIA GPUs never takes are left out. The arms of a `try … except ImportError` are
+alternatives, of which one must work. If all references to a function are under a comparison of
 versions, its code is reached for these versions only.
 """
 
@@ -81,7 +81,7 @@ class Use:
 
     @property
     def text(self) -> str:
-        """The use as source code would write it."""
+        """The use as source code would write it, or in words if code could not show it."""
         name = ".".join(part for part in (self.module, self.name) if part)
         if self.kind == "model_type":
             return f"the model type {self.path[0]}"
@@ -229,6 +229,7 @@ def _bounded(conditions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _any_of(parts: list[Branch]) -> Branch:
+    """Return the conditions under which any of the branches is taken; `?` if installed packages decide which."""
     possible = [part for part in dict.fromkeys(parts) if part is not None]
     if len(possible) <= 1:
         return possible[0] if possible else None
@@ -285,6 +286,7 @@ class _Walk:
     """Name of a dictionary literal -> its keys and their conditions, for calls with `**name`."""
 
     def block(self, body: list[ast.stmt], guards: Use) -> None:
+        """Walk statements; those after `if …: return` get the opposite condition."""
         for statement in body:
             self.statement(statement, guards)
             # Statements after `if …: return` are reached only if the condition does not hold.

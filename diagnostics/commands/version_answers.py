@@ -22,7 +22,7 @@ from rich.console import Console
 from diagnostics import UserError
 from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import PACKAGES
-from diagnostics.api_index.query import Answer, Compatibility, Release
+from diagnostics.api_index.query import Compatibility, Ranking, Release
 from diagnostics.fixes import join_some, quote_command
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_command, print_text
@@ -69,7 +69,7 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
     return sorted(questions, key=lambda question: len(question[1]))
 
 
-def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
+def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Ranking]:
     """Return the ranked pairs of releases for the packages in a question.
 
     The first package is paired with each other package. A single package is paired with those of _PROVIDERS that it
@@ -126,7 +126,7 @@ def installed_pairs(python: Path) -> list[Compatibility]:
     ]
 
 
-def choose_set(answers: Sequence[Answer]) -> list[Release]:
+def choose_set(answers: Sequence[Ranking]) -> list[Release]:
     """Return the releases to install together: of each answer the best pair that fits the releases chosen before."""
     chosen: dict[str, Release] = {}
     for answer in answers:
@@ -251,7 +251,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
 
 
 def render(
-    console: Console, answers: list[Answer], chosen: list[Release], resolution: Resolution, *, every: bool
+    console: Console, answers: list[Ranking], chosen: list[Release], resolution: Resolution, *, every: bool
 ) -> None:
     """Print the releases to install, then each package's releases with their evidence; a few rows unless `every`."""
     missing = [answer.provider for answer in answers if answer.best is None]
@@ -296,7 +296,7 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         print_text(console, f"{_mark_of(pair)} {pair.user} with {pair.provider}: {evidence}")
 
 
-def _evidence_rows(answer: Answer, *, one_user: bool, with_names: bool, every: bool) -> list[Row]:
+def _evidence_rows(answer: Ranking, *, one_user: bool, with_names: bool, every: bool) -> list[Row]:
     """Return mark, text and lines on missing names for each group of successive releases, the best first.
 
     A group has the same evidence; without `every`, names that are missing when a function is called may differ.
@@ -357,7 +357,7 @@ def pair_document(pair: Compatibility) -> dict[str, Any]:
     }
 
 
-def document(answers: Sequence[Answer], chosen: Sequence[Release], resolution: Resolution) -> dict[str, Any]:
+def document(answers: Sequence[Ranking], chosen: Sequence[Release], resolution: Resolution) -> dict[str, Any]:
     """Return the answers as JSON data."""
     return {
         "schema": SCHEMA,

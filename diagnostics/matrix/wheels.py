@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from diagnostics import UserError, safe_io
 from diagnostics.api_index import archives
-from diagnostics.api_index.archives import Archive, ReleaseFiles, error_line
+from diagnostics.api_index.archives import Archive, ReleaseFile, error_line
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.safe_io import write_atomically
 from diagnostics.uv import find_links
@@ -101,7 +101,7 @@ def find_wheel(
     location = cache / "releases" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
     if not location.exists():
         _write(location, msgspec.json.encode(_find_in_index(distribution, version, environ)))
-    release = msgspec.json.decode(safe_io.read_bytes(location, safe_io.METADATA_LIMIT), type=ReleaseFiles)
+    release = msgspec.json.decode(safe_io.read_bytes(location, safe_io.METADATA_LIMIT), type=ReleaseFile)
     if not re.fullmatch(r"[0-9a-f]{64}", release.sha256):
         raise WheelError(
             f"{location}: sha256 is {mask_and_cut(release.sha256, 80)!r}, not 64 hexadecimal digits"
@@ -119,7 +119,7 @@ def _open_file(path: Path) -> Archive:
     return archives.open_wheel(zipfile.ZipFile(path))
 
 
-def _find_in_index(distribution: str, version: str, environ: Mapping[str, str]) -> ReleaseFiles:
+def _find_in_index(distribution: str, version: str, environ: Mapping[str, str]) -> ReleaseFile:
     """Return the wheel of a release in the package index; raise WheelError if there is none."""
     try:
         releases = archives.list_releases(_client(), distribution, environ=environ)

@@ -3,6 +3,7 @@
 `triage` judges all logs of one run together; a missing name or an unmet requirement can also be the known cause.
 With `--group` each log or folder of logs is a run. The exit code is 1 for a known failure, or its consequences, with a
 finding that `--fail-on` counts; 3 for an unknown or only possible failure, a missing end or an unreadable log; else 0.
+`--group` ignores `--fail-on`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ class FactCollector:
         self._number = self._part = 0
 
     def needs_every_line(self, number: int) -> bool:
-        """Return whether a line must be checked even without an anchor: in a traceback or in torchrun's table."""
+        """Return whether a line must be checked even without an anchor: in a traceback or in torchrun's table.
+
+        At MAX_INNER_LINES lines in tracebacks, no further tracebacks are parsed.
+        """
         if number <= self._traceback_until and (self._tracebacks.open or self._boxed):
             self._inner_lines += 1
             if self._inner_lines == MAX_INNER_LINES:
@@ -94,14 +97,14 @@ class FactCollector:
         text = line.text
         if traceback and traceback.end == number and traceback.type not in text:
             text = f"{traceback.type}: {text}"
-        matching = self._matching(text)
+        matching = self._matching_rules(text)
         if matching and not (traceback and traceback.end != number and line.is_code_context):
             self._add_hits(
                 matching, line, number, traceback or self._tracebacks.ended_before(line.stream, number)
             )
         self._add_line_facts(line, number, in_traceback=traceback is not None)
 
-    def _matching(self, text: str) -> list[int]:
+    def _matching_rules(self, text: str) -> list[int]:
         """Return the rules that match a line, without those that only match the name in "cannot import name"."""
         name = _MISSING_NAME.search(text)
         rules = self._rules.rules

@@ -16,7 +16,7 @@ _MAX_NAMES = 8
 
 
 def find_runs(arguments: Sequence[str], skipped: SkippedFiles) -> dict[str, list[LogSource]]:
-    """Return the logs of each run: each file, and each folder in a folder of `arguments`, is a run.
+    """Return the logs of each run: each named file, and each file or folder directly in a named folder, is a run.
 
     Raises:
         SourceError: An argument names no log.

@@ -1,6 +1,6 @@
 """Patterns of log lines that triage reads besides signatures: releases, frameworks, errors, the first failed rank.
 
-`ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log; `installed_versions` and
+`ANCHORS` and `ANCHOR_PATTERNS` find such lines in whole blocks of a log. `installed_versions`, `written_versions` and
 `mentioned_frameworks` read one line.
 """
 
@@ -19,7 +19,7 @@ from diagnostics.logs.tracebacks import CHAIN_LINES
 
 
 def pattern_of(packages: Iterable[str]) -> str:
-    """Return a regular expression of the names of packages."""
+    """Return a regular expression that matches any of these names, also with `_` for `-`."""
     return "|".join(name.replace("-", "[-_]") for name in packages)
 
 
@@ -130,14 +130,14 @@ def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
     """
     if _ADVICE.search(text):
         return
-    for match in _written(names).finditer(text.replace("\uff1a", ":")):
+    for match in _written_pattern(names).finditer(text.replace("\uff1a", ":")):
         name = canonicalize_name(match["name"])
         with suppress(InvalidVersion):
             yield _DISTRIBUTIONS.get(name, name), str(Version(match["version"])), bool(match["bound"])
 
 
 @cache
-def _written(names: str) -> re.Pattern[str]:
+def _written_pattern(names: str) -> re.Pattern[str]:
     return re.compile(
         rf"(?<![\w./-])(?P<name>{names}|{_TITLES}|swift)`?(?:(?: version)?(?: to| is|:)?(?: version)? ?(?P<bound>>=?) ?"
         rf"| ?={{1,2}} ?| ?: ?| (?:version )?v?){_NUMBER}(?=[\s,;`'\")(]|\.?$|[^\x00-\x7f])",

@@ -206,6 +206,7 @@ def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
 
 
 def _reports_failure(text: str, level: str) -> bool:
+    """Return whether a line reports a failure by its level or words; a wait only if it was given up."""
     if level == "error":
         return True
     if _WAITING.search(text) and not _GIVEN_UP.search(text):

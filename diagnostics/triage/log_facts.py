@@ -103,6 +103,7 @@ class LogFacts:
         tail: The last bytes, in which metrics and the end of the run are searched.
         first_failed: Rows of torchrun's table of the rank that failed first.
         problem: Reason why the log could not be read to its end; empty if it could.
+        before: During the scan, the end of the text before the current line.
     """
 
     source: str

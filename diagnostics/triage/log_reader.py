@@ -98,7 +98,7 @@ class LogSource:
 
 
 def looks_like_log(path: Path) -> bool:
-    """Return whether a file begins like a log; True also for an unreadable file, whose error `blocks` reports."""
+    """Return whether a file begins like a log; True also if it cannot be read or unpacked, which `blocks` reports."""
     try:
         with safe_io.open_regular(path) as raw:
             head = raw.peek(4096)[:4096]
@@ -171,7 +171,7 @@ def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def is_text(data: bytes) -> bool | None:
-    r"""Return whether a log can begin with these bytes, in any superset of ASCII; None if all are NUL.
+    r"""Return whether a log can begin with these bytes, in any superset of ASCII; None without a byte other than NUL.
 
     >>> is_text(b"step 1\r\n"), is_text(bytes(64) + b"step 2\n"), is_text(b"s\0t\0e\0p\0"), is_text(bytes(99))
     (True, True, False, None)

@@ -51,7 +51,7 @@ _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 def explain_missing_names(
     verdict: Diagnosis, required: Callable[[], Iterable[Requirement]] = tuple
 ) -> Iterator[Finding]:
-    """Yield a finding for the first error about a missing name of an indexed package.
+    """Yield a finding for the first error about a missing name that the API index can explain.
 
     An error that only shows that an import inside the package failed is used if there is no other. A proposed release
     fits the installed ones and the requirements, which `required` reads from the logs.
@@ -105,24 +105,24 @@ class LoggedReleases(Mapping[str, str]):
         self._logs = verdict.logs
 
     def __getitem__(self, package: str) -> str:
-        return self._known[package] if package in self._known else self._searched[package]
+        return self._known[package] if package in self._known else self._searched_releases[package]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._searched, **self._known})
+        return iter({**self._searched_releases, **self._known})
 
     def __len__(self) -> int:
-        return len({**self._searched, **self._known})
+        return len({**self._searched_releases, **self._known})
 
     @cached_property
     def _lines(self) -> list[str]:
         return [parse_line(raw).text for log in self._logs for raw in log.lines_from(1, _SEARCHED_LINES)]
 
     @cached_property
-    def _searched(self) -> dict[str, str]:
-        return self.written | self._listed
+    def _searched_releases(self) -> dict[str, str]:
+        return self.written | self._listed_releases
 
     @cached_property
-    def _listed(self) -> dict[str, str]:
+    def _listed_releases(self) -> dict[str, str]:
         """Release by package, from lines that list installed packages; the first line about a package counts."""
         names = pattern_of(store.indexed_packages())
         return dict(reversed([item for line in self._lines for item in installed_versions(line, names)]))
@@ -130,24 +130,24 @@ class LoggedReleases(Mapping[str, str]):
     @cached_property
     def bounds(self) -> dict[str, str]:
         """Oldest release by package, where the log only states that, as in `vllm >= 0.17`."""
-        return {name: release for name, release, is_bound in reversed(self._named) if is_bound}
+        return {name: release for name, release, is_bound in reversed(self._named_releases) if is_bound}
 
     @cached_property
     def written(self) -> dict[str, str]:
         """Release by package that only a sentence names, if it is one release; it need not be the one in use."""
-        stated = {(name, release) for name, release, is_bound in self._named if not is_bound}
+        stated = {(name, release) for name, release, is_bound in self._named_releases if not is_bound}
         count = Counter(name for name, _ in stated)
-        reported = {*self._known, *self._listed}
+        reported = {*self._known, *self._listed_releases}
         return {name: release for name, release in stated if count[name] == 1 and name not in reported}
 
     @cached_property
-    def _named(self) -> list[tuple[str, str, bool]]:
+    def _named_releases(self) -> list[tuple[str, str, bool]]:
         names = pattern_of(store.indexed_packages())
         return [item for line in self._lines for item in written_versions(line, names)]
 
 
 def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
-    """Yield the last lines that are a message about a missing name, without the exception's name."""
+    """Yield messages about missing names, also without the exception's name, in the last lines or a whole short log."""
     first = max(log.lines - _MAX_LINES, 0) + 1 if log.lines > _PASTED_LINES else 1
     for number, raw in enumerate(log.lines_from(first, _PASTED_LINES), first):
         line = parse_line(raw)
@@ -278,7 +278,7 @@ def _finding(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) 
     certainty = Certainty.HYPOTHESIS if explanation.is_uncertain else Certainty.SUPPORTED
     evidence = [Evidence(hit.quoted, hit.location)]
     evidence += [
-        Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
+        Evidence(f"{item.package} uses {explanation.subject}", item.location) for item in explanation.callers
     ]
     return Finding(
         _CODE,

@@ -1,8 +1,8 @@
 """Scan a log in one pass, in bounded memory and in time linear in its size.
 
 Whole blocks are searched for anchors: texts that a line of interest must contain (see `rules.py`). Only lines with an
-anchor, and those of tracebacks and of torchrun's table, are checked one by one, by a `FactCollector`. Lines of printed
-prompts and responses are skipped.
+anchor, and those of tracebacks and of torchrun's table, are checked one by one, by a `FactCollector`. Lines of the
+prompts and responses that verl prints are skipped. The processor time for one log is limited.
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ def _rows_with(rows: Sequence[MetricRow], *names: str) -> Iterator[MetricRow]:
 
 
 def _rows_where(name: str, condition: Callable[[float], bool]) -> Callable[[Sequence[MetricRow]], Matches]:
+    """Return a function that finds the rows in which a condition holds for a metric."""
     return lambda rows: [(row, (name,)) for row in _rows_with(rows, name) if condition(row.metrics[name][1])]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from repro import judge, upstream
 from repro.drivers.schedulers import callers, v0
-from repro.drivers.schedulers.v0 import FinishedRequest, RefusedRequestError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import FinishedRequest, RefusedRequestError, SchedulerRequest, V0Setup
 
 LIMIT, BUDGET, BATCH, MAX_TOKENS = 4096, 8192, 512, 8
 MEDIAN, SPREAD = 250, 0.75  # tokens; standard deviation of their logarithm
@@ -83,7 +83,7 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Gene
     """Generate from all rows, batch by batch, until a call raises; return the result."""
     started = time.process_time()
     engine = v0.V0Engine(
-        Setup(
+        V0Setup(
             chunked=mitigation != "chunked_prefill_off",
             async_output=mitigation != "async_output_off",
             max_model_len=LIMIT,

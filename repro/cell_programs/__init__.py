@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 
-def run_program(about: str, observe: Callable[..., dict[str, Any]], **choices: Collection[str]) -> None:
+def run_program(description: str, observe: Callable[..., dict[str, Any]], **choices: Collection[str]) -> None:
     """Print the report of `observe`, called with the arguments of the command line: a word for each of `choices`."""
-    parser = argparse.ArgumentParser(description=about)
+    parser = argparse.ArgumentParser(description=description)
     for name, words in choices.items():
         parser.add_argument(name, choices=words)
     parser.add_argument("--json", action="store_true", help="one JSON document")

@@ -113,6 +113,7 @@ def _sample_once(http: HttpClient) -> dict[str, Any]:
 
 
 def _value(answer: Any, *path: str | int) -> Any:
+    """Return a nested value of an answer; raise EngineError if the answer lacks it."""
     try:
         return functools.reduce(operator.getitem, path, answer)
     except (LookupError, TypeError) as error:

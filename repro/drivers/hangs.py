@@ -198,7 +198,7 @@ def continue_later(pid: int | None, mitigation: str) -> None:
 
 
 def start_silent_server() -> int:
-    """Start an HTTP server, in a separate process, whose handler never answers; return its port."""
+    """Start a separate process that reports `blocking` and runs an HTTP server that never answers; return its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

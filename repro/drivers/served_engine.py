@@ -36,7 +36,7 @@ def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
     module = ["-m", "vllm.entrypoints.openai.api_server", f"--model={folder}", f"--port={port}"]
     flags = [_flag(name, value) for name, value in whole_engine.OPTIONS.items()]
     process = processes.start_python([*module, "--host=127.0.0.1", *flags, *options], env=environment)
-    wait_for(port, "/health")
+    wait_for_server(port, "/health")
     return process, folder, port
 
 
@@ -48,7 +48,7 @@ def _flag(name: str, value: object) -> str:
     return f"--{dashed}={value}"
 
 
-def wait_for(port: int, path: str) -> None:
+def wait_for_server(port: int, path: str) -> None:
     """Wait without a time limit until the server on a port answers a GET request with success."""
     while True:
         with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}{path}"):

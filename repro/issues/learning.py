@@ -62,7 +62,7 @@ def cfg127_never_ends(mitigation: str | None) -> str | None:
 
 @_repro("CFG128")
 def cfg128_rate_zero(mitigation: str | None) -> str | None:
-    """Train with learning rate 0, which TRL accepts: it logs rewards, and no weight moves."""
+    """Train with learning rate 0, which TRL accepts; no weight moves."""
     rate = 0.1 if mitigation == "rate" else 0.0
     return tiny_trl.describe_unmoved_weights(tiny_trl.reward_by_letters, learning_rate=rate)
 

@@ -11,7 +11,7 @@ from repro.drivers.whole_engine import PROCESSED
 from repro.registry import Tally, Trigger
 
 
-def _scale_logits(mitigation: str | None) -> Tally:
+def _sample_at_temperature(mitigation: str | None) -> Tally:
     """Sample at a temperature below 1; vLLM reports log-probs at temperature 1 by default."""
     value = 1.0 if mitigation == "temperature_one" else 0.6
     policy = whole_engine.model(0)
@@ -22,7 +22,7 @@ def _scale_logits(mitigation: str | None) -> Tally:
 
 whole_engine.repro(
     "NUM001",
-    triggers=[Trigger("temperature", _scale_logits, silent=True)],
+    triggers=[Trigger("temperature", _sample_at_temperature, silent=True)],
     recommended={"processed_logprobs": "TRL 0.28.0, huggingface/trl#4873"},
 )
 

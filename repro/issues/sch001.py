@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from repro import upstream
 from repro.drivers.schedulers import callers, v0
-from repro.drivers.schedulers.v0 import ForwardPassError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import ForwardPassError, SchedulerRequest, V0Setup
 from repro.registry import Tally, Trigger, repro
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
@@ -50,7 +50,7 @@ class _Rollouts:
 def _new_engine(mitigation: str | None = None) -> v0.V0Engine:
     """Return a V0 engine, configured by the mitigation."""
     # The token budget is enough for all prompts in one step, like in most real engines.
-    setup = Setup(
+    setup = V0Setup(
         chunked=mitigation == "chunked_prefill_on",
         async_output=mitigation != "async_output_off",
         token_budget=128,

@@ -23,11 +23,11 @@ from functools import partial
 
 from repro import upstream
 from repro.drivers.schedulers import callers, v0
-from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, check_prompt
+from repro.drivers.schedulers.v0 import SchedulerRequest, V0Setup, check_prompt
 from repro.registry import Tally, Trigger, repro
 
 ASSERTION = "assert len(self._async_stopped) == 0"
-LIMIT = Setup.max_model_len
+LIMIT = V0Setup.max_model_len
 OVERLONG = SchedulerRequest("overlong", prompt=LIMIT + 16, max_tokens=5)
 # The prompt of "minimum" is within the limit, but not together with its minimum number of new tokens.
 WITH_MINIMUM = (
@@ -40,7 +40,7 @@ _BETWEEN_CALLS = {"abort_leftovers", "drain", "fresh_engine"}
 
 def _new_engine(mitigation: str | None, *, chunked: bool) -> v0.V0Engine:
     """Return a V0 engine with asynchronous output, changed by the mitigation."""
-    setup = Setup(
+    setup = V0Setup(
         chunked=chunked and mitigation != "chunked_prefill_off", async_output=mitigation != "async_output_off"
     )
     return v0.V0Engine(setup)

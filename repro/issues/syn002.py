@@ -30,7 +30,7 @@ _PLANS: dict[str | None, dict[str, Any]] = {
 }
 
 
-def _preempted(mitigation: str | None) -> Tally:
+def _generate_with_preemption(mitigation: str | None) -> Tally:
     """Run the mitigation's plan, and count the completions whose tokens all come from the same weights."""
     # The engine has an EngineCore process, like in a server.
     os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
@@ -149,6 +149,6 @@ def inapplicable_reason() -> str | None:
 repro(
     "SYN002",
     distributions=upstream.VLLM,
-    triggers=[Trigger("preempted", _preempted, silent=True)],
+    triggers=[Trigger("preempted", _generate_with_preemption, silent=True)],
     inapplicable_reason=inapplicable_reason,
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from repro import judge
-from repro.registry import Attempt, AttemptOutcome, Tally, Trigger, UpstreamFailureError, overall
+from repro.registry import Attempt, AttemptOutcome, Tally, Trigger, UpstreamFailureError, overall_outcome
 
 UPSTREAM = """
 def fails(kind):
@@ -185,4 +185,4 @@ def test_incomplete_tally_has_a_reason(tally, description):
 def test_outcome_of_a_code_comes_from_unmitigated_attempts(outcomes, expected):
     """The most important outcome without a mitigation counts; errors and timeouts come before `not_reproduced`."""
     attempts = [Attempt("t", None, outcome) for outcome in outcomes]
-    assert overall([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected
+    assert overall_outcome([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected

@@ -50,7 +50,7 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
             if comparison is None:
                 return False
             serious = finding.severity > Severity.INFO
-            return not (query.fail_at_import(comparison) if serious else comparison.missing)
+            return not (query.missing_at_import(comparison) if serious else comparison.missing)
     return False
 
 
@@ -67,7 +67,7 @@ def missing_names(case: CheckInput) -> Iterator[Finding]:
         comparison = query.check(user, provider)
         if comparison is None or not comparison.missing:
             continue
-        at_import = query.fail_at_import(comparison)
+        at_import = query.missing_at_import(comparison)
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
         missing = [*at_import, *comparison.missing]
         names = list(dict.fromkeys(item.use.text for item in missing))

@@ -38,7 +38,7 @@ HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 
 
 @dataclass(frozen=True)
-class Setup:
+class V0Setup:
     """Engine configuration; lengths are in tokens.
 
     Args:
@@ -134,7 +134,7 @@ def _check_like_source(length: int, max_model_len: int, why: ImportError) -> Non
         )
 
 
-def configs(setup: Setup) -> tuple[Any, Any]:
+def configs(setup: V0Setup) -> tuple[Any, Any]:
     """Return vLLM's own `SchedulerConfig` and `CacheConfig` for a setup."""
     from vllm.config import CacheConfig, SchedulerConfig
 
@@ -172,7 +172,7 @@ class _Pending:
 class V0Engine:
     """A V0 engine: the real scheduler, and a mirror of the engine's loop around the scheduler."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: V0Setup) -> None:
         from vllm.core.scheduler import Scheduler
         from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
         from vllm.engine.output_processor.stop_checker import StopChecker
@@ -250,7 +250,7 @@ class V0Engine:
         """Return the number of KV cache blocks that are taken: 0 once all requests are drained, unless some leaked."""
         return self.setup.blocks - int(self.scheduler.block_manager.get_num_free_gpu_blocks())
 
-    def parked(self) -> int:
+    def parked_sequences(self) -> int:
         """Return the number of sequences listed as stopped: 0 once all requests are drained, unless it is a leak."""
         return len(self.scheduler._async_stopped)  # noqa: SLF001 - this list is what SCH002 is about
 
@@ -309,9 +309,9 @@ def count_answers(
 ) -> Tally:
     """Return the tally of calls, each given as its requests and the completions that were returned to it.
 
-    The tally's note names empty completions, and sequences that grew past the limit of the default `Setup`.
+    The tally's note names empty completions, and sequences that grew past the limit of the default `V0Setup`.
     """
-    limit, stray = Setup.max_model_len, 0
+    limit, stray = V0Setup.max_model_len, 0
     due: dict[str, int | None] = {}
     received, notes = [], []
     for requests, completions in calls:
@@ -331,7 +331,7 @@ def count_answers(
             elif length > limit + 1:
                 notes.append(f"{done.id} reached {length} of {limit} tokens, where a device may fail")
     blocks = sum(engine.leaked_blocks() for engine in engines)
-    parked = sum(engine.parked() for engine in engines)
+    parked = sum(engine.parked_sequences() for engine in engines)
     return Tally(due, received, stray, blocks, parked, note="; ".join(notes))
 
 

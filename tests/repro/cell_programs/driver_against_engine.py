@@ -37,7 +37,7 @@ from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 from repro import judge
 from repro.drivers import stub_model
 from repro.drivers.schedulers import callers, v0
-from repro.drivers.schedulers.v0 import TOKEN, ForwardPassError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import TOKEN, ForwardPassError, SchedulerRequest, V0Setup
 
 WORKLOADS = 80
 # 0.6 has no platform plugins. With device="cpu" it needs none, and has no async output.
@@ -94,7 +94,7 @@ Executor.__abstractmethods__ = frozenset()  # other methods of the interface are
 
 
 def run_whole_engine(
-    folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool
+    folder: str, setup: V0Setup, calls: list[list[SchedulerRequest]], *, failing: bool
 ) -> dict:
     """Run `LLM` on a workload; return token numbers by call, forward passes, leaked blocks, and a failed assertion."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
@@ -127,7 +127,7 @@ def run_whole_engine(
     return result | {"passes": Executor.passes, "leaked": setup.blocks - manager.get_num_free_gpu_blocks()}
 
 
-def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
+def run_driver(setup: V0Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
     """Run the scheduler driver on a workload; return the same values as `run_whole_engine`."""
     engine = v0.V0Engine(setup)
     passes, fails = 0, failing
@@ -167,7 +167,7 @@ def run_calls(calls, generate) -> dict:
     return {"completions": completions, "asserted": None}
 
 
-def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerRequest]], bool]:
+def workload(number: int, longest: int) -> tuple[V0Setup, list[list[SchedulerRequest]], bool]:
     """Return a random setup, two calls of generate(), and whether a forward pass fails.
 
     Args:
@@ -176,7 +176,7 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerReque
     """
     chance = random.Random(number)
     chunked = chance.random() < 0.5
-    setup = Setup(
+    setup = V0Setup(
         chunked=chunked,
         async_output=chance.random() < 0.7 and PLUGIN,
         blocks=chance.choice([7, 12, 64]),
@@ -202,9 +202,9 @@ def main() -> None:
     """Run each workload on both sides, and print the results."""
     longest = 90
     try:
-        v0.check_prompt(longest, Setup.max_model_len)
+        v0.check_prompt(longest, V0Setup.max_model_len)
     except v0.RefusedRequestError:
-        longest = Setup.max_model_len
+        longest = V0Setup.max_model_len
     observed = []
     with tempfile.TemporaryDirectory() as folder:
         stub_model.write_and_register(folder)
