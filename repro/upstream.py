@@ -40,7 +40,7 @@ class WheelComparison:
     modified: tuple[str, ...]
 
 
-def release(names: tuple[str, ...] = VLLM) -> str:
+def release_name(names: tuple[str, ...] = VLLM) -> str:
     """Return "NAME VERSION" of the first of these distributions that is installed; the last name if none is."""
     distribution = first_installed(names)
     return f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[-1]
@@ -120,5 +120,5 @@ def explain_missing_code(path: str, statement: str, names: tuple[str, ...] = VLL
     """
     text = source(path, names)
     if text is None:
-        return f"{release(names)} has no {path}"
-    return None if statement in text else f"{path} of {release(names)} does not contain `{statement}`"
+        return f"{release_name(names)} has no {path}"
+    return None if statement in text else f"{path} of {release_name(names)} does not contain `{statement}`"

@@ -37,7 +37,9 @@ def changes(provider: str, is_new: Callable[[Release], bool], until: date) -> It
             continue
         for user in store.indexed_packages():
             newest = next((Release(user, item) for item in releases_until(user, until)), None)
-            pairs = [newest and query.check(newest, Release(provider, item)) for item in (before, version)]
+            pairs = [
+                newest and query.compare_names(newest, Release(provider, item)) for item in (before, version)
+            ]
             if pairs[0] is None or pairs[1] is None:
                 continue
             old, new = ({item.use.text: item for item in pair.missing} for pair in pairs if pair)

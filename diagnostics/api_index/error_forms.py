@@ -12,7 +12,7 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.callers import recorded_uses
 from diagnostics.api_index.extract import MODEL_TYPES
 from diagnostics.api_index.members import find_class, find_member, inherited_use
-from diagnostics.api_index.uses import CONFIGS, Use
+from diagnostics.api_index.uses import MODEL_CONFIGS, Use
 
 _TABLE = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encoding="utf-8"))
 ADVICE: dict[str, str] = _TABLE["advice"]
@@ -66,7 +66,7 @@ def uses_in(kind: str, parts: Mapping[str, str], caller: str) -> Iterator[tuple[
         if provider := query.package_of(module.partition(".")[0]):
             yield Use("name", module, parts.get("name", "")), provider
     elif "model_type" in parts:
-        yield Use(kind, CONFIGS, MODEL_TYPES, (parts["model_type"],)), "transformers"
+        yield Use(kind, MODEL_CONFIGS, MODEL_TYPES, (parts["model_type"],)), "transformers"
     else:
         owner, method = parts["owner"], parts.get("method", "")
         path = (method, parts["name"]) if owner and method not in {"", "__init__"} else (parts["name"],)

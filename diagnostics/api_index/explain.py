@@ -181,7 +181,7 @@ def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation
         if not versions:
             continue
         releases = NameReleases(form.package, versions, log.installed.get(form.package, ""))
-        direction, _changes = releases.side
+        direction, _changes = releases.side_and_ranges
         subject = f"the option --{option['name']}"
         if option["dashes"] == "-" and direction != "too old":
             advice = "Write it with two dashes."
@@ -198,7 +198,7 @@ def _has_option(release: query.Release, name: str) -> bool:
     """Return whether a release has an option outside Megatron commands."""
     index, surface = store.load(release.package), query.surface_of(release)
     options_of_all = index.document("options") if index else {}
-    key, number = name.replace("-", "_"), query.store_number(release)
+    key, number = name.replace("-", "_"), query.release_number(release)
     if surface is None or key not in options_of_all:
         return False
     # The names of vLLM's sampling parameters and environment variables are no options of `vllm serve`.
@@ -208,7 +208,7 @@ def _has_option(release: query.Release, name: str) -> bool:
 
 def _explain_releases(subject: str, releases: NameReleases) -> Explanation:
     return Explanation(
-        subject, releases, releases.sentences(subject), _general_advice(releases), *releases.side
+        subject, releases, releases.sentences(subject), _general_advice(releases), *releases.side_and_ranges
     )
 
 
@@ -312,7 +312,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     explanation = Explanation(
         subject, releases, " ".join(filter(None, parts)),
         note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, _REMOVAL)),
-        releases.side[0], changes, caller, callers, import_check,
+        releases.side_and_ranges[0], changes, caller, callers, import_check,
         is_uncertain=(not having and not caller) or (is_conditional and not release),
     )  # fmt: skip
     return _of_other_code(explanation, statement, use, message) or explanation
@@ -346,9 +346,9 @@ def _changes(
     use: Use, releases: NameReleases, caller: str, callers: Iterable[Caller], installed: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return requirements, each of which is sufficient: on the provider, or on a package that uses the name."""
-    direction, changes = releases.side
+    direction, changes = releases.side_and_ranges
     if use.kind == "argument" and direction == "too new" and not caller:
-        changes = replace(releases, having=_releases_like_oldest(use, releases)).side[1]
+        changes = replace(releases, having=_releases_like_oldest(use, releases)).side_and_ranges[1]
     return (*changes, *filter(None, (item.change(installed, caller, direction) for item in callers)))
 
 
@@ -529,10 +529,10 @@ def explain_own_class(
     override = f"{owner}.{method}" if owner else f"the function {method}"
     fit = f"{subject} and fits {provider} {describe_spans(fitting, releases.indexed)}"
     statement = f"{override} {'overrides' if owner else 'replaces'} {fit}."
-    in_use = releases.describe_release_in_use(releases.side[1], is_own=True)
+    in_use = releases.describe_release_in_use(releases.side_and_ranges[1], is_own=True)
     advice = _general_advice(releases)
     explanation = Explanation(
-        subject, releases, f"{statement} {in_use}", advice, *releases.side, override=override
+        subject, releases, f"{statement} {in_use}", advice, *releases.side_and_ranges, override=override
     )
     is_open = not owner and log.caller != provider
     return explanation.with_open_side(statement, "function") if is_open else explanation
@@ -574,8 +574,8 @@ def _explain_own_attribute(
         older = describe_spans(releases.without, releases.indexed)
         headline = f"{statement} {owner} does not set it, so it was written for one {older}."
         replaced = NameReleases(provider, without, releases.installed, releases.having)
-        return Explanation(use.text, replaced, headline, advice, *replaced.side, caller)
-    direction, changes = releases.side
+        return Explanation(use.text, replaced, headline, advice, *replaced.side_and_ranges, caller)
+    direction, changes = releases.side_and_ranges
     if not (caller or releases.installed) and direction == "too old":
         advice = (
             f"If the last frame of the traceback is in {provider}, {owner} was written for one without it."

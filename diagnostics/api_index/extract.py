@@ -456,7 +456,7 @@ def _instance_attributes(node: ast.ClassDef) -> dict[str, dict[str, None]]:  # n
                 targets = statement.targets
             elif isinstance(statement, ast.AnnAssign | ast.AugAssign | ast.For):
                 targets = [statement.target]
-            for target in (part for item in targets for part in _unpacked(item)):
+            for target in (part for item in targets for part in _unpacked_targets(item)):
                 if isinstance(target, ast.Attribute) and _is_self(target.value):
                     hints = attributes.setdefault(target.attr, {})
                     if len(hints) >= _MOST_CLASSES_OF_ATTRIBUTE:
@@ -544,12 +544,12 @@ def _argparse_options(node: ast.Call, loops: dict[str, list[str]]) -> Iterator[t
         if key in keywords:
             text += mark + _shorten(expression_text(keywords[key]), _MAX_TEXT)
     for argument in node.args:
-        for name in _texts(argument, loops):
+        for name in _possible_texts(argument, loops):
             if name.startswith("--"):
                 yield name, text
 
 
-def _texts(node: ast.expr, loops: dict[str, list[str]]) -> list[str]:
+def _possible_texts(node: ast.expr, loops: dict[str, list[str]]) -> list[str]:
     """Return the possible values of a string or f-string, given the constants that enclosing loops iterate over."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
@@ -585,10 +585,10 @@ def _name_targets(node: ast.AST) -> list[str]:
     return [name for part in getattr(node, "elts", ()) for name in _name_targets(part)]
 
 
-def _unpacked(node: ast.expr) -> Iterator[ast.expr]:
+def _unpacked_targets(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.Tuple | ast.List):
         for part in node.elts:
-            yield from _unpacked(part)
+            yield from _unpacked_targets(part)
     else:
         yield node
 

@@ -94,7 +94,7 @@ class NameReleases:
         return release in having or (bool(older) and release not in releases and {*older, *newer} <= having)
 
     @cached_property
-    def side(self) -> tuple[str, tuple[str, ...]]:
+    def side_and_ranges(self) -> tuple[str, tuple[str, ...]]:
         """`too old` or `too new` for the release in use, '' if undecided; and the nearest ranges that have the name."""
         if not self.having or self.has_installed:
             return "", ()
@@ -145,7 +145,7 @@ class NameReleases:
             is_removed: Whether `having` has the releases without a name that must be missing.
             is_own: Whether the name is the user's, so that releases before the index say nothing about it.
         """
-        direction, oldest = self.side[0], self.indexed[0]
+        direction, oldest = self.side_and_ranges[0], self.indexed[0]
         show = f"pip show {self.package} says which"
         other = f"or another {self.package} is imported."
         hidden = (
@@ -169,7 +169,7 @@ class NameReleases:
 
     def sentences(self, subject: str) -> str:
         """Return sentences on the releases that have the name, and on the release in use."""
-        return f"{self.statement(subject)} {self.describe_release_in_use(self.side[1])}"
+        return f"{self.statement(subject)} {self.describe_release_in_use(self.side_and_ranges[1])}"
 
     def _changes_by_span(self) -> str:
         """Return a sentence for each span of failing releases, with the nearest releases that have the name."""

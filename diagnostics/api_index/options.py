@@ -224,6 +224,7 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 
 @cache
 def _surface(release: Release, companion: int = 0) -> Surface | None:
+    """Return the API of a release, with the newest companions that fit it, or the oldest if `companion` is -1."""
     companions = query.companions_of(release, companion)
     return query.surface_of(release, *companions) if store.load(release.package) else None
 

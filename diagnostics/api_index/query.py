@@ -1,8 +1,8 @@
 """Decide which releases of one package work with a release of another: by requirements, names and published runs.
 
-`compatibility` collects the evidence on a pair of releases, and `rank_releases` sorts the pairs. `check` compares a
-release's uses with the names of another release; `releases_with` lists the releases that satisfy a use. Other functions
-look up releases, their requirements, uses and APIs in the index.
+`compatibility` collects the evidence on a pair of releases, and `rank_releases` sorts the pairs.
+`compare_names` compares a release's uses with the names of another release; `releases_with` lists the releases that
+satisfy a use. Other functions look up releases, their requirements, uses and APIs in the index.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Compatibility:
 
     @cached_property
     def names(self) -> Comparison | None:
-        """The user's uses compared with the provider's names; None if `check` returns None."""
-        return check(self.user, self.provider)
+        """The user's uses compared with the provider's names; None if `compare_names` returns None."""
+        return compare_names(self.user, self.provider)
 
     @property
     def excluded(self) -> bool:
@@ -126,7 +126,7 @@ class Compatibility:
         names missing when called, newest. The names of an excluded pair are not compared.
         """
         declared = {True: 0, None: 1, False: 2}[self.allowed]
-        age = -store_number(self.provider), -store_number(self.user)
+        age = -release_number(self.provider), -release_number(self.user)
         at_import, called = (0, 0) if self.excluded else (len(self.at_import), len(self.when_called))
         return self.contradicted, _RANKS[self.run], declared, at_import, self.is_later, called, age
 
@@ -138,7 +138,7 @@ def missing_at_import(comparison: Comparison) -> list[MissingUse]:
     ]
 
 
-def store_number(release: Release) -> int:
+def release_number(release: Release) -> int:
     """Return the position of a release in the index, oldest first; -1 if it is not in the index."""
     package = store.load(release.package)
     number = package.number(release.version) if package else None
@@ -147,7 +147,7 @@ def store_number(release: Release) -> int:
 
 def upload_day(release: Release) -> date:
     """Return the day on which a release was uploaded; the earliest date if it is not in the index."""
-    package, number = store.load(release.package), store_number(release)
+    package, number = store.load(release.package), release_number(release)
     return (
         date.fromisoformat(package.about["releases"][number]["day"]) if package and number >= 0 else date.min
     )
@@ -219,7 +219,7 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
     ]
 
 
-def check(
+def compare_names(
     user: Release, provider: Release, other_versions: Mapping[str, Version] | None = None
 ) -> Comparison | None:
     """Compare a release's uses of another package (the provider) with the names of a release of the provider.

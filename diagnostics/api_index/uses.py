@@ -20,10 +20,10 @@ from diagnostics.api_index.extract import MODEL_TYPES
 from diagnostics.api_index.source import constant_texts, dotted_name, parse_source
 
 # The file of TRL's client of the server, and the one that starts the server.
-CLIENT = "/vllm_client.py"
-LAUNCHER = "/vllm_serve.py"
+TRL_CLIENT = "/vllm_client.py"
+TRL_LAUNCHER = "/vllm_serve.py"
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "AttributeError"}
-CONFIGS = "transformers.models.auto.configuration_auto"
+MODEL_CONFIGS = "transformers.models.auto.configuration_auto"
 # Hardware other than NVIDIA GPUs.
 _OTHER_HARDWARE = {"vllm_ascend", "torch_npu", "torch_xpu", "torch_mlu"}
 # Calls that depend on installed packages, or on the attributes of an object.
@@ -431,10 +431,10 @@ class _Walk:
         for part in ast.walk(node):
             if isinstance(part, ast.Call):
                 self.call(part, guards)
-            elif isinstance(part, ast.JoinedStr) and self.file.endswith(CLIENT):
+            elif isinstance(part, ast.JoinedStr) and self.file.endswith(TRL_CLIENT):
                 if route := _route(part):
                     self.add(guards, part, "route", ("", route, ()))
-            elif isinstance(part, ast.List) and self.file.endswith(LAUNCHER):
+            elif isinstance(part, ast.List) and self.file.endswith(TRL_LAUNCHER):
                 for option in constant_texts(part.elts):
                     if option.startswith("--"):
                         self.add(guards, part, "launch", ("", option, ()))
@@ -463,7 +463,7 @@ class _Walk:
             # A call with `exist_ok` allows that transformers has the model type.
             if (name, path) == ("AutoConfig", ("register",)) and len(node.args) == 2 and not node.keywords:
                 for model_type in constant_texts(node.args[:1]) if not self.value_errors_caught else ():
-                    self.add(guards, node, "registered", (CONFIGS, MODEL_TYPES, (model_type,)))
+                    self.add(guards, node, "registered", (MODEL_CONFIGS, MODEL_TYPES, (model_type,)))
         if dotted.rpartition(".")[2] == "patch":
             for target in constant_texts(node.args[:1]):
                 self.patch(target, node, guards)

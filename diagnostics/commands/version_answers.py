@@ -314,7 +314,7 @@ def _evidence_rows(answer: Ranking, *, one_user: bool, with_names: bool, every: 
         # Names that only functions call differ a little from release to release: the row shows those of the newest.
         same = missing(pair, *(_MOMENTS if every else _MOMENTS[:1]))
         head = evidence_lines(pair, with_names=with_names)
-        return (place + query.store_number(varying(pair)), _mark_of(pair), *head, *same)
+        return (place + query.release_number(varying(pair)), _mark_of(pair), *head, *same)
 
     rows = []
     for _key, group in groupby(enumerate(answer.pairs), key=key):

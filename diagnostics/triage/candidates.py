@@ -55,7 +55,7 @@ class Candidate:
         releases: Releases in the log of the packages that the entry names, as (package, release).
         triggers: Triggers that the tracebacks show; empty if unknown.
         examined_to: The newest examined release, if the release in the log is newer; else empty.
-        confirmed: Candidates that confirm this one; without another failure they are harmless.
+        confirmed_by: Candidates that confirm this one; their lines are harmless without another failure.
         broad: Whether all matching lines are also printed by failures with other causes.
         also_after_failures: Whether all matching lines also appear after other failures, as their consequences.
     """
@@ -69,7 +69,7 @@ class Candidate:
     releases: tuple[tuple[str, str], ...]
     triggers: tuple[str, ...] = ()
     examined_to: str = ""
-    confirmed: tuple[Candidate, ...] = ()
+    confirmed_by: tuple[Candidate, ...] = ()
     broad: bool = False
     also_after_failures: bool = False
 
@@ -165,8 +165,8 @@ def _candidate(
 
 def _confirm(candidate: Candidate, confirming: Iterable[Candidate]) -> Candidate:
     code = candidate.issue.code
-    confirmed = (it for it in confirming if it.issue.signature and code in it.issue.signature.confirms)
-    return replace(candidate, confirmed=tuple(sorted(confirmed, key=lambda it: it.issue.code)))
+    confirmations = (it for it in confirming if it.issue.signature and code in it.issue.signature.confirms)
+    return replace(candidate, confirmed_by=tuple(sorted(confirmations, key=lambda it: it.issue.code)))
 
 
 def _is_excluded(hit: Hit, excluding: Iterable[Hit]) -> bool:
@@ -207,7 +207,7 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
         candidate.certainty == Certainty.HYPOTHESIS,
         # A crash in another process may have caused a wait, so crashes come first.
         KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
-        not candidate.confirmed,
+        not candidate.confirmed_by,
         candidate.first.line,
         candidate.first.part,
         candidate.issue.code,

@@ -115,7 +115,7 @@ class FactCollector:
         log = self._log
         cut = [it for it in self._tracebacks.open.values() if it.frames and not it.ignored]
         unfinished = [it for it in cut if it.headed]
-        log.cut = [*unfinished[:_MAX_UNFINISHED], *[it for it in cut if not it.headed][-1:]]
+        log.cut_tracebacks = [*unfinished[:_MAX_UNFINISHED], *[it for it in cut if not it.headed][-1:]]
         if unfinished and not log.failures and not log.errors:
             path, function = unfinished[0].frames[-1]
             text = f"{CUT_TRACEBACK}, in {short_path(path)}, {function}"
@@ -152,7 +152,7 @@ class FactCollector:
         traceback.rank = traceback.rank or log.rank
         for path, _ in traceback.frames:
             log.frameworks.update(line_patterns.mentioned_frameworks(path))
-        log.last = traceback
+        log.last_traceback = traceback
         if len(log.failures) < MAX_HITS and traceback.shape not in self._shapes:
             self._shapes.add(traceback.shape)
             log.failures.append(traceback)

@@ -117,7 +117,7 @@ def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
 
 def _needs_leads(log: LogFacts, end: LogEnd) -> bool:
     waits = end.stall and end.stall.wait
-    return bool(waits or _is_question(end) or log.failures or log.errors or log.cut)
+    return bool(waits or _is_question(end) or log.failures or log.errors or log.cut_tracebacks)
 
 
 def _is_question(end: LogEnd) -> bool:
@@ -129,8 +129,8 @@ def _failure_text(logs: Iterable[LogFacts], failing: Sequence[Hit]) -> str:
     """Return a search text: the messages of failures and the innermost frames of their tracebacks."""
     texts: list[str] = []
     for log in logs:
-        last = [log.last] if log.last else []
-        for traceback in [*log.failures[:_MAX_FAILURES], *last, *log.cut[:_MAX_CUT]]:
+        last = [log.last_traceback] if log.last_traceback else []
+        for traceback in [*log.failures[:_MAX_FAILURES], *last, *log.cut_tracebacks[:_MAX_CUT]]:
             texts += [traceback.type, traceback.message]
             for path, function in traceback.frames[-_INNERMOST:]:
                 texts += [*short_path(path).removesuffix(".py").split("/"), function]
@@ -174,7 +174,7 @@ def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead
 
 def _leads_from_frames(issues: Mapping[str, Issue], log: LogFacts) -> Iterator[Lead]:
     """Yield issues whose signature names a frame of a traceback without an end."""
-    for traceback in log.cut:
+    for traceback in log.cut_tracebacks:
         innermost = traceback.frames[-_INNERMOST:]
         path, function = traceback.frames[-1]
         text = f"in {short_path(path)}, {function}"

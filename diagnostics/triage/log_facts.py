@@ -93,11 +93,11 @@ class LogFacts:
         lines: Number of lines.
         hits: Matches of each rule, by the rule's index in `Rules.rules`.
         failures: Completed tracebacks, the first of each shape, without those that Python ignored.
-        last: The traceback that ended last.
+        last_traceback: The traceback that ended last.
         versions: Package -> (release, number of the line that reports it).
         frameworks: Number of lines and frames with the marks of each framework.
         errors: The first lines that report an error outside any traceback, and the last such line.
-        cut: Tracebacks without an end; of those without a header only the last one.
+        cut_tracebacks: Tracebacks without an end; of those without a header only the last one.
         logged_errors: The first lines that a logger marks as an error and that are not in `errors`.
         head: The first bytes, in which metrics are searched.
         tail: The last bytes, in which metrics and the end of the run are searched.
@@ -111,13 +111,13 @@ class LogFacts:
     lines: int = 0
     hits: dict[int, Hits] = field(default_factory=dict)
     failures: list[Traceback] = field(default_factory=list)
-    last: Traceback | None = None
+    last_traceback: Traceback | None = None
     errors: list[Hit] = field(default_factory=list)
     versions: dict[str, tuple[str, int]] = field(default_factory=dict)
     frameworks: Counter[str] = field(default_factory=Counter)
     first_failed: dict[str, str] = field(default_factory=dict)
     problem: str = ""
-    cut: list[Traceback] = field(default_factory=list)
+    cut_tracebacks: list[Traceback] = field(default_factory=list)
     logged_errors: list[Hit] = field(default_factory=list)
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)

@@ -171,7 +171,7 @@ def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def is_text(data: bytes) -> bool | None:
-    r"""Return whether a log can begin with these bytes, in any superset of ASCII; None without a byte other than NUL.
+    r"""Return whether a log can begin with these bytes, in any superset of ASCII; None if there are none, or NUL alone.
 
     >>> is_text(b"step 1\r\n"), is_text(bytes(64) + b"step 2\n"), is_text(b"s\0t\0e\0p\0"), is_text(bytes(99))
     (True, True, False, None)

@@ -182,7 +182,7 @@ def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
         "verdict": verdict.state,
         "fingerprint": verdict.fingerprint,
         "candidates": [_candidate_document(candidate) for candidate in verdict.candidates],
-        "followed": [_candidate_document(candidate) for candidate in verdict.followed],
+        "followed": [_candidate_document(candidate) for candidate in verdict.consequences],
         "anchors": [_hit_document(hit) for hit in verdict.anchors],
         "leads": [
             _issue_document(lead.issue)
@@ -217,7 +217,7 @@ def _candidate_document(candidate: Candidate) -> dict[str, Any]:
         "first": candidate.first.location,
         "count": candidate.count,
         "ranks": list(candidate.ranks),
-        "confirmed_by": [_candidate_document(it) for it in candidate.confirmed],
+        "confirmed_by": [_candidate_document(it) for it in candidate.confirmed_by],
     }
 
 
@@ -228,7 +228,7 @@ def _hit_document(hit: Hit) -> dict[str, str]:
 def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
     """Return a candidate as a finding: severity by its position, with hits, releases and the recommended fix."""
     severity = Severity.WARNING if number else Severity.ERROR
-    hits = [*candidate.evidence, *(it.first for it in candidate.confirmed)]
+    hits = [*candidate.evidence, *(it.first for it in candidate.confirmed_by)]
     evidence = [(hit.quoted, hit.location) for hit in hits]
     evidence += [
         (f"the log reports {name} {version}", place)
@@ -279,10 +279,10 @@ def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
     lines = f"{candidate.count} lines" if candidate.count > 1 else "one line"
     ranks = f", of ranks {', '.join(candidate.ranks[:_MAX_RANKS])}" if candidate.ranks else ""
     sentences.append(f"First at {candidate.first.location}; {lines}{ranks}.")
-    if candidate.confirmed:
-        sentences.append(f"Confirmed by {_codes(candidate.confirmed)}.")
-    if verdict.followed and candidate is verdict.candidates[0]:
-        sentences.append(f"Consequences: {_codes(verdict.followed)}.")
+    if candidate.confirmed_by:
+        sentences.append(f"Confirmed by {_codes(candidate.confirmed_by)}.")
+    if verdict.consequences and candidate is verdict.candidates[0]:
+        sentences.append(f"Consequences: {_codes(verdict.consequences)}.")
     return " ".join(sentences)
 
 

@@ -49,7 +49,7 @@ class Diagnosis:
             `clean`: no failure, and the run reports its end; `not_judged`: no failure and no end, or lines that may
             report a failure; `empty`: nothing to read.
         candidates: At most three candidates, the most likely first. For `wrapper` they are consequences.
-        followed: Other candidates: consequences of the root cause.
+        consequences: Other candidates, which are consequences of the root cause.
         anchors: Lines to read first if the root cause is unknown.
         versions: Package -> (release, the log line (file:line) that reports it).
         frameworks: Frameworks with marks in the logs, the most frequent first.
@@ -64,7 +64,7 @@ class Diagnosis:
 
     state: str
     candidates: tuple[Candidate, ...]
-    followed: tuple[Candidate, ...]
+    consequences: tuple[Candidate, ...]
     anchors: tuple[Hit, ...]
     versions: dict[str, tuple[str, str]]
     frameworks: tuple[str, ...]
@@ -118,20 +118,20 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
     if fallback.recovered:
         rest = [candidate for candidate in rest if candidate.issue.code != _NAN]
     candidates: list[Candidate] = []
-    followed = rest
+    consequences = rest
     if roots:
         state, candidates = "known", [*roots, *broad][:MAX_CANDIDATES]
     elif broad and not _failed_earlier(failures, broad, rest):
         state = HYPOTHESIS
     elif rest and not broad and _only_consequences(rest, failures, logs, fallback):
-        state, candidates, followed = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
+        state, candidates, consequences = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
     else:
         state = _unresolved_state(logs, failures, fallback, excerpt=excerpt)
     frameworks: Counter[str] = sum((log.frameworks for log in logs), Counter())
     return Diagnosis(
         state=state,
         candidates=tuple(candidates),
-        followed=tuple(followed),
+        consequences=tuple(consequences),
         anchors=_anchors(logs, _explained_traceback_ids(rest), fallback) if state in _UNRESOLVED else (),
         versions=versions,
         frameworks=tuple(sorted(frameworks, key=lambda name: (-frameworks[name], name))),
@@ -219,7 +219,7 @@ def _unresolved_state(
         return HYPOTHESIS
     if has_errors or (fallback.failing and fallback.is_message):
         return "unknown"
-    if fallback.symptoms or fallback.failing or any(log.cut for log in logs):
+    if fallback.symptoms or fallback.failing or any(log.cut_tracebacks for log in logs):
         return NOT_JUDGED
     return "clean" if fallback.ended or excerpt else NOT_JUDGED
 
@@ -257,7 +257,9 @@ def _anchors(logs: Sequence[LogFacts], explained: set[int], fallback: Fallback) 
     tracebacks = []
     for log in logs:
         first_causes = [failure for failure in log.failures if failure.link == 0][:2]
-        tracebacks += [(log, it) for it in [*first_causes, *([log.last] if log.last else [])]]
+        tracebacks += [
+            (log, it) for it in [*first_causes, *([log.last_traceback] if log.last_traceback else [])]
+        ]
     tracebacks.sort(key=lambda item: _is_consequence(item[1], explained))
     hits = [_traceback_hit(log, traceback) for log, traceback in tracebacks]
     for log in logs:
@@ -294,7 +296,7 @@ def _failure_shape(log: LogFacts, explained: set[int]) -> tuple[bool, str] | Non
     """Return (whether the first cause of a log is a consequence, the cause without values); None without a failure."""
     causes = [failure for failure in log.failures if failure.link == 0]
     causes.sort(key=lambda failure: _is_consequence(failure, explained))
-    if failure := next(iter(causes), log.last):
+    if failure := next(iter(causes), log.last_traceback):
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
         shape = "|".join([failure.type, without_values(failure.message)[:200], *frames])
         return _is_consequence(failure, explained), shape

@@ -97,7 +97,7 @@ def inapplicable_reason() -> str | None:
     """Return the reason why the failure cannot occur with the installed TRL; None if it can."""
     path = "trl/trainer/grpo_trainer.py"
     if RESCALES in (upstream.source(path, _NAMES) or ""):
-        return f"{upstream.release(_NAMES)} rescales the tokens to those of one optimizer step"
+        return f"{upstream.release_name(_NAMES)} rescales the tokens to those of one optimizer step"
     return upstream.explain_missing_code(path, DIVIDES, _NAMES) or upstream.explain_missing_code(
         path, "steps_per_generation", _NAMES
     )

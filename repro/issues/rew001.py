@@ -84,7 +84,7 @@ def count_rewarded(rewards: list[float]) -> Tally:
 
 def explain_inapplicable_trigger(trigger: str) -> str | None:
     """Return the reason why a trigger does not apply to the installed math-verify or verl; None if it does."""
-    release = upstream.release(_NAMES)
+    release = upstream.release_name(_NAMES)
     # Releases that raise an error in a thread have this message in math_verify/parser.py and grader.py.
     message = "doesn't support threaded environment"
     raises = upstream.explain_missing_code("math_verify/parser.py", message, _NAMES) is None
@@ -97,7 +97,7 @@ def explain_inapplicable_trigger(trigger: str) -> str | None:
         if text is None:
             return "there is no verl with such a reward here"
         if "ProcessPoolExecutor" in text:
-            return f"{upstream.release(('verl',))} compares in processes of its own, not in a thread"
+            return f"{upstream.release_name(('verl',))} compares in processes of its own, not in a thread"
     return None
 
 

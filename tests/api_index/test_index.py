@@ -167,7 +167,7 @@ def test_optional_imports_are_not_missing(install_index):
     }
     uses = {"peft": (), "trl": ("vllm", "peft")}
     install_index({name: IndexedPackage(name, (name,), uses=uses[name]) for name in uses}, releases)
-    comparison = query.check(Release("trl", "1"), Release("peft", "2"))
+    comparison = query.compare_names(Release("trl", "1"), Release("peft", "2"))
     assert [item.use.text for item in comparison.missing] == ["peft.inputs.parse"]
 
 

@@ -62,7 +62,7 @@ def test_wrapper_error_is_not_the_root_cause(triage_lines):
     engine = prefixed("(EngineCore_DP0 pid=77) ERROR 01-31 10:00:00 [core.py:708] ", traceback_of(ROOT))
     verdict = triage_lines([*engine, *traceback_of(WRAPPER)])
     assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
-    assert [candidate.issue.code for candidate in verdict.followed] == ["ENG001"]
+    assert [candidate.issue.code for candidate in verdict.consequences] == ["ENG001"]
     assert verdict.candidates[0].first.line == 5
 
 
@@ -70,15 +70,15 @@ def test_confirmation_counts_only_with_its_own_failure(triage_lines):
     """A confirmation alone is not judged; with another failure it changes nothing, with its own it adds evidence."""
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."
     alone = triage_lines(["step 1", wait, wait, "step 2"])
-    assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("not_judged", (), (), 3)
+    assert (alone.state, alone.candidates, alone.consequences, exit_code(alone)) == ("not_judged", (), (), 3)
     unknown = triage_lines([wait, *traceback_of("KeyError: 'reward'", "my_rewards.py")])
-    assert (unknown.state, unknown.candidates, unknown.followed) == ("unknown", (), ())
+    assert (unknown.state, unknown.candidates, unknown.consequences) == ("unknown", (), ())
     root = triage_lines([wait, *traceback_of(ROOT)])
     assert (root.state, codes(root)) == ("known", ["MEM005"])
-    assert root.candidates[0].confirmed == root.followed == ()
+    assert root.candidates[0].confirmed_by == root.consequences == ()
     verdict = triage_lines([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
-    assert (verdict.state, codes(verdict), verdict.followed) == ("wrapper", ["ENG030"], ())
-    assert [item.issue.code for item in verdict.candidates[0].confirmed] == ["ENG012"]
+    assert (verdict.state, codes(verdict), verdict.consequences) == ("wrapper", ["ENG030"], ())
+    assert [item.issue.code for item in verdict.candidates[0].confirmed_by] == ["ENG012"]
     document = report(verdict, ["rank_0.log"])
     assert [item.place for item in document.findings[0].evidence] == ["rank_0.log:7", "rank_0.log:1"]
     assert "Confirmed by ENG012 (rank_0.log:1)." in document.findings[0].detail
@@ -276,7 +276,7 @@ def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
     (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(traceback_of(wrapper)))
     verdict = triage(find_logs([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]
-    assert [item.issue.code for item in verdict.followed] == ["RAY010"]
+    assert [item.issue.code for item in verdict.consequences] == ["RAY010"]
     assert verdict.candidates[0].ranks == ()
 
 
@@ -288,8 +288,8 @@ def test_every_positive_sample_is_found_by_triage(triage_lines):
             # A confirmation only counts with the failure it confirms.
             confirmed = [issues[name].signature.samples[0].text for name in issue.signature.confirms]
             verdict = triage_lines([sample.text, *confirmed])
-            candidates = (*verdict.candidates, *verdict.followed)
-            reported = {entry.issue.code for item in candidates for entry in (item, *item.confirmed)}
+            candidates = (*verdict.candidates, *verdict.consequences)
+            reported = {entry.issue.code for item in candidates for entry in (item, *item.confirmed_by)}
             if sample.matches:
                 # A pattern that other causes print too only gives a hypothesis.
                 reported |= {lead.issue.code for lead in verdict.leads if lead.issue.signature.broad}

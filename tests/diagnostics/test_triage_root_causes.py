@@ -40,7 +40,7 @@ def test_log_has_its_verdict(triage_lines, case):
         "exit": exit_code(verdict),
         "causes": [candidate.issue.code for candidate in verdict.candidates],
         "certainty": [candidate.certainty for candidate in verdict.candidates],
-        "followed": [candidate.issue.code for candidate in verdict.followed],
+        "followed": [candidate.issue.code for candidate in verdict.consequences],
         "leads": [lead.issue.code for lead in verdict.leads],
         "similar": [issue.code for issue in verdict.similar][:1],
         "anchor": [anchor.text for anchor in verdict.anchors][:1],

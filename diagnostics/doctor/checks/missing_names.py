@@ -46,7 +46,7 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
             moved = [
                 Release(each.package, versions.get(each.package, each.version)) for each in (user, provider)
             ]
-            comparison = query.check(moved[0], moved[1])
+            comparison = query.compare_names(moved[0], moved[1])
             if comparison is None:
                 return False
             serious = finding.severity > Severity.INFO
@@ -64,7 +64,7 @@ def missing_names(case: CheckInput) -> Iterator[Finding]:
     if len(releases) < 2:
         raise NotApplicableError("fewer than two installed packages are in the API index")
     for user, provider in permutations(releases, 2):
-        comparison = query.check(user, provider)
+        comparison = query.compare_names(user, provider)
         if comparison is None or not comparison.missing:
             continue
         at_import = query.missing_at_import(comparison)

@@ -19,7 +19,7 @@ from diagnostics.api_index.compare import Comparison, MissingUse, compare, field
 from diagnostics.api_index.extract import extract
 from diagnostics.api_index.rules import Rule, Ruling, apply_rules, is_grpo_file
 from diagnostics.api_index.surface import SourceFacts, Sources, Surface
-from diagnostics.api_index.uses import CLIENT, LAUNCHER, Use, collect_uses
+from diagnostics.api_index.uses import TRL_CLIENT, TRL_LAUNCHER, Use, collect_uses
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers.layer import Layer
@@ -90,7 +90,7 @@ def _collect_uses(trainer: Sources) -> tuple[list[Use], dict[str, str]]:
     uses, unparsed = [], {}
     for name in sorted(trainer.names()):
         text = trainer.read(name)
-        if "vllm" in text or name.endswith((CLIENT, LAUNCHER)):
+        if "vllm" in text or name.endswith((TRL_CLIENT, TRL_LAUNCHER)):
             try:
                 uses += collect_uses(text, name, {"vllm"})
             except SyntaxError as error:
@@ -100,7 +100,7 @@ def _collect_uses(trainer: Sources) -> tuple[list[Use], dict[str, str]]:
 
 def _own_routes(trainer: Sources) -> frozenset[str]:
     """Return the routes of the trainer's own server, if it has one, because then its client uses these."""
-    files = [name for name in trainer.names() if name.endswith(LAUNCHER)]
+    files = [name for name in trainer.names() if name.endswith(TRL_LAUNCHER)]
     names = [name for file in files for name in extract(trainer.read(file), file)]
     return frozenset(name.removeprefix("route:") for name in names if name.startswith("route:"))
 
@@ -151,7 +151,7 @@ def indexed_answer(cell: Cell) -> Answer:
     Names that only functions use give NOT_CHECKED, because it is not known which functions a run calls.
     """
     user, provider = query.Release(cell.trainer, cell.version), query.Release("vllm", cell.vllm)
-    comparison = query.check(user, provider)
+    comparison = query.compare_names(user, provider)
     if comparison is None:
         return Answer(Outcome.NOT_RUN, f"the API index cannot compare {user} and {provider}")
     missing = comparison.missing
