@@ -6,6 +6,7 @@ Release numbers count from the oldest release, and spans of them are texts such 
 
 from __future__ import annotations
 
+import heapq
 import json
 import lzma
 import zipfile
@@ -198,6 +199,14 @@ class Package:
                 module = module.rpartition(".")[0]  # noqa: PLW2901 - the folder is next
         return masks
 
+    @cached_property
+    def _modules_by_chunk(self) -> dict[str, list[tuple[int, str]]]:
+        """For each file of names, its modules with their positions in the index."""
+        chunks: dict[str, list[tuple[int, str]]] = {}
+        for position, (module, (chunk, _spans)) in enumerate(self.about["modules"].items()):
+            chunks.setdefault(f"names-{chunk:03}.json", []).append((position, module))
+        return chunks
+
     def packed(self, module: str) -> dict[str, Any]:
         """Return the packed names of a module in all releases."""
         entry = self.about["modules"].get(module)
@@ -211,11 +220,8 @@ class Package:
             place, bit = divmod(_filter_bit(name, bits), 8)
             if not bits[place] >> bit & 1:
                 return
-        chunks = {file for file in self._file_names if file.startswith("names-")}
-        with_key = {item for item in chunks if key in self._read(item)}
-        for module, (chunk, _spans) in self.about["modules"].items():
-            if f"names-{chunk:03}.json" in with_key:
-                yield module
+        chunks = [modules for file, modules in self._modules_by_chunk.items() if key in self._read(file)]
+        yield from (module for _, module in heapq.merge(*chunks))
 
     def find_name(self, name: str) -> list[str]:
         """Return the modules that define or import a name in some release."""
