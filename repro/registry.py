@@ -252,6 +252,7 @@ def read_entry(code: str) -> tuple[str, dict[str, str], list[TriedMitigation]]:
 
 
 def _value(table: str, key: str, pattern: str) -> Any:
+    """Return the value of a key in TOML text, if it is also a Python literal; None without the key."""
     result = re.search(rf"^{key} = ({pattern})", table, re.MULTILINE | re.DOTALL)
     return ast.literal_eval(result[1]) if result else None
 

@@ -253,6 +253,7 @@ def _checked_total(size: int) -> int:
 
 
 def _has_plain_name(name: str) -> bool:
+    """Return whether a name is printable and has at most 300 characters."""
     return len(name) <= _LONGEST_PATH and name.isprintable()
 
 
@@ -319,6 +320,7 @@ def _open_sdist(data: bytes, includes: Callable[[str], bool]) -> Archive:
 
 
 def _metadata(text: str) -> dict[str, Any]:
+    """Return the requirements, without very long ones, and the Python constraint in METADATA or PKG-INFO."""
     message = email.message_from_string(text.partition("\n\n")[0] + "\n\n")
     requirements = message.get_all("Requires-Dist") or []
     return {
@@ -344,6 +346,7 @@ def _egg_requirements(text: str) -> list[str]:
 
 
 def _download(client: httpx.Client, release: ReleaseFile, limit: int) -> bytes:
+    """Return the bytes of a release's file; raise ValueError if their hash differs from the index's."""
     data = _fetch(client, release.url, limit)
     if release.sha256 not in {"", hashlib.sha256(data).hexdigest()}:
         raise ValueError(f"{release.url}: its hash differs from the index's")

@@ -208,6 +208,7 @@ class _ModuleReader:
                     yield bound, "value"
 
     def _note_lazy_module(self, target: ast.expr) -> None:
+        """Note whether an assignment replaces the module in `sys.modules`, or sets a key of `globals()`."""
         while isinstance(target, ast.Subscript | ast.Attribute):
             if isinstance(target, ast.Subscript):
                 self.lazy |= dotted_name(target.value) == "sys.modules"

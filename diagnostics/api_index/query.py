@@ -258,6 +258,7 @@ def compare_names(
 
 @cache
 def _exists(package: str, use: Use) -> bool:
+    """Return whether any indexed release of a package satisfies a use."""
     return any(has_name(Release(package, version), use) for version in find_releases(package, ""))
 
 

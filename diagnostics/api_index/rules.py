@@ -139,6 +139,7 @@ def apply_rules(trainer: Sources, engine: Sources, rules: tuple[Rule, ...] | Non
 
 
 def _decide(rule: Rule, location: str, engine: Sources) -> Ruling:
+    """Return the ruling by the first case whose lines all occur in the engine's source, or without a case."""
     for case in rule.cases:
         proof = _find_all(case.vllm, engine)
         if proof is not None:

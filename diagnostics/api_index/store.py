@@ -177,6 +177,7 @@ class Package:
         return self._texts[name]
 
     def _damaged(self, error: Exception) -> UserError:
+        """Return the error to raise if the file is not one of the index."""
         return UserError(f"{self._path}: not a file of the API index ({error}); install grpo-doctor again")
 
     def number(self, version: str | Version) -> int | None:

@@ -234,6 +234,7 @@ class Surface:
         return module == self.package or module.startswith(f"{self.package}.")
 
     def _surface_of(self, module: str) -> Surface:
+        """Return the surface of the companion that has a module, or this one."""
         return self if self._is_inside(module) else self.companions.get(module.partition(".")[0], self)
 
     def facts(self, module: str) -> Mapping[str, str]:

@@ -172,6 +172,7 @@ class _Conditions:
         return ((), ()) if _depends_on_run_only(node) else (("?",), ("?",))
 
     def _comparison(self, left: ast.expr, operator: str, right: ast.expr) -> tuple[Branch, Branch] | None:
+        """Return the branches of a comparison with a package's version on either side; None for others."""
         package, version = self.package_of(left), _version(right)
         if package is None:
             package, version = self.package_of(right), _version(left)
@@ -217,6 +218,7 @@ def _certain(value: bool) -> tuple[Branch, Branch]:
 
 
 def _all_of(parts: list[Branch]) -> Branch:
+    """Return the conditions of all parts together; None if one part is never taken."""
     if None in parts:
         return None
     return _bounded(item for part in parts for item in part or ())
@@ -365,6 +367,7 @@ class _Walk:
         self.block(node.finalbody, guards)
 
     def import_statement(self, node: ast.Import | ast.ImportFrom, guards: Use) -> None:
+        """Add the names that are imported from the packages; relative imports are left out."""
         if isinstance(node, ast.ImportFrom):
             module = node.module or ""
             for alias in node.names if not node.level and self.is_of_package(module) else ():
@@ -382,6 +385,7 @@ class _Walk:
         return module.partition(".")[0] in self.packages
 
     def add(self, guards: Use, node: ast.stmt | ast.expr, kind: str, origin: _Origin) -> None:
+        """Add a use with the current conditions; raise SyntaxError if there are too many."""
         if len(self.uses) > _MOST_USES:
             raise SyntaxError(f"more than {_MOST_USES} uses of other packages")
         use = Use(kind, *origin, self.file, node.lineno, guards.late, guards.choice, guards.conditions)
@@ -407,6 +411,7 @@ class _Walk:
             self.literals[name] = dict.fromkeys(_keys(value.keys), ())
 
     def remember_condition(self, name: str, value: ast.expr) -> None:
+        """Store that a name has a package's version or a condition's value."""
         package = self.conditions.package_of(value)
         if package is not None:
             self.conditions.names[name] = package

@@ -165,7 +165,7 @@ def make_plans(run: LintRun) -> None:
 
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
-    """Return the run plans of GRPO runs and servers, after completing abbreviated and misspelt options."""
+    """Return the run plans of GRPO runs and servers; first complete abbreviated and misspelt options, in place."""
     runs = [entry for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)]
     for entry in runs:
         option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
@@ -276,6 +276,7 @@ def build_report(run: LintRun, checks: Iterable[CheckResult]) -> Report:
 
 
 def _jsonable(data: Any) -> Any:
+    """Return a plain value as it is, and any other as a text of at most 200 characters."""
     return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
 
 

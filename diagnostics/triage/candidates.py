@@ -164,6 +164,7 @@ def _candidate(
 
 
 def _confirm(candidate: Candidate, confirming: Iterable[Candidate]) -> Candidate:
+    """Return the candidate with those that confirm it, sorted by code."""
     code = candidate.issue.code
     confirmations = (it for it in confirming if it.issue.signature and code in it.issue.signature.confirms)
     return replace(candidate, confirmed_by=tuple(sorted(confirmations, key=lambda it: it.issue.code)))

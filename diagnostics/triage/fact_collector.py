@@ -122,6 +122,7 @@ class FactCollector:
             log.add_error(log.hit(unfinished[0].line, text, unfinished[0].rank))
 
     def _add_table_row(self, line: Line, number: int) -> None:
+        """Store a row of torchrun's table of the rank that failed first; of several tables, the first counts."""
         if line_patterns.FAILED_RANK_TITLE in line.text:
             self._table_until = number + line_patterns.FAILED_RANK_LINES
         elif number <= self._table_until and (row := line_patterns.FAILED_RANK_ROW.fullmatch(line.text)):
@@ -160,10 +161,12 @@ class FactCollector:
             self._boxed, self._box_lines = traceback, [line.text]
 
     def _give_up_tracebacks(self) -> None:
+        """Drop the open tracebacks, and stop searching for the beginnings of tracebacks and frames."""
         self._tracebacks.open.clear()
         self._anchors.drop({HEADER, FRAME_PATTERN})
 
     def _add_hits(self, indexes: list[int], line: Line, number: int, owner: Traceback | None) -> None:
+        """Store a line as a hit of the rules with these indexes."""
         log = self._log
         for index in indexes:
             details = {"traceback": owner, "part": self._part, "is_harmless": line.is_harmless}

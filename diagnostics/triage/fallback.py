@@ -116,6 +116,7 @@ def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
 
 
 def _needs_leads(log: LogFacts, end: LogEnd) -> bool:
+    """Return whether a log shows a wait, a prompt for input, an error or a traceback."""
     waits = end.stall and end.stall.wait
     return bool(waits or _is_question(end) or log.failures or log.errors or log.cut_tracebacks)
 

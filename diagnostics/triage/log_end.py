@@ -240,6 +240,7 @@ def _find_stall(hits: Sequence[Hit]) -> Stall | None:
 
 
 def _reports_wait(text: str) -> bool:
+    """Return whether a line reports a wait by its words, apart from the names of counters at 0."""
     return bool(_WAITING.search(ZERO_COUNTER.sub("", text)))
 
 

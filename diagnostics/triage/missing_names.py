@@ -119,6 +119,7 @@ class LoggedReleases(Mapping[str, str]):
 
     @cached_property
     def _searched_releases(self) -> dict[str, str]:
+        """Release by package that the first lines list or, if none lists it, a sentence names."""
         return self.written | self._listed_releases
 
     @cached_property
@@ -142,6 +143,7 @@ class LoggedReleases(Mapping[str, str]):
 
     @cached_property
     def _named_releases(self) -> list[tuple[str, str, bool]]:
+        """(package, release, whether it is a lower bound) for the releases that sentences name."""
         names = pattern_of(store.indexed_packages())
         return [item for line in self._lines for item in written_versions(line, names)]
 

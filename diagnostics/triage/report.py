@@ -174,6 +174,7 @@ def _note(verdict: Diagnosis) -> str:
 
 
 def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
+    """Return the verdict as JSON data, for the report's subject."""
     return {
         "logs": logs,
         "lines": verdict.lines,

@@ -84,6 +84,7 @@ def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> 
 
 
 def _mode(path: Path) -> int:
+    """Return the mode of a file or folder; raise SourceError if it does not exist or cannot be read."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:

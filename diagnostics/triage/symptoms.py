@@ -94,6 +94,7 @@ def _non_finite_rows(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _is_permanent(rows: Sequence[MetricRow], last: MetricRow, names: tuple[str, ...]) -> bool:
+    """Return whether none of the metrics is finite again in a row after `last`."""
     return not any(
         name in row.metrics and math.isfinite(row.metrics[name][1])
         for row in rows

@@ -1,9 +1,9 @@
 """Register and run repros of hangs: programs whose processes report before and after a wait that may never end.
 
 `trigger` registers a program, `repro` the repro of an issue with its programs. A program's processes report through a
-pipe: `report_wait` around the wait, and `report` for a process that blocks others. `run_program` counts a process as
-stuck if it has not reported the end of its wait when all are ready and 12 s passed without a report. Each program runs
-in a separate session; the runner ends its processes after the attempt.
+pipe: `report_wait` around the wait, and `report` for a process that blocks others. If all processes are ready and then
+12 s pass without a report, `run_program` counts those that still wait as stuck. Each program runs in a separate
+session; the runner ends its processes after the attempt.
 
 The module also has parts that several programs use: ranks with gloo, a Ray cluster, a server that never answers.
 """

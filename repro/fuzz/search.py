@@ -113,6 +113,7 @@ class FuzzRounds:
         return Story(setup, done, ending)
 
     def _play(self, setup: dict[str, Any], steps: list[Step]) -> tuple[list[Step], Ending | None]:
+        """Play a story on a new engine and count it; return the steps that were played, and the ending."""
         actions = self.actions_class(**setup)
         _, done, ending = play(actions, steps)
         self.played += 1

@@ -155,6 +155,7 @@ def configs(setup: V0Setup) -> tuple[Any, Any]:
 
 
 def _build(cls: Any, **options: Any) -> Any:
+    """Create an object with those of the options that its class has."""
     known = inspect.signature(cls).parameters  # not cls.__init__: from 0.9 on these are pydantic dataclasses
     return cls(**{name: value for name, value in options.items() if name in known})
 
