@@ -101,14 +101,15 @@ def find_class(owner: str) -> list[tuple[str, str]]:
 
 
 def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
-    """Return (module, class, package) of the class with a member that another class, by its name, extends.
+    """Return (module, class, package) of the class that an unknown class extends, by its name and a member, or None.
 
-    The class's name ends with the same word, and the rest of it is in `owner`: `GRPOTrainer` for Qwen2VLGRPOTrainer.
-    The longest such name of a package is meant; else one that models, tokenizers or processors extend under any name.
+    Both names end with the same word, and the rest of the extended class's name is in `owner`: `GRPOTrainer` for
+    Qwen2VLGRPOTrainer.
+    The longest such name of a package is meant; else the one that models, tokenizers or processors extend under any name.
     Without an `owner`, it is the only class with that member.
 
     Args:
-        owner: A class in no package of the index; '' for a function.
+        owner: A class whose members the index does not have; '' for a function.
         member: The attribute or method.
     """
     known = find_class(owner) if owner else []

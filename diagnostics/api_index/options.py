@@ -72,14 +72,14 @@ def choices(release: Release, option: str) -> tuple[str, ...]:
 
     Options of transformers accept what its newest or its oldest release accepts, because either may be installed.
     """
-    values = _choices(release, option)
+    values = _declared_choices(release, option)
     definition, _entry = _declaration(release, option)
     if not values or definition is None or not definition.module.startswith("transformers."):
         return values
-    return tuple(dict.fromkeys((*values, *_choices(release, option, -1))))
+    return tuple(dict.fromkeys((*values, *_declared_choices(release, option, -1))))
 
 
-def _choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
+def _declared_choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
     """Return the declared choices of an option, or those that its annotation allows."""
     surface = _surface(release, companion)
     definition, entry = _declaration(release, option, companion)

@@ -91,7 +91,11 @@ class SourceFacts:
         return module in self._folders
 
     def facts(self, module: str) -> Mapping[str, str] | None:
-        """Return the names that a module defines, with their entries; None if there is no such module."""
+        """Return the names that a module defines, with their entries; None if there is no such module.
+
+        Raises:
+            SyntaxError: The module cannot be parsed.
+        """
         file = self._files.get(module)
         if file is None:
             return None
@@ -346,7 +350,7 @@ class Surface:
         return any(f"route:{route}" in (self.source.facts(name) or {}) for name in modules)
 
     def has_model_type(self, model_type: str) -> bool:
-        """Return whether transformers has a model type without remote code."""
+        """Return whether transformers itself, without remote code, has a model type."""
         modules = (f"transformers.models.auto.{name}" for name in _MODEL_TYPE_MODULES)
         return any(f"{MODEL_TYPES}.{model_type}" in (self.source.facts(module) or {}) for module in modules)
 

@@ -297,7 +297,7 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
                 user = _raising_package(failures.get(number), log)
             specifier = parse_specifier(groups["range"].strip(" ,").replace(" and ", ","))
             name, release = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
-            offered = _offered(groups, (groups.get("name"), groups["range"]) in missing)
+            offered = _describe_offered(groups, (groups.get("name"), groups["range"]) in missing)
             if specifier is not None and not in_range(release, specifier):
                 raised = number in failures
                 yield StatedRequirement(user, name, specifier, release, evidence, offered, is_raised=raised)
@@ -325,7 +325,7 @@ def _joined_lines(log: LogFacts) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def _offered(groups: Mapping[str, str | None], is_missing: bool) -> str:
+def _describe_offered(groups: Mapping[str, str | None], is_missing: bool) -> str:
     """Return in words what an installer offers instead of a required release; '' if the log does not say it."""
     listed = [item for item in (groups.get("offered") or "").split(", ") if item and item != "none"]
     if listed:
