@@ -104,9 +104,8 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
     """Return (module, class, package) of the class that an unknown class extends, by its name and a member, or None.
 
     Both names end with the same word, and the rest of the extended class's name is in `owner`: `GRPOTrainer` for
-    Qwen2VLGRPOTrainer.
-    The longest such name of a package is meant; else the one that models, tokenizers or processors extend under any name.
-    Without an `owner`, it is the only class with that member.
+    Qwen2VLGRPOTrainer. The longest such name of a package is meant; else the class that trainers, models, tokenizers or
+    processors extend under any name. Without an `owner`, it is the only class with that member.
 
     Args:
         owner: A class whose members the index does not have; '' for a function.
