@@ -269,7 +269,7 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def _report_line(line: str) -> None:
-    print(render.escape_controls(line), file=sys.stderr, flush=True)
+    print(render.escape_controls(render.without_secrets(line, shared=False)), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -56,9 +56,7 @@ class WheelSources:
         Raises:
             WheelError: The wheel has no such file (`absent`), it cannot be read, or the name leads out of its folder.
         """
-        cached = self.folder / "files" / name
-        if ".." in name.split("/") or not cached.is_relative_to(self.folder / "files"):
-            raise WheelError(f"{self.name}: {name!r}: a file outside of its folder")
+        cached = self._path("files", name)
         if not cached.exists():
             if name not in self._archive.checksums:
                 raise WheelError(f"{self.name} has no {name}", absent=True)
@@ -68,9 +66,16 @@ class WheelSources:
                 raise WheelError(f"{self.name}: {name}: {error_line(error)}") from error
         return cached.read_text(encoding="utf-8")
 
+    def _path(self, *parts: str) -> Path:
+        """Return a path in the folder; raise WheelError if it, or a link in it, leads out of the folder."""
+        path, root = self.folder.joinpath(*parts), self.folder.parent.resolve() / self.folder.name
+        if not path.resolve().is_relative_to(root.joinpath(*parts[:-1])):
+            raise WheelError(f"{self.name}: {parts[-1]!r}: a file outside of its folder")
+        return path
+
     @cached_property
     def _names(self) -> frozenset[str]:
-        listing = self.folder / "names.json"
+        listing = self._path("names.json")
         if not listing.exists():
             _write(listing, msgspec.json.encode(sorted(self._archive.checksums)))
         return frozenset(msgspec.json.decode(listing.read_bytes(), type=list[str]))
@@ -99,6 +104,8 @@ def find_wheel(
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 return WheelSources(name, cache / sha256, partial(_open_file, path))
     location = cache / "releases" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
+    if not location.resolve().is_relative_to(cache.resolve()):
+        raise WheelError(f"{location}: a link that leads out of the store")
     if not location.exists():
         _write(location, msgspec.json.encode(_find_in_index(distribution, version, environ)))
     release = msgspec.json.decode(safe_io.read_bytes(location, safe_io.METADATA_LIMIT), type=ReleaseFile)

@@ -171,7 +171,8 @@ def load(path: Path) -> Story:
         StoryError: The file cannot be read, or contains no story.
     """
     try:
-        if path.stat().st_size > _LARGEST or not path.is_file():
+        is_kernel_file = path.resolve().parts[1:2] in (("proc",), ("sys",))  # it can be without an end
+        if is_kernel_file or path.stat().st_size > _LARGEST or not path.is_file():
             raise StoryError(f"{path} can't be read: expected a file of at most {_LARGEST >> 20} MiB")
         return Story.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError, RecursionError) as error:

@@ -108,6 +108,19 @@ def test_member_outside_the_folder_is_refused(tmp_path, name):
     assert not (tmp_path / "cache").exists()
 
 
+def test_links_in_the_store_are_not_followed(index, environ, tmp_path):
+    """Neither the folder of a wheel's files nor that of the releases may be a link."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "cache" / "sha").mkdir(parents=True)
+    (tmp_path / "cache" / "sha" / "files").symlink_to(tmp_path / "outside")
+    (tmp_path / "cache" / "releases").symlink_to(tmp_path / "outside")
+    with pytest.raises(WheelError, match="outside of its folder"):
+        WheelSources("w 1", tmp_path / "cache" / "sha", lambda: pytest.fail("it was opened")).read("a.py")
+    with pytest.raises(WheelError, match="leads out of the store"):
+        find_wheel("vllm", "1.0", cache=tmp_path / "cache", environ=environ)
+    assert not list((tmp_path / "outside").iterdir())
+
+
 def test_metadata_of_a_hostile_wheel_is_read_once(tmp_path):
     """Of twenty large METADATA members one is parsed, in less than 3 s of CPU time; a vendored package's is not."""
     with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as archive:

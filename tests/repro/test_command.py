@@ -200,6 +200,7 @@ def test_secrets_and_users_in_an_exception_are_not_printed(run_command, tmp_path
     token = "hf_" + "aB3dE5gH7j" * 3
     (tmp_path / "leaking.py").write_text(f"raise OSError('{token} /home/qzadaq/x')")
     monkeypatch.syspath_prepend(tmp_path)
+    assert "<secret>" in run_command("run", token).stderr
     document, text = (run_command("imports", "leaking", *options).stdout for options in (("--json",), ()))
     assert "<secret> /home/<user>/x" in json.loads(document)["modules"]["leaking"]["error"]
     assert "<secret>" in text

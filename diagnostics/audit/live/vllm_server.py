@@ -104,17 +104,24 @@ class Server:
         if len(choices) != len(prompts) * copies:
             raise self.error(f"{len(choices)} samples instead of {len(prompts) * copies}")
         owners = [tuple(prompt) for prompt in prompts for _ in range(copies)]
-        return [self._completion(choice, prompt) for choice, prompt in zip(choices, owners, strict=True)]
+        return [
+            self._completion(choice, prompt, tokens) for choice, prompt in zip(choices, owners, strict=True)
+        ]
 
-    def _completion(self, choice: dict[str, Any], prompt: tuple[int, ...]) -> Completion:
+    def _completion(self, choice: dict[str, Any], prompt: tuple[int, ...], tokens: int) -> Completion:
         entry = choice.get("logprobs") or {}
         values, names = entry.get("token_logprobs"), entry.get("tokens")
         if not values or not names:
             raise self.error("its samples have no log-probs: start it with log-probs allowed")
         reported = tuple(map(_token_id, names))
         ids = _token_ids(choice.get("token_ids") or reported)
+        if not len(ids) == len(reported) == len(values) <= tokens:
+            raise ValueError(f"{len(ids)} ids with {len(values)} log-probs, at most {tokens} were requested")
         reason = _short_text(choice.get("finish_reason") or "")
-        return Completion(prompt, ids, tuple(map(float, values)), reported, reason, choice.get("stop_reason"))
+        stop = choice.get("stop_reason")
+        if not isinstance(stop, str | int | None):
+            raise TypeError("stop_reason is neither a text nor an id")
+        return Completion(prompt, ids, tuple(map(float, values)), reported, reason, stop)
 
     @_explain_malformed_answers
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:

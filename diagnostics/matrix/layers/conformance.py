@@ -76,8 +76,8 @@ def _install_tools(context: Context, cell: Cell) -> Path:
     """
     target = context.folder("beside") / f"pytest-python{cell.python}"
     if not target.exists():
-        aside = target.with_name(f"{target.name}.part")
-        shutil.rmtree(aside, ignore_errors=True)
+        aside = context.folder("beside", f"{target.name}.part")
+        shutil.rmtree(aside)
         try:
             python, _version = context.interpreter(cell.python)
         except InterpreterError as error:

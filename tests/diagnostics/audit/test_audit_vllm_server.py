@@ -38,6 +38,13 @@ def sampled(**values):
         ("sample", ([(1,)], 1, {}), sampled(token_ids=[2**63])),
         ("sample", ([(1,)], 1, {}), sampled(logprobs={"tokens": ["x"], "token_logprobs": [-1.0]})),
         ("sample", ([(1,)], 1, {}), sampled(logprobs={"tokens": ["token_id:1"], "token_logprobs": [[]]})),
+        (
+            "sample",
+            ([(1,)], 1, {}),
+            sampled(logprobs={"tokens": ["token_id:1"] * 2, "token_logprobs": [-1.0] * 2}),
+        ),
+        ("sample", ([(1,)], 1, {}), sampled(token_ids=[1, 2])),
+        ("sample", ([(1,)], 1, {}), sampled(stop_reason=[[1]])),
         ("next_ids", ((1,),), sampled(logprobs={"top_logprobs": [{"token_id:1": 10**400}]})),
         ("score", ((1, 2),), {"prompt_logprobs": [None, {"2": {"logprob": "x"}}]}),
         ("tokenize", ("text",), {"tokens": [None]}),
