@@ -66,6 +66,9 @@ def write_small_model(folder: Path, prompt_lengths: tuple[int, ...], count: int)
 
 
 def even_words(prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-    """Return rewards: the number of even-numbered words in a completion, divided by 64 (its length in step.py)."""
+    """Return rewards: the number of even-numbered words in a completion, divided by 64.
+
+    64 is the completion length that `benchmarks/step.py` sets.
+    """
     del prompts, columns
     return [sum(int(word[1:]) % 2 == 0 for word in text.split()) / 64 for text in completions]

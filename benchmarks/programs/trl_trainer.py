@@ -1,9 +1,9 @@
 """Train a folder's model with TRL's GRPOTrainer, and run one step for each line that the benchmark writes to stdin.
 
 usage: python -m benchmarks.programs.trl_trainer FOLDER SAMPLES OPTIONS. SAMPLES is the number of completions per step,
-OPTIONS are options of GRPOConfig as a JSON object, with `use_cpu`. The reports on standard output have the step's CPU
-time and its sampled tokens, computed from the mean length that TRL logs. The benchmark ends the program before its
-10,000 steps are done.
+OPTIONS are options of GRPOConfig as a JSON object. It must contain `use_cpu`; if true, PyTorch uses one thread. The
+reports on standard output have the step's CPU time and its sampled tokens, computed from the mean length that TRL logs.
+The benchmark ends the program before its 10,000 steps are done.
 """
 
 from __future__ import annotations

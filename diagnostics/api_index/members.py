@@ -1,7 +1,7 @@
 """Find the package and module of a class that an error names; guess an unknown class's base class from its name.
 
 `inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds another
-package that defines the same class and method.
+package that defines the same class; for a method call, with that method.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WORD = re.compile(r"[A-Z][a-z0-9]+|[A-Z]+(?![a-z])")
 def find_member(
     kind: str, owner: str, path: tuple[str, ...], providers: Collection[str], caller: str = ""
 ) -> tuple[Use, str] | None:
-    """Return a member or a call as a use, with the one package that fits; None if no package fits, or several do.
+    """Return (use, package) for the only indexed package that fits a member or argument; None if none or several fit.
 
     A package fits if each of its releases has at most one class or function of that name, apart from subclasses, and
     one of these conditions holds:
@@ -136,9 +136,10 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
 
 
 def find_namesake(use: Use, provider: str) -> str:
-    """Return another package that defines a class of that name anew, with the called method; '' if there is none.
+    """Return another package that defines a class of that name anew; '' if there is none.
 
-    Such a package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.
+    For a method call, the class must define the method. For the call of a class or function, the result is ''. Such a
+    package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.
     """
     is_attribute = use.kind == "attribute"
     for package in store.indexed_packages() if is_attribute or len(use.path) > 1 else ():

@@ -3,9 +3,11 @@
 The order is that of CPython's `site`:
 
 1. PYTHONPATH,
-2. the user's packages, then the environment's with Debian's `dist-packages`; in a venv the user's come second, and only
-   with system site packages; PYTHONNOUSERSITE removes them,
+2. outside a venv: the user's packages, then the environment's; in a venv: the environment's, then, with system site
+   packages, the user's,
 3. the system's packages, for a venv with system site packages.
+
+The environment's and the system's packages include Debian's `dist-packages`. PYTHONNOUSERSITE removes the user's.
 
 A folder of packages is followed by the folders that its `.pth` files add. Modules that editable installs map to paths
 are listed apart (`SearchPath.editable`). The standard library and the folder of the started script are left out.
@@ -122,7 +124,10 @@ def working_folder() -> str:
 
 
 def venv_settings(prefix: Path) -> tuple[dict[str, str], Unread]:
-    """Return the settings in `pyvenv.cfg`, and why it could not be read; no settings if the prefix is no venv."""
+    """Return the settings in `pyvenv.cfg`, and why it could not be read; no settings if the prefix is no venv.
+
+    In a venv, the additional key `venv` is `read` or `unread`.
+    """
     place = prefix / "pyvenv.cfg"
     try:
         lines = safe_io.read_installed(place, safe_io.CONFIG_LIMIT).splitlines()

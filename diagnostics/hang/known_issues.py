@@ -29,7 +29,11 @@ from diagnostics.hang.wait_kinds import PATTERNS
 
 
 class _Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What must all match: patterns of frames, kinds of waits, and whether the process was forked."""
+    """A condition of a fix, about the blocking processes and the waits that lead to them.
+
+    Each pattern in `frames` matches a frame, and one of `waits` occurs if any is listed. With `forked`, a frame shows
+    that a process is a fork.
+    """
 
     frames: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()

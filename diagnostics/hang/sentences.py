@@ -102,7 +102,10 @@ def _doing(state: BlockedState) -> str:
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:
-    """Return observations about the first processes; if the cause is a missing response, also their open requests."""
+    """Return observations about the first four processes.
+
+    If the cause may concern responses (`_WITH_OPEN_REQUESTS`), add the requests that they have not answered.
+    """
     lines = []
     for state in index.states_of(keys[:_MAX_NAMES]):
         process = state.process

@@ -221,7 +221,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     loss_options: tuple[str, ...] = ()
 
     def default(self, option: str, release: str) -> object:
-        """Return the default of an option in a release; `...` if no entry has it."""
+        """Return the default of an option in a release; the object Ellipsis if no entry has it."""
         entries = (entry for entry in (*self.defaults, *self.derived) if entry.option == option)
         return next((entry.value for entry in entries if in_range(release, entry.versions)), ...)
 
@@ -286,7 +286,7 @@ def top_keys(tree: dict[str, Any]) -> set[str]:
 
 
 def _load(framework: Framework) -> Dialect:
-    """Return a framework's dialect, merged with the one that it extends."""
+    """Return a framework's dialect, merged with the one that it extends; `flat_flags` become entries of `removed`."""
     table = {"framework": framework.name, **framework.lint}
     base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
     for key in base.keys() & {"names", "derived", "classes", "loss_options"}:

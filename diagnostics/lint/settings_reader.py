@@ -1,7 +1,9 @@
 """Read a file, standard input or a command line into `Settings`: detect syntax and framework, and follow named files.
 
-A file may have several runs. Followed files are configs, base configs, Hydra configs and the launcher's configs; one
-that is missing becomes an entry "not checked". Options after the end of a command are noted as `orphaned`.
+A file may have several runs. Followed files are configs, base configs, Hydra configs and the launcher's configs. One
+that is missing becomes an entry "not checked", unless it is a plain argument, or a Hydra config that is not required.
+Options after the end of a command are noted as `orphaned`. `read_file` and `read_command_line` stop after 5 s of
+processor time.
 """
 
 from __future__ import annotations

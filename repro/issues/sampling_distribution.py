@@ -1,7 +1,8 @@
-"""Reproduce different distributions in engine and trainer, on vLLM's whole unmodified engine with a tiny model.
+"""Reproduce log-probs of different distributions in engine and trainer, on vLLM's whole unmodified engine.
 
-The causes are the temperature (NUM001), a nucleus (NUM002), defaults in the model's folder (NUM003), the rotary
-embedding (NUM043), and a temperature or a penalty that the trainer does not use (NUM049).
+The model is tiny. The causes are log-probs reported without the sampling temperature (NUM001), top-p that the trainer
+does not apply (NUM002), defaults in the model's folder (NUM003), another rotary embedding (NUM043), and a temperature
+or a presence penalty that the trainer does not apply (NUM049).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ whole_engine.repro(
 
 
 def _sample_nucleus(mitigation: str | None) -> Tally:
-    """Sample within a nucleus, while the trainer's softmax covers the whole vocabulary."""
+    """Sample with top-p below 1, while the trainer's softmax covers the whole vocabulary."""
     top_p = 1.0 if mitigation == "neutral_sampling" else 0.7
     mode = "raw_logprobs" if mitigation == "raw_logprobs" else "processed_logprobs"
     policy = whole_engine.model(0)

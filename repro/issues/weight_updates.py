@@ -1,7 +1,7 @@
-"""Reproduce stale, missing or wrong weights in the engine after an update, on vLLM's whole unmodified engine.
+"""Reproduce stale, missing or wrong weights in vLLM's whole unmodified engine.
 
-SYN001: cached keys of old weights. SYN024: an update that was not sent. SYN025: a layer that was left out. SYN026: an
-adapter that is applied twice.
+SYN001: a prefix cache computed with old weights. SYN024: an update that was not sent. SYN025: a layer that was left
+out. SYN026: an adapter that is applied twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from repro.registry import InapplicableError, Tally, Trigger
 
 
 def _reuse_cached_prompt(mitigation: str | None) -> Tally:
-    """Load new weights, and keep the keys that were cached with the old weights for the same prompt."""
+    """Load new weights, and keep the prefix cache that the old weights computed for the same prompt."""
     old, new = whole_engine.model(0), whole_engine.model(1)
     caching = mitigation != "prefix_caching_off"
     llm = whole_engine.start(whole_engine.save(old), **PROCESSED, enable_prefix_caching=caching)

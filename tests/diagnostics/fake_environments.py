@@ -30,7 +30,9 @@ class EnvironmentBuilder:
         (prefix / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
 
     def add(self, name, version, *, requires=(), installer="pip", module=None, folder=None):
-        """Add a distribution's metadata, as an installer writes it, and its module if its source is given.
+        """Add a distribution's METADATA and INSTALLER files, and its module if its source is given.
+
+        The files are in `folder`; by default in NAME-VERSION.dist-info, with `_` for `-` in the name.
 
         Returns:
             The builder, so that calls can be chained.
@@ -48,7 +50,10 @@ class EnvironmentBuilder:
 
 
 def cell(vllm, trl, verdict="pass", torch="2.8.0", **layers):
-    """Return a cell of the compatibility table; a layer is (verdict, evidence[, packages that it ran with])."""
+    """Return a cell of the compatibility table, whose layers `resolve` and `contract` pass unless others are given.
+
+    A layer is (verdict, evidence[, packages that it ran with]).
+    """
     layers = {"resolve": ("pass", "static"), "contract": ("pass", "static"), **layers}
     names = ("verdict", "evidence", "ran_with")
     return {

@@ -200,7 +200,7 @@ CHECKS = (
 )  # fmt: skip
 
 
-def test_edits_fit_the_releases_they_are_for():
+def test_no_check_finds_a_problem_in_an_edit():
     """No check of CHECKS finds a problem in an edit of the catalog."""
     found = [(check.__name__, *edit[:4], check(edit)) for check in CHECKS for edit in EDITS]
     assert [problem for problem in found if problem[-1]] == []
@@ -296,7 +296,7 @@ def test_hang_entries_claim_the_releases_that_they_ran_with():
 def test_no_declared_source_serves_two_entries():
     """A declared source belongs to one entry, because a source that fits several proves none of them.
 
-    Sources of which "alone was read" are left out.
+    Sources whose text contains "alone was read" are left out.
     """
     sources = Counter(
         source

@@ -67,7 +67,7 @@ def test_fix_uses_the_options_of_the_installed_framework(environment):
     assert "trl vllm-serve" not in fix_text(finding.remedy)
 
 
-def test_failed_pair_is_an_error_with_the_nearest_working_pair(environment):
+def test_failed_pair_is_an_error_with_a_working_pair(environment):
     """A pair that failed in the table is an error with the failed layer's summary and a working pair."""
     report = examine(environment.add("vllm", "0.12.0").add("trl", "0.23.1"))
     (finding,) = [finding for finding in report.findings if finding.code == "CMP902"]

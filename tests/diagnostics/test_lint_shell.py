@@ -1,6 +1,7 @@
-"""`lint`'s shell reader gives bash's words for random scripts and launch-script idioms, and marks unknown parts.
+"""`lint`'s shell reader splits random scripts and launch-script idioms into the same words as bash.
 
-It also marks defaults, keeps line numbers, refuses endless expansion, and reads the lines `#SBATCH`.
+It also marks unknown parts and defaults, keeps line numbers, refuses endless expansion, and reads the lines `#SBATCH`.
+`lint` warns of more processes than the devices that these lines request.
 """
 
 import random

@@ -1,4 +1,7 @@
-"""On a device the digest of weights is the CPU's, and sleep frees memory; test_weight_transport.py sends from it."""
+"""The digest of weights on a device equals that on the CPU, and an engine that sleeps frees device memory.
+
+Sending weights from a device is tested in test_weight_transport.py.
+"""
 
 from __future__ import annotations
 

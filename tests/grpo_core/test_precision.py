@@ -1,4 +1,7 @@
-"""In bfloat16, gradients and named parts stay in float32, tied weights are trained, and modes are bit-identical."""
+"""In bfloat16, gradients and named parts stay in float32, and tied weights are trained.
+
+All rollout modes train the same parameters.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,10 @@ def tied_model(folder: Path) -> Path:
 
 
 def test_model_dtype_alone_is_bit_identical_in_every_mode(short_run):
-    """The engine takes the trainer's dtype, and the tolerance fits it."""
+    """Colocate, async and server mode train the same parameters bit for bit.
+
+    The engine takes the trainer's dtype, and the default tolerance fits it.
+    """
     settings = {"model.dtype": "bfloat16", "rollout.max_staleness": 0, "train.steps": 2}
     parameters = set()
     for mode in ("colocate", "async", "server"):

@@ -39,7 +39,7 @@ TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Start a real `vllm serve` of 0.31.0; yield its port and the model it was started on."""
+    """Start a real `vllm serve` of vLLM 0.31.0; yield its port and the model that it was started with."""
     folder, port = tmp_path_factory.mktemp("vllm-serve"), free_port()
     make_model(folder / "model")
     command = vllm_command(cell_python(CELL), folder / "model", port)
@@ -68,7 +68,10 @@ def test_logprobs_match_the_trainer_after_updates(engine, server):
 
 
 def test_server_refusal_names_the_request(engine, monkeypatch):
-    """A client that can't read the model's files leaves ids to vLLM; the error names the request that it refused."""
+    """A client that cannot read the model's files does not know its vocabulary size, so vLLM checks the ids.
+
+    The error names the request that vLLM refused.
+    """
     monkeypatch.setattr(engine, "_shapes", {})
     with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request invalid\)"):
         engine.generate([Request("invalid", (0, 99), 0)], PARAMS)

@@ -15,7 +15,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 
 
 def test_unsupported_symbol_version_is_refused(tmp_path):
-    """A symbol version that the stand-in does not have is refused with the gcc to install."""
+    """A symbol version that the stand-in does not have is refused; the error names the libstdc++ to install."""
     with pytest.raises(
         libstdcxx.NotProvidedError, match=r"GLIBCXX_3.4.99.*install libstdc\+\+ of gcc 13 or newer"
     ):

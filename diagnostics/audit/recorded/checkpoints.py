@@ -1,9 +1,12 @@
 """Compare consecutive checkpoints (P13): find unmoved weights, frozen tensors, NaN, and updates lost in bfloat16.
 
-At most three pairs are compared, of each tensor a few thousand evenly spaced elements. "Did not move" is reported only
-after all bytes were compared, up to 4 GiB. A bfloat16 weight loses an update smaller than half the spacing of its
-values (half an ulp). If bfloat16 weights are trained, small ones change and large ones do not, with a sharp edge.
-Weights trained in float32 and saved in bfloat16 have no such edge: among weights twice as large, half as many change.
+At most three pairs of checkpoints are compared, by a few thousand evenly spaced elements of each tensor. NaN is
+reported only if one of these elements of the last compared checkpoint is NaN or infinite. "Did not move" is reported
+only after all bytes were compared, up to 4 GiB.
+
+A bfloat16 weight loses an update smaller than half the spacing of its values (half an ulp). If bfloat16 weights are
+trained, small ones change and large ones do not, with a sharp edge. Weights trained in float32 and saved in bfloat16
+have no such edge: among weights twice as large, half as many change.
 """
 
 from __future__ import annotations

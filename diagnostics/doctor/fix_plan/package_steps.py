@@ -108,7 +108,7 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
 
 
 def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
-    """Return a conflict for each package whose required ranges exclude each other, or one that is declared here."""
+    """Return a conflict for each package whose required ranges exclude each other or an installed package's range."""
     results = []
     names = dict.fromkeys(item.name for item in required)
     declared = constraints_on(environment, names) if names else []

@@ -1,7 +1,7 @@
-"""List the TCP and unix sockets of this network namespace by inode, with their peers and TCP traffic (bytes, times).
+"""List the TCP and unix sockets of this network namespace by inode: peer on this host, unread and unsent bytes.
 
-The kernel lists them over netlink, as for `ss`, without special permission. `unlisted_processes` finds the processes
-whose sockets are not listed.
+TCP sockets also have their traffic (bytes, times). The kernel lists sockets over netlink, as for `ss`, without special
+permission. `unlisted_processes` finds the processes whose sockets are not listed.
 """
 
 from __future__ import annotations

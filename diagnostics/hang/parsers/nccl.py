@@ -98,7 +98,10 @@ def _read_timeout(line: str, groups: _Groups) -> None:
 
 
 def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
-    """Return a process group's ranks: timed-out ranks wait, those that started fewer collectives are between two."""
+    """Return a process group's ranks: timed-out ranks wait in their collective, others are in none or left out.
+
+    A rank is in none if it has not started the first collective that timed out, or if no timeout has a sequence number.
+    """
     waiting = {rank: r for rank, r in reports.items() if r.waits}
     first = min((r.number for r in waiting.values() if r.number is not None), default=None)
     names = {r.number: r.name for r in waiting.values() if r.name}

@@ -1,8 +1,9 @@
 """Compose the Hydra config that a command names from its files, and resolve OmegaConf's `${a.b}` interpolations.
 
 `compose_config` adds the options of the config and of the files in its defaults lists to the settings. Configs that
-verl ships are not read, because verl's dialect has their values. Files that are missing, or beyond the limits on number
-and size, become entries "not checked". Defaults lists are followed over six levels of files.
+verl ships are not read, because verl's dialect has their values. A file of a defaults list that is missing, unreadable
+or beyond the limits on number and size becomes an entry "not checked". So does the named config if it is not found and
+the command has no other. Defaults lists are followed over six levels of files.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class ComposedConfig:
 
     @cached_property
     def options(self) -> dict[str, Value | None]:
-        """The values, with None for each table; empty if a file is missing."""
+        """The options that the config declares: `values`, and None for each table's key; empty if a file is missing."""
         keys = self.values.keys()
         tables = {
             key.rsplit(".", at)[0] for key in keys for at in range(1, min(key.count("."), MAX_DEPTH) + 1)

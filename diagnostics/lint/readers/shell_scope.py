@@ -1,7 +1,7 @@
 """Define `Word` and `Scope`: a shell word with marks for unknown text and defaults, and the variables at one point.
 
 `Scope.merge_branch` keeps the values that are still known after a branch that may or may not run. `slurm_variables`
-returns the variables that Slurm sets before the script starts.
+returns the numbers of nodes and GPUs that Slurm sets as variables before the script starts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Word:
         return self.text in {HOLE, SCRIPT_ARGUMENTS}
 
     def to_value(self, file: str, text: str | None = None) -> Value:
-        """Return the word as a Value with a text as data; `text` is a part of the word to use instead."""
+        """Return the word as a Value; its data is `text`, a part of the word, if given."""
         text = self.text if text is None else text
         data = UNKNOWN if HOLE in text else text.replace(SOFT, "")
         return Value(data, Place(file, self.line), soft=SOFT in text, outside=SOFT in text)
@@ -94,7 +94,10 @@ class Scope:
             self.exported[name] = value
 
     def merge_branch(self, branch: Scope) -> None:
-        """Merge the changes of a branch that may or may not run: changed values are unknown afterwards."""
+        """Merge the changes of a branch that may or may not run: changed values are unknown afterwards.
+
+        Of added options, the names are kept.
+        """
         for name, text in branch.variables.items():
             if self.variables.get(name) != text:
                 texts = [word.text for word in _possible_options([Word(part, 0) for part in text.split()])]
@@ -134,7 +137,7 @@ def _without_value(text: str) -> str:
 
 
 def slurm_variables(text: str, first_line: int = 1) -> list[tuple[str, int, int]]:
-    r"""Return (variable, number, line) for the variables that Slurm sets according to a script's `#SBATCH` lines.
+    r"""Return (variable, number, line) for the numbers of nodes and GPUs that a script's `#SBATCH` lines request.
 
     The command line of sbatch can request other numbers, so the values are defaults.
 

@@ -17,7 +17,10 @@ from diagnostics.versions import AFFECTED, UNKNOWN, UNREADABLE, affects, issue_p
 
 @rule(check="catalogue", warnings_only=True)
 def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
-    """A known issue whose [[config]] table matches the run is reported, unless the release is not affected."""
+    """A known issue whose [[config]] table matches the run's known settings is reported, if the release is affected.
+
+    It is reported as a hypothesis if the release is unknown or unreadable.
+    """
     for entry in catalog.issues_with_config(codes_without_table()):
         for table in () if entry.status == "retired" else entry.config:
             values = [(plan.values.get(name), expected) for name, expected in table.when]

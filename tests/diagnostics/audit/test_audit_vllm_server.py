@@ -10,7 +10,10 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 
 
 class FakeClient:
-    """A client with answers by path, else `answer`; with a body, `call` returns `answer` as the only choice."""
+    """A client that answers a path from `answers`, or else with `answer`.
+
+    A call with a body returns `answer` as the completion's only choice.
+    """
 
     address, tokens = "http://127.0.0.1:1", 0
 
@@ -91,7 +94,7 @@ def test_sleeping_or_updating_server_is_recognised(answers, awake):
 
 
 def test_long_texts_of_the_server_are_replaced_by_their_length():
-    """Masking them for the report would take minutes; a length that no computation can use is left out."""
+    """Masking them for the report would take minutes; an absurdly large `max_model_len` is left out."""
     model = {"dtype": "torch.float32", "quantization": "q" * 201}
     client = FakeClient(
         **{

@@ -82,7 +82,11 @@ def steps_of(rows):
 
 
 def write_rollouts(rows, folder):
-    """Write the rows in grpo_core's rollout format, with token ids, masks and both log-probs."""
+    """Write the rows in grpo_core's rollout format, with completion ids and both log-probs.
+
+    `trained` is one flag per completion: whether any token is in the loss. Prompt ids and policy versions are
+    placeholders.
+    """
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     with (folder / "rollouts.jsonl").open("w") as file:
         for step, of_step in steps_of(rows).items():

@@ -22,8 +22,8 @@ def test_healthy_metrics_are_clean(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("audit: 3 checks passed")
 
 
-def test_fault_is_printed_at_once_and_again_in_the_document(tmp_path, capsys):
-    """The line has step, code and the metrics file's line; the JSON lines begin with the change and the audit."""
+def test_fault_line_has_step_code_and_place(tmp_path, capsys):
+    """The first line has step, code and the metrics file's line; the first JSON lines are a change and an audit."""
     path = tmp_path / "metrics.jsonl"
     append_lines(path, (healthy_metrics(step) | NO_GRADIENT for step in range(1, 31)))
     assert main(["audit", "--watch", str(path), "--idle", "0"]) == 1
