@@ -81,7 +81,7 @@ def test_other_threads_have_no_limit():
     ids=lambda value: value.rpartition(".")[2] if "." in value and " " not in value else None,
 )  # fmt: skip
 def test_commands_report_what_they_did_not_check(
-    tmp_path, environment, monkeypatch, run_command, words, limit, slow_function, expected
+    tmp_path, environment, monkeypatch, rules, run_command, words, limit, slow_function, expected
 ):
     """Each command exits with 3 and names the work that reached its limit, without a traceback."""
     monkeypatch.chdir(tmp_path)
@@ -92,6 +92,9 @@ def test_commands_report_what_they_did_not_check(
     lines = [f'{{"input": "p{n}", "output": "a", "score": {n % 2}.0, "step": 1}}' for n in range(8)]
     (tmp_path / "run" / "1.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SCRIPT.encode())))
+    # Compiling the rules takes seconds of processor time.
+    monkeypatch.setattr("diagnostics.triage.command.Rules", lambda _issues: rules)
+    monkeypatch.setattr("diagnostics.cpu_limit._REPEAT_S", 0.02)
     monkeypatch.setattr(f"diagnostics.{limit}", LIMIT_S)
     monkeypatch.setattr(f"diagnostics.{slow_function}", lambda *_, **__: compute_forever())
     monkeypatch.setattr("sys.argv", words.split())  # lint looks for -- there
