@@ -265,9 +265,8 @@ def _growth(step: Any) -> float:
         return 1.0
     pattern = step.get("pattern")
     literal = pattern.get("String") if isinstance(pattern, dict) else None
-    factor = max(1.0, len(str(step.get("content", ""))) / max(1, len(str(literal or "")))) + len(
-        str(step.get("prepend", ""))
-    )
+    replaced, inserted = len(str(literal or "")), len(str(step.get("content", "")))
+    factor = max(1.0, inserted / max(1, replaced)) + len(str(step.get("prepend", "")))
     return factor * math.prod(_growth(item) for item in step.values() if isinstance(item, list))
 
 

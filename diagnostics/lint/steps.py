@@ -107,7 +107,8 @@ def read_inputs(run: LintRun) -> None:
         try:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
-            run.unread.append(_unread_result(path, error))
+            name = "standard input" if path == Path("-") else str(path)
+            run.unread.append(_unread_result(name, error))
     explicit = [settings for source in run.sources if source.explicit for settings in source.settings]
     for config in (settings for settings in explicit if settings.framework == "accelerate"):
         for trainer in explicit:

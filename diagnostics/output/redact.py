@@ -224,7 +224,7 @@ _PROGRAMS = {
 }
 
 
-def _rules(entries: list[dict[str, Any]]) -> tuple[Rule, ...]:
+def _make_rules(entries: list[dict[str, Any]]) -> tuple[Rule, ...]:
     """Return the rules of a table, in order."""
     rules: list[Rule] = []
     for entry in entries:
@@ -248,7 +248,7 @@ def _value_rules(label: str) -> tuple[Rule, Rule]:
     )
 
 
-_SECRETS, _IDENTITY = _rules(_TABLE["secret"]), _rules(_TABLE["identity"])
+_SECRETS, _IDENTITY = _make_rules(_TABLE["secret"]), _make_rules(_TABLE["identity"])
 _FOLDERS = tuple(rule for rule in _IDENTITY if rule.is_path)
 # One round finds every secret; the others make redaction idempotent, which texts of this length don't need.
 _ROUNDS, _LONG = 4, 1 << 16

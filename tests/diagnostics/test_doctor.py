@@ -125,7 +125,7 @@ def test_failed_pair_is_not_suggested_as_its_own_fix(environment):
     failed = cell("0.12.0", "0.27.2", "fail", engine=("fail", "executed"))
     finding = pair_finding(environment, "0.12.0", "0.27.2", cells=(failed, GOOD))
     assert finding.code == "CMP902"
-    assert "it has everything that TRL's source uses" in finding.detail
+    assert "no name is missing that a GRPO run needs" in finding.detail
     assert "vllm-0.12.0+trl-0.27.2" not in fix_text(finding.remedy)
     assert fix_text(finding.remedy).count("vllm-0.31.0+trl-1.16.0") == 1
 
@@ -142,8 +142,8 @@ def test_pair_without_a_passed_contract_is_not_suggested(environment, contract):
 @pytest.mark.parametrize(
     ("vllm", "trl", "code", "severity", "message"),
     [
-        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "has everything that TRL's source uses"),
-        ("0.11.0", "0.19.1", "CMP901", Severity.INFO, "has everything that TRL's source uses"),
+        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "no name is missing that a GRPO run needs"),
+        ("0.11.0", "0.19.1", "CMP901", Severity.INFO, "no name is missing that a GRPO run needs"),
         ("0.13.0", "0.27.2", "CMP905", Severity.WARNING, "does not allow vLLM 0.13.0"),
         ("0.9.2", "0.23.1", "CMP905", Severity.WARNING, "have no solution together"),
         ("0.12.0", "0.14.0", "CMP905", Severity.ERROR, "vllm.LLM(device=), which that vLLM does not have"),

@@ -266,7 +266,7 @@ def whole_number(value: object) -> int | None:
 def text_of(value: object) -> str:
     r"""Return a prompt or completion as text of at most 65,536 characters; empty for a wrong type.
 
-    The contents of messages are joined by newlines.
+    Secrets in a longer text are masked before it is cut. The contents of messages are joined by newlines.
 
     >>> text_of([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])
     '2+2\n4'

@@ -87,7 +87,7 @@ def _pair_sentence(pair: Compatibility) -> str:
         return f"{allowed}, {joined} its source relies on {name}, which that vLLM does not have."
     if not _is_installable(pair):
         return f"{allowed}, and the requirements of both have no solution together."
-    return f"{allowed}, and it has everything that TRL's source uses."
+    return f"{allowed}, and no name is missing that a GRPO run needs, as far as the API index has its source."
 
 
 def _cell_finding(

@@ -48,7 +48,7 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(
             f"{plan.framework} {release} has no option {removed.option}.{more}",
             [value],
-            fix=f"{removed.advice[:-1]}{exception}.",
+            fix=f"{removed.advice.removesuffix('.')}{exception}.",
             severity=Severity.WARNING if skipped else Severity.ERROR,
         )
 
@@ -117,14 +117,15 @@ def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Pr
     if not settings.framework_parser and name not in {"trl", "verl"}:
         return
     certain = settings.framework_parser or not settings.target or bool(settings.script_options)
-    oldest, release_text = option_index.oldest_release(name), str(release)
+    oldest, remark = option_index.oldest_release(name), ""
     if release is not None and oldest is not None and release < oldest:
-        release, certain, release_text = oldest, False, f"{oldest}, the oldest indexed release,"
+        release, certain = oldest, False
+        remark = f" No older release than {oldest} is in the index."
     for value in option_index.options_to_check(settings):
         by_script = value.key in settings.script_options and name == "trl"
         problem = None if by_script else refuse_value(Release(name, str(release or "")), value)
         if problem is not None:
-            message = problem.message.replace(str(release), release_text, 1)
+            message = problem.message + remark
             yield problem if certain else replace(problem, message=message, severity=Severity.WARNING)
 
 
