@@ -26,7 +26,8 @@ from diagnostics.multi_node_options import NodeOptions, node_options
 from diagnostics.output import progress, report_output, text_filters
 from diagnostics.output.report_output import ReportOptions, write_report
 
-_COLLECT_S = 120.0
+# The second limit is for the report on several nodes, the third is added for each node that answered.
+_COLLECT_S, _NODES_S, _NODE_S = 120.0, 20.0, 2.0
 _PATH = click.Path(path_type=Path)
 FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
 
@@ -129,7 +130,9 @@ def examine_nodes(
     def report_of(members: list[node_query.Node]) -> Report:
         return multi_node_report.report_on_nodes(members, issues, compat, note)
 
-    report = report_of(members)
-    if output.format != "terminal":
-        report = multi_node_report.shareable_report(report_of, members)
-    return write_report(report, output)
+    answered = sum(node.facts is not None for node in members)
+    with cpu_limit("checking the nodes", _NODES_S + _NODE_S * answered):
+        report = report_of(members)
+        if output.format != "terminal":
+            report = multi_node_report.shareable_report(report_of, members)
+        return write_report(report, output)

@@ -32,8 +32,9 @@ _FIXED_WORDS = frozenset({
 
 def report_on_nodes(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
     """Check and compare the nodes that answered, and report why the others did not; `note` is added to the notes."""
+    no_nodes = CheckResult.of("reaching the nodes", (), [NotChecked("the nodes", "the cluster lists none")])
     checks = (
-        *map(_reach_result, nodes),
+        *(map(_reach_result, nodes) if nodes else [no_nodes]),
         run_checks.run_check("differences between nodes", differences(nodes)),
         _findings_by_node([node for node in nodes if node.facts], issues, compat),
     )

@@ -27,6 +27,7 @@ from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.python_environment import Package
 from diagnostics.collect.remote import Answer
 from diagnostics.compat_table import Compat
+from diagnostics.doctor import command
 from diagnostics.doctor.multi_node_report import report_on_nodes, shareable_report
 from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.node_query import Node, read_answer
@@ -456,6 +457,26 @@ def test_environment_without_ray_is_refused(environment, capsys):
     python.chmod(0o755)
     assert main(["doctor", "--ray", "auto", "--prefix", str(environment.prefix)]) == 2
     assert "Ray cannot be imported by" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (0, "the nodes: the cluster lists none"),
+        (3000, "not checked: checking the nodes needed more than 0 s"),
+    ],
+)
+def test_no_nodes_and_very_many_are_not_checked(count, message, environment, capsys, monkeypatch):
+    """A cluster without nodes is not healthy; the report on many nodes has a limit of processor time."""
+    dead = {"alive": False, "address": "10.0.0.1", "host": "a", "reason": "r" * 100}
+    line = json.dumps({"nodes": [{"id": str(port), "port": port, **dead} for port in range(count)]})
+    (environment.prefix / "nodes").write_text(f"{remote.MARK.replace('node', 'ray')} {line}\n")
+    python = environment.prefix / "bin" / "python"
+    python.write_text(f"#!/bin/sh\ncat '{environment.prefix}/nodes'\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(command, "_NODES_S", 0.3)
+    assert main(["doctor", "--ray", "auto", "--prefix", str(environment.prefix)]) == 3
+    assert message in "".join(capsys.readouterr())
 
 
 def test_names_of_thousands_of_nodes_are_hidden_in_a_long_text():
