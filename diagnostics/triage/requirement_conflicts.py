@@ -288,7 +288,7 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             for item in _raised_requirements(text, user, evidence, installed):
                 yield replace(item, is_warning=is_warning)
         missing = [(match["name"], match["range"]) for match in _UV_MISSING.finditer(text)]
-        for match in matches or _UV.finditer(text):
+        for match in matches or (_UV.finditer(text) if " depends on " in text else ()):
             groups = match.groupdict()
             user = (groups.get("user") or "") + (groups.get("extra") or "")
             user = " ".join(filter(None, (user, groups.get("version"))))
