@@ -6,13 +6,17 @@ processes.
 
 import gc
 import os
+import shlex
 import signal
+import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import fork_server
 from tests.fork_server import ForkServer
 
 # The examples are the same each time: otherwise a rare failure would stop an unrelated change.
@@ -42,6 +46,19 @@ def _folder(argument):
     """Return the parts of the folder that a command-line argument names."""
     path = Path(argument.partition("::")[0])
     return (path if path.is_dir() else path.parent).parts
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config, specs):
+    """In a run of the whole suite, fork pytest-xdist's workers from one process that has imported PyTorch."""
+    if config.args_source is config.ArgsSource.TESTPATHS:
+        folder = tempfile.TemporaryDirectory()
+        address = os.environ[fork_server.WORKERS] = f"{folder.name}/workers"
+        server = fork_server.start_worker_server(address)
+        for clean_up in (folder.cleanup, server.wait, server.stdin.close):  # the last is called first
+            config.add_cleanup(clean_up)
+        for spec in specs:  # execnet splits the path of Python into words
+            spec.python = shlex.join([sys.executable, fork_server.__file__, "fork", address])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,7 +1,8 @@
 """Run `python -m` programs by forking a process that has imported their modules, so that a start costs milliseconds.
 
 `ForkServer` is the client in the tests. The process that is forked runs this module as `__main__`, and gets requests
-and file descriptors through a socket.
+and file descriptors through a socket. In a run of the whole suite, the workers of pytest-xdist and their fork
+servers are forked from one process, the worker server: each import of PyTorch and transformers takes 9 s of CPU time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# Environment variable with the address of the worker server.
+WORKERS = "GRPO_DOCTOR_TEST_WORKERS"
 
 
 class ForkServer:
@@ -28,12 +31,13 @@ class ForkServer:
 
     Args:
         preload: Modules that the process imports: `commands` (diagnostics, repro) or `trainer` (grpo_core, PyTorch).
+        requests: Socket of a running process; None to start one.
     """
 
-    def __init__(self, preload: str) -> None:
-        self._preload = preload
-        self._requests, self._process_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process: subprocess.Popen | None = None
+    def __init__(self, preload: str, requests: socket.socket | None = None) -> None:
+        pair = (requests, None) if requests else socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._preload, (self._requests, self._process_end) = preload, pair
+        self._process: subprocess.Popen | Child | None = None
 
     def start_server(self, arguments, threads: int, variables=None) -> Child:
         """Fork a rollout server with pipes as stdin and stdout.
@@ -42,35 +46,38 @@ class ForkServer:
         """
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **(variables or {})}
         (child_in, stdin), (stdout, child_out) = os.pipe(), os.pipe()
-        child = self._fork(arguments, ROOT, environment, (child_in, child_out, 2))
+        child = self._fork(arguments, Path.cwd(), environment, (child_in, child_out, 2))
         for descriptor in (child_in, child_out):
             os.close(descriptor)
         child.stdin, child.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
         return child
 
     def run(self, arguments, *, cwd=ROOT, env=None, stdin=b"") -> subprocess.CompletedProcess[bytes]:
-        """Run `python -m ARGUMENTS` for at most 500 s; replaces `subprocess.run` with captured output."""
+        """Run `python -m ARGUMENTS` for at most 500 s; replaces `subprocess.run` with captured output.
+
+        A trainer's rollout servers are forked, too.
+        """
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
             files[0].write(stdin)
             files[0].seek(0)
-            code = self._fork(arguments, cwd, env or os.environ, [file.fileno() for file in files]).wait(500)
+            descriptors = [*(file.fileno() for file in files), self._requests.fileno()]
+            code = self._fork(arguments, cwd, env or os.environ, descriptors).wait(500)
             for file in files:
                 file.seek(0)
             return subprocess.CompletedProcess(arguments, code, files[1].read(), files[2].read())
 
     def _fork(self, arguments, cwd, environment, descriptors) -> Child:
-        """Fork a process with this stdin, stdout and stderr."""
-        if self._process is None:
-            descriptor, environ = self._process_end.fileno(), {**os.environ, "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-m", "tests.fork_server", self._preload, str(descriptor)]
-            self._process = subprocess.Popen(command, cwd=ROOT, env=environ, pass_fds=[descriptor])
-            self._process_end.close()
-        status, child_status = os.pipe()
-        request = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}
-        socket.send_fds(self._requests, [json.dumps(request).encode()], [*descriptors, child_status])
-        os.close(child_status)
-        return Child(status)
+        """Fork a process with these file descriptors as 0, 1, 2, and perhaps 3."""
+        if self._process is None and self._process_end is not None:
+            end = self._process_end
+            if address := os.environ.get(WORKERS):
+                command = ["tests.fork_server", self._preload, "3"]
+                self._process = fork_worker(address, command, ROOT, (0, 1, 2, end.fileno()))
+            else:
+                self._process = start_process(self._preload, end)
+            end.close()
+        return request_program(self._requests, arguments, cwd, environment, descriptors)
 
     def close(self) -> None:
         """End the process and wait for it; rollout servers end with their stdin."""
@@ -78,6 +85,36 @@ class ForkServer:
         self._process_end.close()
         if self._process is not None:
             self._process.wait()
+
+
+def start_worker_server(address: str) -> subprocess.Popen:
+    """Start the process that pytest-xdist's workers are forked from; it ends with its stdin."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests:
+        requests.bind(address)
+        return start_process("workers", requests, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def start_process(preload: str, requests: socket.socket, **options) -> subprocess.Popen:
+    """Start the process that is forked, with its end of the socket."""
+    command = [sys.executable, "-m", "tests.fork_server", preload, str(requests.fileno())]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[requests.fileno()], **options)
+
+
+def request_program(requests: socket.socket, arguments, cwd, environment, descriptors) -> Child:
+    """Request a program from the process at the other end; return it when it has started."""
+    status, child_status = os.pipe()
+    request = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}
+    socket.send_fds(requests, [json.dumps(request).encode()], [child_status, *descriptors])
+    os.close(child_status)
+    return Child(status)
+
+
+def fork_worker(address: str, arguments, cwd, descriptors) -> Child:
+    """Fork a program from the worker server."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests:
+        requests.connect(address)
+        return request_program(requests, arguments, cwd, os.environ, descriptors)
 
 
 class Child:
@@ -102,20 +139,28 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
 
-def run_program(request: dict, stdin: int, stdout: int, stderr: int) -> int:
+def run_program(request: dict, descriptors: list[int]) -> int:
     """Become the requested program in the forked process; return its exit code."""
     os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    for descriptor, target in ((stdin, 0), (stdout, 1), (stderr, 2)):
+    for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
-    os.closerange(3, 1024)  # a pipe ends only when every copy of its other end is closed
-    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+    os.closerange(len(descriptors), 1024)  # a pipe ends only when every copy of its other end is closed
+    # In a fork of a fork, closing the replaced streams must not close the descriptors.
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     module, *sys.argv[1:] = request["arguments"]
+    server_process = sys.modules.get("grpo_core.rollout.server.process")
+    if module == "grpo_core" and server_process and len(descriptors) > 3:
+        server_process.start_child = ForkServer("", socket.socket(fileno=3)).start_server
     code: object = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module == "-c":
+            exec(sys.argv.pop(), {"__name__": "__main__"})
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code
     except BaseException:  # noqa: BLE001 - as the interpreter does
@@ -129,10 +174,15 @@ def run_program(request: dict, stdin: int, stdout: int, stderr: int) -> int:
     return code or 0
 
 
-def serve_requests(requests: socket.socket) -> None:
-    """Fork a monitor for each request; it forks the program, and reports its process id and exit status."""
+def serve_requests(requests: socket.socket, *owner: int) -> None:
+    """Fork a monitor for each request; it forks the program, and reports its process id and exit status.
+
+    It ends when the other end of the socket, or of the owner's pipe, is closed.
+    """
     while True:
-        data, descriptors, *_ = socket.recv_fds(requests, 2**20, 4)
+        data, descriptors = b"", []
+        if requests in select.select([requests, *owner], [], [])[0]:
+            data, descriptors, *_ = socket.recv_fds(requests, 2**20, 8)
         with contextlib.suppress(ChildProcessError):  # monitors that ended
             while os.waitpid(-1, os.WNOHANG if data else 0)[0]:
                 pass
@@ -140,10 +190,10 @@ def serve_requests(requests: socket.socket) -> None:
             return
         if not os.fork():
             requests.close()
-            *streams, status = descriptors
+            status, *streams = descriptors
             program = os.fork()
             if not program:
-                os._exit(run_program(json.loads(data), *streams))
+                os._exit(run_program(json.loads(data), streams))
             for descriptor in streams:
                 os.close(descriptor)
             os.write(status, f"{program}\n".encode())
@@ -155,6 +205,8 @@ def serve_requests(requests: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "fork":
+        sys.exit(abs(fork_worker(sys.argv[2], ["-c", sys.argv[-1]], Path.cwd(), (0, 1, 2)).wait()))
     # The name is not written out, or select_tests would count its imports as those of all tests.
     importlib.import_module(f"tests.preload_{sys.argv[1]}")
-    serve_requests(socket.socket(fileno=int(sys.argv[2])))
+    serve_requests(socket.socket(fileno=int(sys.argv[2])), *[0] * (sys.argv[1] == "workers"))

@@ -1,10 +1,17 @@
-"""Import the modules of all commands (diagnostics, matrix, repros) in the process that tests fork to run one."""
+"""Import the modules of all commands (diagnostics, matrix, repros) in the process that tests fork to run one.
+
+Load and compile what most commands use first, too: the catalog and the patterns of secrets.
+"""
 
 import diagnostics.matrix.command
 import repro.issues
-from diagnostics import cli
+from diagnostics import catalog, cli
+from diagnostics.output import redact
 
 for name in cli.COMMANDS:
     cli.load_command(name)
 assert diagnostics.matrix.command
 assert repro.issues
+catalog.load()
+for rule in (*redact._SECRETS, *redact._IDENTITY):
+    assert rule.pattern
