@@ -182,7 +182,8 @@ def test_time_grows_in_proportion_to_the_text(syntax, text_of, size):
         return time.process_time() - started
 
     seconds(size)
-    assert min(seconds(size * 8) for _ in range(2)) < 24 * min(seconds(size) for _ in range(5))
+    limit = 24 * min(seconds(size) for _ in range(5))
+    assert any(seconds(size * 8) < limit for _ in range(2))  # the second is for a busy machine
 
 
 def test_script_with_a_long_chain_of_calls_is_read(tmp_path, run_command):
