@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
+from tests.case_files import read_cases
 from tests.diagnostics.test_report_options import LOG, SCRIPT
 
 LIMIT_S = 0.1
@@ -61,23 +62,7 @@ def test_other_threads_have_no_limit():
 
 @pytest.mark.parametrize(
     ("words", "limit", "slow_function", "expected"),
-    [
-        ("lint a.sh b.sh", "lint.settings_reader._READ_S", "lint.readers.shell.read_script", "reading a.sh"),
-        ("lint -", "lint.settings_reader._READ_S", "lint.readers.shell.read_script", "standard input: reading"),
-        ("lint .", "lint.settings_reader._READ_S", "lint.readers.shell.read_script", "reading a.sh: reading it"),
-        ("lint -- trl grpo", "lint.settings_reader._READ_S", "lint.settings_reader._read_commands", "command line"),
-        ("lint b.sh", "lint.steps._CHECK_S", "lint.steps.make_plan", "checking the runs"),
-        ("lint b.sh", "lint.steps._CHECK_S", "lint.steps.check_rule", "checking the runs"),
-        ("triage a.log", "triage.scan._LOG_S", "triage.scan.parse_line", "a.log: reading it"),
-        ("triage a.log", "triage.command._JUDGE_S", "triage.command.judge", "judging the logs"),
-        ("hang --from a.txt", "hang.parsers.dump_files._PARSE_S", "hang.parsers.dump_files.parse_dump", "reading it"),
-        ("hang --from a.txt", "hang.command._DIAGNOSE_S", "hang.command.diagnose", "diagnosing the processes"),
-        ("audit run", "audit.recorded.run_data.READ_S", "audit.recorded.sample_files._verl_sample", "reading it"),
-        ("audit run", "audit.recorded.run_audit._CHECK_S", "audit.recorded.run_audit.check_texts", "checking the run"),
-        ("doctor --prefix env", "doctor.command._COLLECT_S", "collect.facts.collect", "reading the environment"),
-        ("doctor --prefix env", "doctor.run_checks._CHECK_S", "doctor.checks.known_issues.affects", "this check"),
-        ("lint b.sh", "output.text_filters._MASKING_S", "output.redact.mask", "masking the texts"),
-    ],
+    read_cases(__file__, "cpu_limits.yaml"),
     ids=lambda value: value.rpartition(".")[2] if "." in value and " " not in value else None,
 )  # fmt: skip
 def test_commands_report_what_they_did_not_check(

@@ -18,6 +18,7 @@ from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.driver_and_gpus import cuda_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of, fix_text
+from tests.case_files import read_cases
 from tests.diagnostics.fake_environments import load_catalog
 
 
@@ -138,34 +139,7 @@ def test_changed_fact_gives_exactly_its_findings(cuda_environment, changes, expe
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, []),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-12"}, []),
-        ({"CUDA_VISIBLE_DEVICES": "0,7"}, ["warning ENV008"]),
-        ({"CUDA_VISIBLE_DEVICES": "7"}, ["warning RAY023"]),
-        ({"CUDA_VISIBLE_DEVICES": ""}, ["warning RAY023"]),
-        ({"OMP_NUM_THREADS": "128"}, ["warning ENV906"]),
-        ({"OMP_NUM_THREADS": "8"}, []),
-        ({"OMP_NUM_THREADS": "many"}, []),
-        ({"http_proxy": "http://proxy:80"}, ["warning NET901"]),
-        ({"http_proxy": "http://proxy:80", "no_proxy": "localhost, 127.0.0.1"}, []),
-        ({"NCCL_SOCKET_IFNAME": "eth"}, []),
-        ({"NCCL_SOCKET_IFNAME": "=eth"}, ["error NET902"]),
-        ({"NCCL_SOCKET_IFNAME": "^docker0"}, []),
-        ({"GLOO_SOCKET_IFNAME": "bond0"}, ["error NET902"]),
-        ({"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "0"}, ["warning NET904"]),
-        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, ["warning NET904"]),
-        ({"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "a"}, ["warning ENV916"]),
-        ({"RANK": "0", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "a"}, []),
-        ({"CUDA_LAUNCH_BLOCKING": "1"}, ["info ENV918"]),
-        ({"PYTHONPATH": "/other/lib/python3.11/site-packages"}, ["warning ENV919"]),
-        ({"PYTHONPATH": "/my/code"}, []),
-        ({"RAY_memory_monitor_refresh_ms": "0"}, ["info RAY902"]),
-        ({"HF_HUB_OFFLINE": "1"}, []),
-        ({"VLLM_USE_V1": "0"}, ["warning ENV903"]),
-        ({"RAY_ADDRESS": "http://127.0.0.1:8265"}, ["error ENV902"]),
-        ({"RAY_ADDRESS": "127.0.0.1:6379"}, []),
-    ],
+    read_cases(__file__, "machine_variables.yaml"),
 )
 def test_environment_variables_are_checked_against_the_machine(cuda_environment, environ, expected):
     assert outcomes(examine(cuda_environment, HEALTHY, environ)) == expected

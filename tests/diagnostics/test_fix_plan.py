@@ -22,6 +22,7 @@ from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.fixes import Fix, Install, Uninstall, command_of, edit_text
 from diagnostics.output import finding_filters
+from tests.case_files import read_cases
 from tests.diagnostics.fake_environments import EnvironmentBuilder, cell
 from tests.documents import ROOT
 
@@ -221,18 +222,7 @@ def test_settings_are_merged_and_use_the_installed_frameworks_options(environmen
 
 @pytest.mark.parametrize(
     ("files", "installer", "expected"),
-    [
-        ({}, "pip", "{p}/bin/python -m pip install vllm==0.10.2"),
-        ({"no pip": ""}, "pip", "pip --python {p}/bin/python install vllm==0.10.2"),
-        ({}, "uv", "uv pip install --python {p} vllm==0.10.2"),
-        ({"pyvenv.cfg": "uv = 0.9.0\n", "no pip": ""}, "", "uv pip install --python {p} vllm==0.10.2"),
-        ({"../uv.lock": ""}, "uv", "uv add --project {d} vllm==0.10.2"),
-        ({"../poetry.lock": ""}, "Poetry 2.1.1", "poetry -C {d} add vllm==0.10.2"),
-        ({"../pdm.lock": ""}, "installer", "pdm add -p {d} vllm==0.10.2"),
-        ({"conda-meta/history": "conda create"}, "conda", "conda install -p {p} vllm==0.10.2"),
-        ({"conda-meta/history": "conda create"}, "pip", "{p}/bin/python -m pip install vllm==0.10.2"),
-        ({"../../../pixi.lock": ""}, "uv-pixi", "pixi add --pypi --manifest-path {d}/pixi.toml vllm==0.10.2"),
-    ],
+    read_cases(__file__, "installers.yaml"),
 )
 def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, installer, expected):
     """Each installer's own command is used; packages that pip installed into a conda environment stay pip's."""

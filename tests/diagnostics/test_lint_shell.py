@@ -115,18 +115,7 @@ def test_known_words_equal_those_of_bash():
     assert known > 200
 
 
-IDIOMS = {
-    "the script's folder": 'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" $D/x "$(dirname "$0")"',
-    "the folder, quietly": 'D=$(cd -- "$(dirname -- "$0")" > /dev/null 2>&1 && pwd -P)\nprintf \'<%s>\' $D',
-    "a positional default": 'N=${1:-8} M="${2:-a b}"\nprintf \'<%s>\' $N "$M" ${3-x}',
-    "an array's length and items": "G=(0 1 5)\nprintf '<%s>' ${#G[@]} ${G[0]} \"${G[2]}\" $((2 * 3))",
-    "an array joined": "G=(0 1 5)\nprintf '<%s>' \"${G[*]}\"",
-    "a loop over one word": "for n in 4; do printf '<%s>' $n; done\nprintf '<%s>' $n",
-    "a function and its arguments": 'f() {\n  local n=$1\n  printf \'<%s>\' "$n" "$@" ${3:-z}\n}\nf 4 a b\nf 8\n',
-    "arguments set": 'set -- a "b c"\nprintf \'<%s>\' "$@" $2',
-    "a variable of one command": "N=4\nN=5 true\nprintf '<%s>' $N",
-    "a subshell": "N=4\n(N=5; true)\nprintf '<%s>' $N",
-}
+IDIOMS = read_cases(__file__, "shell_idioms.yaml")
 
 
 @pytest.mark.parametrize("name", IDIOMS)
