@@ -29,5 +29,5 @@ def trained(tmp_path_factory):
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "checkpoint-120").exists():
-            tiny_model.train_checkpoints(folder, keep=(20, 110, 120))
+            tiny_model.train_checkpoints(folder, keep=(20, 110, 120), width=48)
     return folder

@@ -60,7 +60,7 @@ def train_checkpoints(
             hidden_size=width,
             intermediate_size=2 * width,
             num_hidden_layers=3,
-            num_attention_heads=2,
+            num_attention_heads=width // 32,
             num_key_value_heads=1,
             max_position_embeddings=512,
             bos_token_id=0,
