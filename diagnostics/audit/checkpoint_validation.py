@@ -10,8 +10,8 @@ and memory limits in the main thread (SIGALRM, RLIMIT_AS; Linux). Problems becom
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import json
 import math
 import os
 import re
@@ -21,6 +21,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from diagnostics import safe_io
 from diagnostics.audit.results import AuditError, NotAvailableError
@@ -38,13 +40,13 @@ _TEMPLATE_FOLDER = "additional_chat_templates"  # the subfolder that transformer
 # Names of settings by which transformers, or timm, imports a kernel of the hub or loads a file; allowed values.
 _LOADING_SETTING = re.compile(
     r"(?P<choice>(?:attn|experts)\w*_implementation)|(?P<name>implementation|kernel|backbone|architecture)"
-    r"|(?P<none>checkpoint_path|pretrained_cfg)"
+    r"|(?P<none>checkpoint_path|pretrained_cfg|^(?:fast_)?tokenizer_files?$)"
     r"|(?P<file>(?<!special_tokens_map_)files?$|(?:_dir|(?<!_or)_path|^(?:init_inputs|vocab|merges))$)"
 )
 _IMPLEMENTATIONS = {"eager", "sdpa", "grouped_mm", "batched_mm"}
-# The parts of a tokenizer.json that change texts, and the longest text that they may make of one character.
-_TOKENIZER_STEPS = re.compile(r'"(normalizer|pre_tokenizer|decoder)"\s*:\s*(?=\{)')
-_MAX_GROWTH = 64
+# The parts of a tokenizer.json that change texts or ids, and the largest factor by which each may lengthen them.
+_TOKENIZER_PARTS, _MAX_GROWTH = ("normalizer", "pre_tokenizer", "post_processor", "decoder"), 64
+_GROWTH = msgspec.toml.decode(Path(__file__).with_name("tokenizer_growth.toml").read_bytes())
 _PLAIN_NAME = re.compile(r"[\w.+-]*")
 
 
@@ -75,6 +77,7 @@ def _check_settings(path: Path) -> None:
     while queue:
         name, value = queue.pop()
         match = _LOADING_SETTING.search(name)
+        value = str(value) if value and match and match.lastgroup == "none" else value
         if isinstance(value, dict):
             for key, item in value.items():
                 is_own = not match or _LOADING_SETTING.search(key[:100])
@@ -160,8 +163,8 @@ def load_model(folder: Path) -> Any:
         raise AuditError(f"{folder}: an adapter: expected a whole model")
     check_files(folder)
     _check_size(folder)
-    options = {"output_loading_info": True}
-    model, info = _load("AutoModelForCausalLM", folder, "transformers does not load it", options)
+    problem = "transformers does not load it"
+    model, info = _load("AutoModelForCausalLM", folder, problem, output_loading_info=True)
     if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
         raise AuditError(f"{folder}: {len(missing)} weights are in no file, {missing[0]} first")
     return model
@@ -237,37 +240,46 @@ def load_tokenizer(folder: Path) -> Any:
     for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
             _check_settings(folder / name)
-    if (path := folder / "tokenizer.json").exists():
-        _check_growth(path)
-    return _load("AutoTokenizer", folder, problem, {})
+    if not (path := folder / "tokenizer.json").exists():
+        raise AuditError(f"{folder}: {problem}: it needs tokenizer.json, because other files are not checked")
+    _check_growth(path, safe_io.read_text(path, _MAX_TOKENIZER_FILE, inside=_root_of(path, folder)))
+    tokenizer = _load("AutoTokenizer", folder, problem)
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
+        raise AuditError(f"{folder}: {problem}: {type(tokenizer).__name__} does not use tokenizer.json")
+    _check_growth(path, backend.to_str())  # transformers adds steps, and takes some from other settings
+    return tokenizer
 
 
-def _check_growth(path: Path) -> None:
-    """Raise AuditError if the steps of a tokenizer.json can make a text longer than _MAX_GROWTH times its length.
+def _check_growth(path: Path, text: str) -> None:
+    """Raise AuditError if the steps of a tokenizer can make a text longer than _MAX_GROWTH times its length.
 
-    No limit of time ends a call of the tokenizers package.
+    No limit of time ends a call of the tokenizers package. `text` is that of the file, or of the loaded tokenizer.
     """
-    text = safe_io.read_text(path, _MAX_TOKENIZER_FILE, inside=_root_of(path, path.parent))
-    for match in _TOKENIZER_STEPS.finditer(text):
-        try:
-            steps, _ = json.JSONDecoder().raw_decode(text, match.end())
-        except (ValueError, RecursionError):
-            raise AuditError(f"{path}: {match[1]}: no valid JSON") from None
-        if _growth(steps) > _MAX_GROWTH:
-            raise AuditError(f"{path}: its {match[1]} makes a text more than {_MAX_GROWTH} times as long")
+    try:
+        document = safe_io.parse_json(text)
+        growth = {part: _growth(document[part]) for part in _TOKENIZER_PARTS if document.get(part)}
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise AuditError(f"{path}: not checked: unknown parts: {mask_and_cut(repr(error), 99)}") from None
+    if part := next((part for part in growth if growth[part] > _MAX_GROWTH), ""):
+        raise AuditError(f"{path}: its {part} makes a text more than {_MAX_GROWTH} times as long")
 
 
 def _growth(step: Any) -> float:
-    """Return by which factor a step of a tokenizer, or a list or sequence of steps, can make a text longer."""
-    if isinstance(step, list):
-        return math.prod(map(_growth, step))
-    if not isinstance(step, dict):
-        return 1.0
-    pattern = step.get("pattern")
-    literal = pattern.get("String") if isinstance(pattern, dict) else None
-    replaced, inserted = len(str(literal or "")), len(str(step.get("content", "")))
-    factor = max(1.0, inserted / max(1, replaced)) + len(str(step.get("prepend", "")))
-    return factor * math.prod(_growth(item) for item in step.values() if isinstance(item, list))
+    """Return by which factor a step of a tokenizer, or a sequence of steps, can make a text longer, in characters."""
+    kind = step["type"]
+    if kind == "Sequence":
+        return math.prod(_growth(item) for items in step.values() if type(items) is list for item in items)
+    if kind == "Replace":  # a regular expression may also match the empty texts around a character
+        old, new = len(step["pattern"].get("String", "")), len(step["content"])
+        return max(1.0, new / old) if old else 1.0 + 2 * new
+    if kind == "Precompiled":  # the size of a trie, the trie, and replacements that end with NUL
+        data = base64.b64decode(step["precompiled_charsmap"])
+        texts = data[4 + int.from_bytes(data[:4], "little") :].decode(errors="replace").split("\0")
+        return max(1, *map(len, texts))
+    if kind == "TemplateProcessing":
+        ids = [len(token["ids"]) for token in step["special_tokens"].values()]
+        return len(step["single"]) * max(1, 1, *ids)
+    return float(_GROWTH[kind]) + len(step.get("prepend", ""))
 
 
 def _import_transformers() -> Any:
@@ -282,7 +294,7 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any:
+def _load(kind: str, folder: Path, problem: str, **options: bool) -> Any:
     """Call `from_pretrained` of transformers' class `kind` offline; an error becomes an AuditError with `problem`."""
     try:
         load = getattr(_import_transformers(), kind).from_pretrained

@@ -6,6 +6,7 @@ refused, in part also by grpo_core's loader.
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -18,13 +19,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from diagnostics.audit import checkpoint_validation
+from diagnostics.__main__ import main
+from diagnostics.audit import checkpoint_validation, command
 from diagnostics.audit.live import server_settings
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import SKIPPED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
+from tests.case_files import each_case, read_cases
 
+TOKENIZERS = read_cases(__file__, "tokenizer_parts.yaml")
+PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 LOADS = [
     lambda folder: checkpoint_validation.load_model(Path(folder)),
     lambda folder: checkpoint_validation.load_tokenizer(Path(folder)),
@@ -171,17 +176,16 @@ def test_oversized_tokenizer_or_device_file_is_not_read(tmp_path, looked_up_host
 
 
 @pytest.mark.parametrize("name", ["vocab", "merges", "anything"])
-def test_tokenizer_setting_that_names_a_file_elsewhere_is_refused(name, tiny, tmp_path, monkeypatch):
+def test_tokenizer_setting_that_names_a_file_elsewhere_is_refused(name, tiny, tmp_path):
     """transformers 5 opens the texts `vocab` and `merges`; a folder under another name is no file."""
     (tmp_path / "private.txt").write_text("secret")
     path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer_config.json"
-    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: "loaded")
     for value, expected in {str(tmp_path / "private.txt"): "refused", "../private.txt": "refused"}.items():
         path.write_text(json.dumps({name: value}))
         with pytest.raises(AuditError, match=expected):
             checkpoint_validation.load_tokenizer(path.parent)
-    path.write_text(json.dumps({"name_or_path": str(tmp_path)}))
-    assert checkpoint_validation.load_tokenizer(path.parent) == "loaded"
+    path.write_text(json.dumps({"name_or_path": str(tmp_path), "tokenizer_class": "PreTrainedTokenizerFast"}))
+    assert checkpoint_validation.load_tokenizer(path.parent)
 
 
 @pytest.mark.parametrize(
@@ -193,17 +197,67 @@ def test_tokenizer_setting_that_names_a_file_elsewhere_is_refused(name, tiny, tm
         ("normalizer", {"type": "Replace", "pattern": {"String": " "}, "content": "_"}, -9),
     ],
 )
-def test_tokenizer_that_makes_texts_much_longer_is_refused(part, step, number, tiny, tmp_path, monkeypatch):
+def test_tokenizer_that_makes_texts_much_longer_is_refused(part, step, number, tiny, tmp_path):
     """Seven doublings are more than the limit; steps that keep the length are none."""
     path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer.json"
     sequence = {"type": "Sequence", f"{part}s": [step] * abs(number)}
     path.write_text(json.dumps(json.loads(path.read_text()) | {part: sequence}))
-    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: "loaded")
     if number < 0:
-        assert checkpoint_validation.load_tokenizer(path.parent) == "loaded"
+        assert checkpoint_validation.load_tokenizer(path.parent)
         return
     with pytest.raises(AuditError, match=f"its {part} makes a text more than 64 times as long"):
         checkpoint_validation.load_tokenizer(path.parent)
+
+
+def with_parts(tiny, folder, parts):
+    """Return a copy of the tiny model whose tokenizer.json has other parts, given as the text of a JSON object."""
+    path = shutil.copytree(tiny, folder / "model") / "tokenizer.json"
+    document = {key: value for key, value in json.loads(path.read_text()).items() if key not in PARTS}
+    path.write_text(f"{json.dumps(document)[:-1]}, {parts[1:]}")
+    return path.parent
+
+
+@each_case(TOKENIZERS["structures"])
+def test_tokenizer_of_a_real_structure_is_loaded(parts, tiny, tmp_path):
+    assert checkpoint_validation.load_tokenizer(with_parts(tiny, tmp_path, parts))("ab")["input_ids"]
+
+
+@each_case(TOKENIZERS["hostile"])
+def test_hostile_tokenizer_is_refused_before_it_is_loaded(parts, message, tiny, tmp_path, monkeypatch):
+    """No spelling of the file hides a step, and a step of an unknown type is refused."""
+    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(AuditError, match=message):
+        checkpoint_validation.load_tokenizer(with_parts(tiny, tmp_path, parts))
+
+
+@pytest.mark.parametrize("value", [["tokenizer.4.0.json"], {"tokenizer.4.0.json": 1}, "other/tokenizer.json"])
+def test_tokenizer_of_another_file_is_refused(value, tiny, tmp_path, monkeypatch):
+    """The checked file is tokenizer.json: neither a setting nor its absence leads to another one."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: types.SimpleNamespace())
+    with pytest.raises(AuditError, match=r"does not use tokenizer\.json"):  # a slow tokenizer
+        checkpoint_validation.load_tokenizer(folder)
+    name = "tokenizer_file" if isinstance(value, str) else "fast_tokenizer_files"
+    (folder / "tokenizer_config.json").write_text(json.dumps({name: value}))
+    with pytest.raises(AuditError, match=f"{name} = .* refused"):
+        checkpoint_validation.load_tokenizer(folder)
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(AuditError, match=r"it needs tokenizer\.json"):
+        checkpoint_validation.load_tokenizer(folder)
+
+
+def test_panic_of_the_tokenizer_is_not_checked(tiny, tmp_path, monkeypatch, capsys):
+    """A panic is no Exception; it is one line, and exit code 3."""
+    step = '{"type": "Replace", "pattern": {"Regex": "(?=.)"}, "content": "x"}'
+    words = '"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}'
+    parts = f'{{{words}, "normalizer": {{"type": "Sequence", "normalizers": [{step}, {step}, {step}]}}}}'
+    tokenizer = checkpoint_validation.load_tokenizer(with_parts(tiny, tmp_path, parts))
+    monkeypatch.setattr(command, "audit_server", lambda *_, **__: tokenizer("ab"))
+    assert main(["audit", "--server", "127.0.0.1:1", "--checkpoint", str(tiny)]) == 3
+    assert re.fullmatch(
+        "diagnostics: audit: not checked: the tokenizer failed: .*\n", capsys.readouterr().err
+    )
 
 
 CODE_AND_MODEL_NAMES = {
