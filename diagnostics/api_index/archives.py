@@ -121,7 +121,7 @@ def list_releases(
             files = ReleaseFile(
                 version=str(version),
                 url=chosen.url,
-                sha256=sha256 if _SHA256.fullmatch(sha256) else "",  # the matrix names a folder by the hash
+                sha256=sha256 if _SHA256.fullmatch(sha256) else "",  # a cache names a folder by the hash
                 size=chosen.size or 0,
                 day=day,
                 requires_python=chosen.requires_python or "",

@@ -1,19 +1,17 @@
 """Compare the uses of a package in another package's source with the API of one release.
 
-`compare` sorts the uses that miss a name: missing, optional, guarded or unsure. `Lookup` checks one use, and
-`condition_holds` one condition of a use. `fields_off_by_default` reads which options a config class leaves off.
+`compare` sorts the uses that miss a name: missing, guarded or unsure. `Lookup` checks one use, and `condition_holds`
+one condition of a use.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from diagnostics.api_index.source import parse_source
 from diagnostics.api_index.surface import Definition, Signature, Surface, parse_signature
 from diagnostics.api_index.uses import Use
 
@@ -24,8 +22,6 @@ class MissingUse:
 
     use: Use
     why: str
-    option: str = ""
-    """Option that a run must set to reach the use; empty if every run does."""
 
     @property
     def location(self) -> str:
@@ -40,8 +36,6 @@ class Comparison:
     checked: int = 0
     """Number of different uses whose conditions may hold."""
     missing: list[MissingUse] = field(default_factory=list)
-    optional: list[MissingUse] = field(default_factory=list)
-    """Missing, and reached only by a run that sets an option."""
     guarded: list[MissingUse] = field(default_factory=list)
     """Missing, but in a `try` statement with an alternative that works."""
     unsure: list[MissingUse] = field(default_factory=list)
@@ -54,8 +48,6 @@ def compare(
     uses: Iterable[Use],
     surface: Surface,
     versions: Mapping[str, Version],
-    *,
-    off: frozenset[str] = frozenset(),
     own_routes: frozenset[str] = frozenset(),
 ) -> Comparison:
     """Look up the uses of a package, if their conditions may hold, in one release of this package.
@@ -64,7 +56,6 @@ def compare(
         uses: The uses of this package in the other package's source.
         surface: The API of the release.
         versions: Known releases by module name, including this release.
-        off: Options of the other package that are off by default; missing uses that need them count as optional.
         own_routes: HTTP routes of the other package's own server, which its client uses instead.
     """
     reached = [
@@ -75,15 +66,13 @@ def compare(
     problems = {use: problem for use in unique if (problem := lookup.problem(use))}
     working = _working_tries(reached, problems)
     for use, problem in problems.items():
-        item = MissingUse(use, problem, use.option(off))
+        item = MissingUse(use, problem)
         if any((use.file, number) in working for number in _try_numbers(use)):
             comparison.guarded.append(item)
         elif any(
             condition_holds(text, versions) is None for text in use.conditions if not text.startswith("set:")
         ):
             comparison.unsure.append(item)
-        elif item.option:
-            comparison.optional.append(item)
         else:
             comparison.missing.append(item)
     comparison.checked = len({use.text for use in unique})
@@ -236,20 +225,3 @@ def _working_tries(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tupl
             states = arms.setdefault((use.file, number), {})
             states[arm] = states.get(arm, True) and use not in problems
     return {key for key, states in arms.items() if any(states.values())}
-
-
-def fields_off_by_default(text: str) -> frozenset[str]:
-    """Return the annotated names of a source file whose default is None or False, also without the prefix `vllm_`.
-
-    `mode` is left out.
-    """
-    names: set[str] = set()
-    for node in ast.walk(parse_source(text)):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            default = node.value
-            if isinstance(default, ast.Call):
-                keywords = {keyword.arg: keyword.value for keyword in default.keywords}
-                default = keywords.get("default", default)
-            if isinstance(default, ast.Constant) and default.value in {None, False}:
-                names |= {node.target.id, node.target.id.removeprefix("vllm_")}
-    return frozenset(names - {"mode"})

@@ -220,13 +220,23 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
 
 
 def compare_names(
-    user: Release, provider: Release, other_versions: Mapping[str, Version] | None = None
+    user: Release,
+    provider: Release,
+    other_versions: Mapping[str, Version] | None = None,
+    *,
+    with_server: bool = False,
 ) -> Comparison | None:
     """Compare a release's uses of another package (the provider) with the names of a release of the provider.
 
-    Routes, launch options and files for other hardware are not compared. A name that no indexed release defines is left
-    out: it comes from a fork, or from code that no run reaches. Behaviour that TRL relies on, and that a vLLM was found
-    not to have, counts as missing.
+    Files for other hardware are not compared. A name that no indexed release defines is left out: it comes from a fork,
+    or from code that no run reaches. Behaviour that TRL relies on, and that a vLLM was found not to have, counts as
+    missing.
+
+    Args:
+        user: The release that uses names.
+        provider: The release that has names.
+        other_versions: Known releases of other packages by module name, for the conditions of uses.
+        with_server: Whether routes and launch options of vLLM's server are compared, too.
 
     Returns:
         None if the provider's release or the user's uses of it are not indexed, or if only some kinds of the user's
@@ -235,13 +245,17 @@ def compare_names(
     surface, uses = surface_of(provider), uses_of(user, provider.package)
     if surface is None or uses is None:
         return None
-    plain = [
+    compared = [
         use
         for use in uses
-        if use.kind not in {"route", "launch"} and not _OTHER_HARDWARE.search(f"{use.file} {use.module}")
+        if (with_server or use.kind not in {"route", "launch"})
+        and not _OTHER_HARDWARE.search(f"{use.file} {use.module}")
     ]
     versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
-    comparison = compare(plain, surface, versions)
+    trainer = surface_of(user) if with_server else None
+    own = trainer.facts("trl.scripts.vllm_serve") if trainer else ()  # TRL's own server, up to 1.10
+    own_routes = frozenset(name.removeprefix("route:") for name in own if name.startswith("route:"))
+    comparison = compare(compared, surface, versions, own_routes)
     comparison.missing = [
         item
         for item in comparison.missing
@@ -265,9 +279,9 @@ def _exists(package: str, use: Use) -> bool:
 def has_name(release: Release, use: Use) -> bool:
     """Return whether a release satisfies a use, as far as its source shows; False if it is not in the index."""
     surface = surface_of(release)
-    return (
-        surface is not None and bool(surface.find(use.module, use.name)) and not Lookup(surface).problem(use)
-    )
+    if surface is None or not (use.kind in {"route", "launch"} or surface.find(use.module, use.name)):
+        return False
+    return not Lookup(surface).problem(use)
 
 
 def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[str]]:

@@ -1,8 +1,7 @@
 """Look up modules, names, class members, signatures, routes, model types and serve options in the API of one release.
 
 Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. The facts of a module map
-each name to its entry, a one-line text such as `def (self, a, b=)`. The facts come from the index, or are extracted
-from a wheel when needed.
+each name to its entry, a one-line text such as `def (self, a, b=)`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from diagnostics.api_index.extract import MODEL_TYPES, Facts, extract
+from diagnostics.api_index.extract import MODEL_TYPES, Facts
 from diagnostics.api_index.store import Package, UnpackedValues, in_spans
 
 # Modules that transformers 5 serves under their old names by an import hook, and old names of their classes.
@@ -34,16 +32,6 @@ _EMPTY_BASES = frozenset(
 _ROUTE_MODULES = ("router", "api_server", "health")
 # The modules whose fields and arguments are the options of `vllm serve`.
 _OPTION_MODULES = (".arg_utils", ".cli_args")
-
-
-class Sources(Protocol):
-    """Protocol: the readable source files of one distribution."""
-
-    def names(self) -> frozenset[str]:
-        """Return the paths of the files, such as 'vllm/core/scheduler.py'."""
-
-    def read(self, name: str) -> str:
-        """Return the text of one file."""
 
 
 class IndexedFacts:
@@ -68,40 +56,6 @@ class IndexedFacts:
             self._facts[module] = (
                 UnpackedValues(self._package.packed(module), self._number) if exists else None
             )
-        return self._facts[module]
-
-
-class SourceFacts:
-    """The facts of a wheel, extracted from its source when first needed."""
-
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
-        files = (name for name in sources.names() if name.endswith(".py"))
-        self._files = {_module_name(name): name for name in files}
-        self._facts: dict[str, Facts] = {}
-        parts = (name.split(".") for name in self._files)
-        self._folders = {".".join(names[:count]) for names in parts for count in range(1, len(names) + 1)}
-
-    def modules(self) -> Iterable[str]:
-        """Return all modules."""
-        return self._files
-
-    def has_module(self, module: str) -> bool:
-        """Return whether there is a module or a folder of modules of that name."""
-        return module in self._folders
-
-    def facts(self, module: str) -> Mapping[str, str] | None:
-        """Return the names that a module defines, with their entries; None if there is no such module.
-
-        Raises:
-            SyntaxError: The module cannot be parsed.
-        """
-        file = self._files.get(module)
-        if file is None:
-            return None
-        if module not in self._facts:
-            text = self.sources.read(file)
-            self._facts[module] = extract(text, module, is_package=file.endswith("/__init__.py"))
         return self._facts[module]
 
 
@@ -148,7 +102,7 @@ class Signature:
 class Surface:
     """The API of one release."""
 
-    source: IndexedFacts | SourceFacts
+    source: IndexedFacts
     package: str
     companions: Mapping[str, Surface] = field(default_factory=dict)
     """Surfaces of other packages, by module name: for base classes from there."""
@@ -186,9 +140,7 @@ class Surface:
                 return definition
         if self.has_module(f"{module}.{name}"):
             return Definition(f"{module}.{name}", "", "", "module")
-        # The index has the names of `*/`; in the sources of a wheel they are unknown.
-        at_access = (facts or {}).get("__getattr__", "").split() + ["*"] * ("*/" in (facts or {}))
-        dynamic = {"*", name} & set(at_access)
+        dynamic = {"*", name} & set((facts or {}).get("__getattr__", "").split())
         if not dynamic and self.package == "transformers" and _RENAMED_CLASS.fullmatch(name):
             dynamic = {name} if self.find(module, name.removesuffix("Fast"), depth + 1) else set()
         return Definition(module, name, "", "dynamic") if dynamic else None
@@ -388,7 +340,3 @@ def _type_hints(entry: str) -> list[str]:
     if first.startswith("field "):
         annotation = first.removeprefix("field ").split(" = ")[0]
     return [*attribute.split(), *re.findall(r"(?<![\w.])[A-Z]\w*", annotation)]
-
-
-def _module_name(member: str) -> str:
-    return member.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

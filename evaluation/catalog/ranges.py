@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics import catalog
 from diagnostics.api_index import archives
-from diagnostics.api_index.surface import Sources
-from diagnostics.matrix import wheels
 from diagnostics.matrix.context import ROOT
+from evaluation.wheels import WheelSources, find_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +48,7 @@ _PARALLEL_DOWNLOADS = 6
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
-def any_file_matches(wheel: Sources, files: Iterable[str], pattern: str) -> bool:
+def any_file_matches(wheel: WheelSources, files: Iterable[str], pattern: str) -> bool:
     """Return whether a file whose path matches one of the glob patterns in `files` contains the pattern."""
     compiled = re.compile(pattern, re.DOTALL)
     for name in sorted(wheel.names()):
@@ -109,7 +108,7 @@ def _matching_claims(
     package: str, release: str, claims_of_package: list[tuple[str, Affected]], cache: Path
 ) -> list[str]:
     """Return the keys of the claims whose pattern matches in one release."""
-    wheel = wheels.find_wheel(package, release, cache=cache)
+    wheel = find_wheel(package, release, cache=cache)
     return [
         key
         for key, claim in claims_of_package

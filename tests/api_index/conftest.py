@@ -11,7 +11,9 @@ import httpx
 import pytest
 
 from diagnostics.api_index import build, query, store
+from diagnostics.api_index.extract import extract
 from diagnostics.api_index.packages import IndexedPackage
+from diagnostics.api_index.surface import Surface
 from diagnostics.commands import version_answers
 from tests.case_files import read_cases
 from tests.wheels import make_wheel
@@ -59,6 +61,27 @@ def make_sdist(package, version, files, requires):
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return stream.getvalue()
+
+
+class MemoryFacts:
+    """The facts of a package's files in memory, in place of `IndexedFacts`."""
+
+    def __init__(self, files):
+        names = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files}
+        self._facts = {
+            module: extract(files[path], module, is_package=path.endswith("/__init__.py"))
+            for module, path in names.items()
+        }
+        self.modules, self.facts = self._facts.keys, self._facts.get
+
+    def has_module(self, module):
+        """Return whether there is a module or a folder of modules of that name."""
+        return any(f"{name}.".startswith(f"{module}.") for name in self._facts)
+
+
+def surface_of_files(package, files):
+    """Return the names of a package with these files."""
+    return Surface(MemoryFacts(files), package)
 
 
 class FakeIndex:

@@ -6,14 +6,13 @@ The files nest, repeat, import each other, or are not valid.
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from diagnostics.api_index import build
 from diagnostics.api_index.extract import extract, extract_outline, extract_yaml
 from diagnostics.api_index.packages import IndexedPackage
-from diagnostics.api_index.surface import SourceFacts, Surface
+from tests.api_index.conftest import surface_of_files
 
 PACKAGE = IndexedPackage("vllm", ("vllm",), uses=("trl",))
 
@@ -93,15 +92,10 @@ def test_source_that_cannot_be_parsed_may_define_any_name(text):
     assert build.extract_uses(PACKAGE, "vllm/a.py", f"import trl\n{text}") == {}
 
 
-def surface_of(texts):
-    """Return the names of a package `pkg` with these files."""
-    return Surface(SourceFacts(SimpleNamespace(names=lambda: frozenset(texts), read=texts.get)), "pkg")
-
-
 def test_bases_that_share_bases_are_followed_once():
     """A class with eleven levels of ten equal bases has 10^11 paths to its last base."""
     lines = ["class A0: x = 1\n", *(f"class A{i + 1}({', '.join([f'A{i}'] * 10)}): ...\n" for i in range(11))]
-    surface = surface_of({"pkg/a.py": "".join(lines)})
+    surface = surface_of_files("pkg", {"pkg/a.py": "".join(lines)})
     members = surface.members(surface.find("pkg.a", "A11"))
     assert (members.names, members.complete) == ({"x"}, True)
 
@@ -114,7 +108,7 @@ def test_star_imports_that_share_modules_are_followed_once():
     }
     texts |= {name.replace("/m", "/n"): text for name, text in texts.items()}
     texts |= {"pkg/m10.py": "from pkg.m0 import *\n", "pkg/n10.py": "x = 1\n"}
-    surface = surface_of(texts)
+    surface = surface_of_files("pkg", texts)
     assert surface.find("pkg.m0", "nothere") is None
     assert surface.find("pkg.m0", "x").module == "pkg.n10"
 

@@ -21,7 +21,6 @@ from diagnostics.api_index import options, query, store
 from diagnostics.api_index.compare import Comparison, MissingUse
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.api_index.uses import Use, collect_uses
 from diagnostics.collect import python_environment
 from diagnostics.commands import version_answers, versions
@@ -53,13 +52,6 @@ def test_release_has_a_name_lacks_it_or_may_have_it(make_index, case):
     for place, outcome in enumerate(("has", "lacks", "may have")):
         for module, _, name in (text.rpartition(".") for text in case.get(outcome, ())):
             assert query.releases_with("vllm", Use("name", module, name))[place] == ["0.1"], (module, name)
-
-
-def test_names_collected_at_import_are_unknown_in_a_wheel():
-    """Without the index, the files below the folder are not read, so any name may exist."""
-    files = QUESTIONS["lookups"][0]["files"]
-    source = SimpleNamespace(names=lambda: frozenset(files), read=files.get)
-    assert Surface(SourceFacts(source), "vllm").find("vllm", "Qwen").kind == "dynamic"
 
 
 @pytest.mark.parametrize(

@@ -171,17 +171,7 @@ def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> di
     """Return the files of a toy vLLM whose repro program reports these attempts."""
     behaviour = {"attempts": list(attempts), "before": before}
     body = f"__version__ = {version!r}\nBEHAVIOUR = {behaviour!r}\n"
-    return {
-        "vllm/__init__.py": body + "class LLM:\n    pass\nclass SamplingParams:\n    n: int\n",
-        "vllm/utils.py": "def get_open_port():\n    return 1\n",
-    }
-
-
-def toy_trl(imports: str) -> dict[str, str]:
-    """Return the files of a toy TRL with these import lines for vLLM."""
-    body = textwrap.indent(textwrap.dedent(imports).strip(), "    ")
-    guard = "from ..import_utils import is_vllm_available\nif is_vllm_available():\n"
-    return {"trl/__init__.py": "", "trl/trainer/grpo_trainer.py": f"{guard}{body}\n"}
+    return {"vllm/__init__.py": body}
 
 
 HEAD = Path(__file__).with_name("toy_matrix.toml").read_text(encoding="utf-8")

@@ -1,21 +1,26 @@
 """Layers turn the output or the end of a cell's programs into answers; cells inherit no tokens and no home folder.
 
-Each layer comes after the layers that it needs. The contract of other trainers comes from the API index.
+Each layer comes after the layers that it needs. The layer `contract` reads the API index.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from diagnostics.api_index import query, rules
+from diagnostics.api_index.compare import MissingUse
+from diagnostics.api_index.query import Release
+from diagnostics.api_index.uses import Use
 from diagnostics.matrix import environments
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.layers import BY_NAME, LAYERS, cell_run, conformance, doctor, programs
+from diagnostics.matrix.layers import BY_NAME, LAYERS, cell_run, conformance, contract, doctor, programs
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
 from diagnostics.process import Completed
@@ -283,3 +288,56 @@ def test_contract_of_another_trainer_comes_from_the_index(matrix_context):
         "0.7.1": Outcome.FAIL,
         "99.0": Outcome.NOT_RUN,
     }
+
+
+@pytest.mark.parametrize(
+    ("trl", "vllm", "outcome", "fact"),
+    [
+        ("0.24.0", "0.10.2", Outcome.PASS, None),
+        ("0.23.1", "0.12.0", Outcome.FAIL, ("vllm.sampling_params.GuidedDecodingParams", "at import")),
+        ("0.14.0", "0.8.5", Outcome.FAIL, ("vllm.LLM.llm_engine.model_executor", "when called")),
+        ("1.15.0", "0.20.2", Outcome.FAIL, ("/start_weight_update", "when called")),
+        ("99.0", "0.8.5", Outcome.NOT_RUN, None),
+    ],
+)
+def test_contract_of_trl_fails_if_grpo_needs_what_is_missing(trl, vllm, outcome, fact):
+    """A name, behaviour or route that a GRPO run needs fails the layer; the last release is not in the index."""
+    answer = contract.compare_releases(Release("trl", trl), Release("vllm", vllm))
+    assert answer.outcome is outcome
+    if fact:
+        assert ("missing", *fact) in answer.facts
+        assert fact[0] in answer.summary
+    else:
+        assert answer.facts == ()
+
+
+def test_contract_of_trl_ignores_what_not_every_grpo_run_needs():
+    """A name that only an option needs, and routes for images, are in the details."""
+    details = contract.compare_releases(Release("trl", "0.26.2"), Release("vllm", "0.11.0")).details
+    assert any(line.startswith("missing, but not used by every GRPO run: vllm.") for line in details)
+    answer = contract.compare_releases(Release("trl", "1.13.0"), Release("vllm", "0.30.0"))
+    assert answer.outcome is Outcome.PASS
+    assert [line for line in answer.details if line.startswith("breaks") and "prompts with images" in line]
+
+
+def test_contract_of_trl_is_open_if_its_source_does_not_decide(monkeypatch):
+    """A rule without a case for this vLLM, a path without a rule, and an unknown condition give `not checked`."""
+    known, engine = rules.project_rules(), Release("vllm", "0.11.0")
+    comparison = query.compare_names(Release("trl", "0.26.2"), engine)
+    without_cases = tuple(msgspec.structs.replace(rule, cases=()) for rule in known.rule)
+    unsure = MissingUse(Use("name", "vllm", "Maybe", file="trl/trainer/grpo_trainer.py"), "no Maybe in vllm")
+    for changed, uses, subject in (
+        (without_cases, [], "vllm.LLM.llm_engine.model_config"),
+        ((), [], "vllm.LLM.llm_engine.model_config.max_model_len"),
+        (known.rule, [unsure], "vllm.Maybe"),
+    ):
+        monkeypatch.setattr(
+            rules, "project_rules", lambda rule=changed: msgspec.structs.replace(known, rule=rule)
+        )
+        monkeypatch.setattr(
+            query, "compare_names", lambda *_, unsure=uses, **__: replace(comparison, unsure=unsure)
+        )
+        answer = contract.compare_releases(Release("trl", "0.26.2"), engine)
+        assert answer.outcome is Outcome.NOT_CHECKED
+        assert "not checked: vllm." in answer.summary
+        assert ("undecided", subject) in [item[:2] for item in answer.facts]

@@ -21,18 +21,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def locked_project(tmp_path_factory, kit):
-    """Lock three cells: one that works, one with a known crash, one whose trainer does not fit its engine."""
+    """Lock three cells: one that works, one with a known crash, one whose trainer does not fit its engine.
+
+    The packages are toys with the numbers of real releases, whose names the layer `contract` reads from the API index.
+    """
     folder = tmp_path_factory.mktemp("locked")
     with kit.serve_index(folder / "index") as package_index:
         project = kit.make_project(folder, package_index)
-        project.index.add("vllm", "1.0", kit.toy_vllm("1.0", kit.NOT_REPRODUCED))
-        project.index.add("vllm", "2.0", kit.toy_vllm("2.0", kit.CRASH, kit.MITIGATED))
-        project.index.add(
-            "trl", "1.0", kit.toy_trl("from vllm import LLM, SamplingParams"), extras={"vllm": ("vllm>=1.0",)}
-        )
-        project.index.add(
-            "trl", "2.0", kit.toy_trl("from vllm import LLM, Newest"), extras={"vllm": ("vllm<2",)}
-        )
+        project.index.add("vllm", "0.10.2", kit.toy_vllm("0.10.2", kit.NOT_REPRODUCED))
+        project.index.add("vllm", "0.11.0", kit.toy_vllm("0.11.0", kit.CRASH, kit.MITIGATED))
+        project.index.add("trl", "0.24.0", extras={"vllm": ("vllm>=0.10.2",)})
+        project.index.add("trl", "0.14.0", extras={"vllm": ("vllm<0.11",)})
         known = """
             [CELL.expect.scheduler]
             outcome = "fail"
@@ -40,19 +39,19 @@ def locked_project(tmp_path_factory, kit):
             reason = "known"
             shows = ["SCH001 lost_step unmitigated reproduced vllm/core/scheduler.py:7", "abort_orphans mitigated"]
         """
-        missing_wheel = """
+        missing_name = """
             [CELL.expect.resolve]
             outcome = "unresolvable"
-            reason = "trl wants vllm<2"
+            reason = "trl wants vllm<0.11"
             [CELL.expect.contract]
             outcome = "fail"
-            reason = "no Newest"
-            shows = ["vllm.Newest"]
+            reason = "no argument device"
+            shows = ["vllm.LLM(device=)"]
         """
         project.write(
-            kit.cell_table("1.0", "1.0", (*kit.CELL_LAYERS, "engine", "train:colocate")),
-            kit.cell_table("2.0", "1.0", kit.CELL_LAYERS, more=known),
-            kit.cell_table("2.0", "2.0", kit.LIGHT_LAYERS, recipe=None, more=missing_wheel),
+            kit.cell_table("0.10.2", "0.24.0", (*kit.CELL_LAYERS, "engine", "train:colocate")),
+            kit.cell_table("0.11.0", "0.24.0", kit.CELL_LAYERS, more=known),
+            kit.cell_table("0.11.0", "0.14.0", kit.LIGHT_LAYERS, recipe=None, more=missing_name),
         )
         locked = project.run("lock")
         assert (locked.returncode, "failed" in locked.stderr) == (0, False), locked.stderr
@@ -92,14 +91,14 @@ def verdicts(report):
 
 
 EXPECTED = {
-    "vllm-1.0+trl-1.0": dict.fromkeys(
+    "vllm-0.10.2+trl-0.24.0": dict.fromkeys(
         ["resolve", "contract", "install", "import", "scheduler", "engine", "train:colocate"], "pass"
     ),
-    "vllm-2.0+trl-1.0": {
+    "vllm-0.11.0+trl-0.24.0": {
         **dict.fromkeys(["resolve", "contract", "install", "import"], "pass"),
         "scheduler": "expected_fail",
     },
-    "vllm-2.0+trl-2.0": {"resolve": "unresolvable", "contract": "expected_fail"},
+    "vllm-0.11.0+trl-0.14.0": {"resolve": "unresolvable", "contract": "expected_fail"},
 }
 
 
@@ -143,7 +142,10 @@ def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
     assert "expected the codes SCH002, observed SCH001" in done.stdout
     finished.write(
         kit.cell_table(
-            "1.0", "1.0", kit.LIGHT_LAYERS, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n'
+            "0.10.2",
+            "0.24.0",
+            kit.LIGHT_LAYERS,
+            more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n',
         )
     )
     done = finished.run("run")
@@ -156,7 +158,7 @@ def test_changed_code_and_fresh_run_again(finished):
     program.write_text(program.read_text() + "# changed\n")
     assert layers_run(finished.run("run")) == set()
     program.write_text(program.read_text() + "CHANGED = 1\n")
-    cell = "vllm-1.0+trl-1.0"
+    cell = "vllm-0.10.2+trl-0.24.0"
     assert layers_run(finished.run("run")) == {(cell, "engine"), (cell, "train:colocate")}
     assert layers_run(finished.run("run", "--cells", cell, "--layers", "import", "--fresh")) == {
         (cell, "import")
@@ -166,15 +168,17 @@ def test_changed_code_and_fresh_run_again(finished):
 def test_low_disk_space_is_an_infrastructure_fault(fresh_project):
     """With too little disk nothing is built, the summary has the required space, and the exit code is 3."""
     change_matrix(fresh_project, "disk_gb = 0.01", "disk_gb = 900000.0")
-    done = fresh_project.run("run", "--cells", "vllm-1.0+trl-1.0")
+    done = fresh_project.run("run", "--cells", "vllm-0.10.2+trl-0.24.0")
     assert done.returncode == 3, done.stdout + done.stderr
-    layers = fresh_project.report()["vllm-1.0+trl-1.0"]
+    layers = fresh_project.report()["vllm-0.10.2+trl-0.24.0"]
     assert layers["install"]["verdict"] == "infra_error"
     assert "900000.0 GB of free disk are required" in layers["install"]["summary"]
     assert (layers["import"]["verdict"], layers["import"]["summary"]) == ("not_run", "install: infra_error")
     assert not list((fresh_project.store / "environments").iterdir())
     change_matrix(fresh_project, "disk_gb = 900000.0", "disk_gb = 0.01")
-    assert fresh_project.run("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install").returncode == 0
+    assert (
+        fresh_project.run("run", "--cells", "vllm-0.10.2+trl-0.24.0", "--layers", "install").returncode == 0
+    )
 
 
 def test_unreachable_index_is_an_infrastructure_fault(fresh_project):
@@ -187,24 +191,24 @@ def test_unreachable_index_is_an_infrastructure_fault(fresh_project):
     done = fresh_project.run(*light, **environ, UV_HTTP_RETRIES="0")
     assert done.returncode == 3, done.stdout
     reports = verdicts(fresh_project.report()).values()
-    assert {layers[name] for layers in reports for name in ("resolve", "contract")} == {"infra_error"}
-    assert layers_run(fresh_project.run(*light)) == layers_run(done)
+    assert {layers["resolve"] for layers in reports} == {"infra_error"}
+    assert layers_run(fresh_project.run(*light)) == {(cell, "resolve") for cell in EXPECTED}
 
 
 def test_networkx_message_is_no_network_fault(project, kit):
     """A message of uv that names the package networkx is not taken for a network fault."""
-    project.index.add("vllm", "1.0")
-    project.index.add("trl", "1.0", extras={"vllm": ("vllm", "networkx==9")})
-    project.write(kit.cell_table("1.0", "1.0", ("resolve",), recipe=None))
+    project.index.add("vllm", "0.10.2")
+    project.index.add("trl", "0.24.0", extras={"vllm": ("vllm", "networkx==9")})
+    project.write(kit.cell_table("0.10.2", "0.24.0", ("resolve",), recipe=None))
     assert project.run("run").returncode == 1
-    assert project.report()["vllm-1.0+trl-1.0"]["resolve"]["verdict"] == "unresolvable"
+    assert project.report()["vllm-0.10.2+trl-0.24.0"]["resolve"]["verdict"] == "unresolvable"
 
 
 def test_environment_is_rebuilt_if_fresh_or_incomplete(finished):
     """An environment is rebuilt with --fresh, and if its marker file is missing."""
-    place = finished.store / "environments" / "vllm-1.0+trl-1.0"
+    place = finished.store / "environments" / "vllm-0.10.2+trl-0.24.0"
     (place / "left-over").write_text("")
-    again = ("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh")
+    again = ("run", "--cells", "vllm-0.10.2+trl-0.24.0", "--layers", "install", "--fresh")
     assert finished.run(*again).returncode == 0
     assert ((place / "bin" / "python").exists(), (place / "left-over").exists()) == (True, False)
     (place / "grpo-doctor.json").unlink()
@@ -220,9 +224,9 @@ def hanging_project(tmp_path_factory, kit):
     hang = "import os, time; open(os.environ['HOME'] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
     with kit.serve_index(folder / "index") as package_index:
         project = kit.make_project(folder, package_index)
-        project.index.add("vllm", "1.0", kit.toy_vllm("1.0", before=hang))
-        project.index.add("trl", "1.0", kit.toy_trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
-        project.write(kit.cell_table("1.0", "1.0", kit.CELL_LAYERS))
+        project.index.add("vllm", "0.10.2", kit.toy_vllm("0.10.2", before=hang))
+        project.index.add("trl", "0.24.0", extras={"vllm": ("vllm",)})
+        project.write(kit.cell_table("0.10.2", "0.24.0", kit.CELL_LAYERS))
         project.run("lock")
         yield project
 
