@@ -326,10 +326,10 @@ def test_contract_of_trl_is_open_if_its_source_does_not_decide(monkeypatch):
     comparison = query.compare_names(Release("trl", "0.26.2"), engine)
     without_cases = tuple(msgspec.structs.replace(rule, cases=()) for rule in known.rule)
     unsure = MissingUse(Use("name", "vllm", "Maybe", file="trl/trainer/grpo_trainer.py"), "no Maybe in vllm")
-    for changed, uses, subject in (
-        (without_cases, [], "vllm.LLM.llm_engine.model_config"),
-        ((), [], "vllm.LLM.llm_engine.model_config.max_model_len"),
-        (known.rule, [unsure], "vllm.Maybe"),
+    for changed, uses, subject, needed in (
+        (without_cases, [], "vllm.LLM.llm_engine.model_config", "this vLLM read"),
+        ((), [], "vllm.LLM.llm_engine.model_config.max_model_len", "followed as far as "),
+        (known.rule, [unsure], "vllm.Maybe", "the condition"),
     ):
         monkeypatch.setattr(
             rules, "project_rules", lambda rule=changed: msgspec.structs.replace(known, rule=rule)
@@ -340,4 +340,5 @@ def test_contract_of_trl_is_open_if_its_source_does_not_decide(monkeypatch):
         answer = contract.compare_releases(Release("trl", "0.26.2"), engine)
         assert answer.outcome is Outcome.NOT_CHECKED
         assert "not checked: vllm." in answer.summary
+        assert any(subject in line and needed in line for line in answer.signs)
         assert ("undecided", subject) in [item[:2] for item in answer.facts]

@@ -79,9 +79,9 @@ def _undecided(comparison: Comparison, trainer: Release, engine: Release) -> Ite
             yield "undecided", rule.subject, "this vLLM read, and a case for it in rules.toml"
     # A rule about a path has already said that it holds or breaks, or that no case fits this vLLM.
     settled_paths = tuple(f"{path}." for rule, _case in cases for path in rule.decided_types)
-    for use, _reason in comparison.unfollowed:
+    for use, reason in comparison.unfollowed:
         if is_needed_by_grpo(use) and not f"{use.text}.".startswith(settled_paths):
-            yield "undecided", use.text, "a rule in rules.toml that says where it leads in this release"
+            yield "undecided", use.text, f"a rule in rules.toml ({reason}, {use.file}:{use.line})"
 
 
 def _moment(item: MissingUse) -> str:
