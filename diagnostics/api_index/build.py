@@ -7,6 +7,7 @@ parsed once. An interrupted build continues where it stopped.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,13 +19,14 @@ from packaging.version import Version
 
 from diagnostics.api_index import archives, store
 from diagnostics.api_index.extract import Facts, extract, extract_outline, extract_yaml
+from diagnostics.api_index.guards import extract_guards
 from diagnostics.api_index.options import declared_options
 from diagnostics.api_index.packages import PACKAGES, IndexedPackage
 from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
-# Increase the number when `extract` or `uses` changes: all sources in the cache are then extracted again.
-_NAMES, _USES = "names.6", "uses.5"
+# Increase the number when `extract`, `uses` or `guards` changes: all sources in the cache are then extracted again.
+_NAMES, _USES, _GUARDS = "names.6", "uses.5", "guards.1"
 NOT_BUILT = "not built"
 _AT_ONCE = 500
 # Limits on star imports of star imports, and on the names that all of a release bring; more stay unresolved.
@@ -158,6 +160,16 @@ def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int
     }
 
 
+def extract_guard_keys(package: IndexedPackage, path: str, text: str) -> list[str]:
+    """Return a file's guards as texts, if `lint` evaluates those of its module."""
+    if not re.fullmatch(package.guarding, module_of(path)[0]):
+        return []
+    try:
+        return [guard.to_key() for guard in extract_guards(text)]
+    except SyntaxError:
+        return []
+
+
 def extract_new(
     package: IndexedPackage, cache: Cache, kind: str, read: Callable[[IndexedPackage, str, str], Any]
 ) -> dict[tuple[str, str], Any]:
@@ -254,7 +266,8 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
         for module, entries in history.items()
     }
     path = folder / f"{package.name}.zip"
-    uses = _packed_uses(package, cache, [records[version]["files"] for version in versions])
+    files = [records[version]["files"] for version in versions]
+    uses = _packed_uses(package, cache, files) | _packed_guards(package, cache, files)
     documents = {
         kind: store.pack_values([declared[kind] for declared in options], range(count), count)
         for kind in ("options", "serve")
@@ -296,6 +309,18 @@ def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str,
             if any(Use.from_key(key, "", 0).kind != "arm" for keys in every for key in keys)
         }
     return documents
+
+
+def _packed_guards(package: IndexedPackage, cache: Cache, releases: list[dict[str, str]]) -> dict[str, Any]:
+    """Return the document `guards`: for each file, its guards as texts."""
+    extracts, every = extract_new(package, cache, _GUARDS, extract_guard_keys), range(len(releases))
+    by_file: dict[str, list[dict[str, str]]] = {}
+    for number, files in enumerate(releases):
+        for path, checksum in files.items():
+            if keys := extracts[path, checksum]:
+                by_file.setdefault(path, [{} for _ in every])[number] = dict.fromkeys(keys, "")
+    packed = {path: store.pack_values(keys, every, len(every)) for path, keys in by_file.items()}
+    return {"guards": packed} if packed else {}
 
 
 def _is_of(key: str, provider: str) -> bool:

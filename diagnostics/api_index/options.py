@@ -176,6 +176,8 @@ def declared_default(release: Release, option: str) -> object:
     for _depth in range(3):
         text = _split_default(entry)[1]
         if release.package == "verl" and text and not _REFERENCE.search(text):
+            if text == "None":  # the index has Python's form of a value
+                return None
             try:
                 value = yaml.safe_load(text)
             except yaml.YAMLError:

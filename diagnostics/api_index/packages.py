@@ -34,6 +34,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
             the same number, without that package's CUDA requirements.
         declaring: Pattern of the modules and config files that declare options; without one, it has no options.
         serving: Pattern of the modules that declare the options of its own server.
+        guarding: Pattern of the modules whose guards are recorded: each `raise` and `assert`, for `lint`.
         option_modules: Modules or files that each declare all options.
         option_classes: Classes whose fields are the options of a command, as (module, name).
     """
@@ -52,6 +53,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     same_release_as: str = ""
     declaring: str = "(?!)"
     serving: str = "(?!)"
+    guarding: str = "(?!)"
     option_modules: tuple[str, ...] = ()
     option_classes: tuple[tuple[str, str], ...] = ()
 

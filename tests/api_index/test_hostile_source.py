@@ -40,18 +40,22 @@ SHAPES = {
     "keys of calls": "from trl import f\nd={}\n" + "".join(f"d['{i}'] = 1\n" for i in range(3000)) + "f(**d)\n" * 4000,
     "handlers in handlers": "import trl\n" + indented(["try: x", "except OSError:"], 45, "f(x);" * 7000),
     "attributes": "import trl\n" + f"trl{'.b' * 100}\nf(){'.b' * 100}\n" * 200,
+    "attributes of attributes": "def f(self):\n" + " self.a = self.a + self.a\n" * 9000 + " assert self.a\n" * 9000,
+    "variables": "def f():\n" + "".join(f" a{i} = a{i + 1} + a{i + 1}\n" for i in range(9000)) + " assert a0",
+    "conditions": "def f():\n" + "".join(f" if a{i}: return\n assert b, 'long message {i}'\n" for i in range(9000)),
     "nested": "x = " + "[" * 190 + "]" * 190,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_source_is_read_in_seconds(shape):
-    """Extracting names and uses takes less than 10 s of CPU time, and their texts less than 60 million characters."""
+    """Names, uses and guards are read in less than 10 s of CPU time, and have less than 60 million characters."""
     start = time.process_time()
     facts = build.extract_file(PACKAGE, "vllm/a.py", SHAPES[shape])
     uses = build.extract_uses(PACKAGE, "vllm/a.py", SHAPES[shape])
+    guards = build.extract_guard_keys(PACKAGE, "vllm/a.py", SHAPES[shape])
     assert time.process_time() - start < 10
-    assert sum(map(len, (*facts, *facts.values(), *uses))) < 60_000_000
+    assert sum(map(len, (*facts, *facts.values(), *uses, *guards))) < 60_000_000
 
 
 @pytest.mark.parametrize("text", ["__all__ = [\n" * 30_000, "class A(" + "b, " * 100_000])
