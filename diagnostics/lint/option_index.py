@@ -33,7 +33,7 @@ from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.user_scripts import read_declarations
-from diagnostics.lint.values import Settings, Value
+from diagnostics.lint.values import TYPED_FILES, Settings, Value
 
 # Options of EasyR1, by the tags of its repository; it has no releases on a package index.
 _EASYR1 = Path(__file__).with_name("easyr1_options.json")
@@ -237,7 +237,7 @@ def _other_loss_options() -> Mapping[str, str]:
 def _similar_option(value: Value, names: Collection[str], *, hydra: bool) -> str:
     """Return the option that a misspelt one most likely means; empty if it is none or a script's own option."""
     # argparse completes abbreviations on the command line only.
-    abbreviated = not hydra and not value.place.file.endswith((".yaml", ".yml"))
+    abbreviated = not hydra and not value.place.file.endswith(TYPED_FILES)
     if accepts(value.key, names, nested=True, abbreviated=abbreviated):
         return ""
     similar = suggest(value.key, names)

@@ -36,6 +36,7 @@ class RunPlan:
         versions: The releases for which the run is checked.
         unknown: Names that a rule read although the value is unknown -> the unknown value. None for the number of
             processes if the run does not set it.
+        reported: Keys of the settings in errors so far.
         source: The file that was given to lint or found in a folder, or `command line`.
         explicit: Whether the file was named on the command line, rather than found in a folder.
         needs_arguments: Whether the run is a script that expects the model among its own arguments ("$@").
@@ -46,6 +47,7 @@ class RunPlan:
     values: dict[str, Value] = field(default_factory=dict)
     versions: Versions = field(default_factory=Versions)
     unknown: dict[str, Value | None] = field(default_factory=dict)
+    reported: set[str] = field(default_factory=set)
     source: str = ""
     explicit: bool = True
     needs_arguments: bool = False

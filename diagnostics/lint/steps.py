@@ -235,9 +235,12 @@ def _check_group(
 def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
     """Return the findings of one rule for a plan, or for a pair of plans (trainer and server)."""
     plan = subjects[0]
-    problems = rule.function(*subjects) if rule.applies_to(plan) else ()
-    findings = (to_finding(plan, problem.code or rule.codes[0], problem) for problem in problems)
-    return [finding for finding in findings if finding is not None]
+    findings = []
+    for problem in rule.function(*subjects) if rule.applies_to(plan) else ():
+        if finding := to_finding(plan, problem.code or rule.codes[0], problem):
+            findings.append(finding)
+            plan.reported.update(value.key for value in problem.values if value is not None)
+    return findings
 
 
 def merge_identical(findings: Iterable[Finding]) -> list[Finding]:

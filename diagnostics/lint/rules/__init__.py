@@ -7,6 +7,7 @@ from diagnostics.lint.rules import (  # noqa: F401
     batches,
     declared,
     devices,
+    guards,
     known_issues,
     options,
     placeholders,

@@ -18,7 +18,7 @@ from diagnostics.lint.values import Value
 # Groups of rules, in the order of the report.
 CHECKS = (
     "mode and resources", "devices", "batches and groups", "lengths", "memory and sleep", "servers and ports",
-    "sampling", "options", "engine", "catalogue", "trainer with server",
+    "sampling", "options", "engine", "catalogue", "trainer with server", "checks of the framework",
 )  # fmt: skip
 
 
