@@ -47,6 +47,8 @@ _IMPLEMENTATIONS = {"eager", "sdpa", "grouped_mm", "batched_mm"}
 # The parts of a tokenizer.json that change texts or ids, and the largest factor by which each may lengthen them.
 _TOKENIZER_PARTS, _MAX_GROWTH = ("normalizer", "pre_tokenizer", "post_processor", "decoder"), 64
 _GROWTH = msgspec.toml.decode(Path(__file__).with_name("tokenizer_growth.toml").read_bytes())
+# Characters of one token, of all added tokens after the normalizer (100 bytes of memory each), and of a chat.
+_MAX_TOKEN, _MAX_ADDED, _MAX_CHAT = 1024, 16 * safe_io.MIB, 16 * safe_io.KIB
 _PLAIN_NAME = re.compile(r"[\w.+-]*")
 
 
@@ -67,26 +69,33 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_settings(path: Path) -> None:
-    """Refuse settings by which transformers imports code or reads files from outside of the folder.
+def _check_settings(path: Path) -> set[str]:
+    """Refuse settings by which transformers imports code or reads other folders' files; return all texts and keys.
 
     Raises:
         AuditError: The file is invalid or has such a setting.
     """
     queue: list[tuple[str, Any]] = [("", read_json_object(path))]
+    texts: set[str] = set()
     while queue:
         name, value = queue.pop()
         match = _LOADING_SETTING.search(name)
         value = str(value) if value and match and match.lastgroup == "none" else value
         if isinstance(value, dict):
+            texts |= value.keys()
             for key, item in value.items():
                 is_own = not match or _LOADING_SETTING.search(key[:100])
                 queue.append((key[:100] if is_own else name, item))
         elif isinstance(value, list):
             queue += [(name, item) for item in value]
-        elif isinstance(value, str) and not _is_allowed(match and match.lastgroup, value, path.parent):
-            setting = mask_and_cut(f"{name} = {value}", 120)
-            raise AuditError(f"{path}: {setting}: refused, because transformers may load it from elsewhere")
+        elif name in {"extra_ids", "num_madeup_words", "offset"} and type(value) is int and value > 1024:
+            raise AuditError(f"{path}: {name}: expected at most 1024 tokens that transformers makes")
+        elif isinstance(value, str):
+            texts.add(value)
+            if not _is_allowed(match and match.lastgroup, value, path.parent):
+                setting = f"{path}: {mask_and_cut(f'{name} = {value}', 120)}"
+                raise AuditError(f"{setting}: refused, because transformers may load it from elsewhere")
+    return texts
 
 
 def _is_allowed(kind: str | None, value: str, folder: Path) -> bool:
@@ -118,8 +127,7 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
         AuditError: The file is unreadable, too large, no JSON object, or a link to another folder.
     """
     try:
-        inside = _root_of(path, path.parent)
-        document = safe_io.parse_json(safe_io.read_text(path, limit, inside=inside))
+        document = safe_io.parse_json(safe_io.read_text(path, limit, inside=_root_of(path, path.parent)))
     except (OSError, ValueError) as error:
         raise AuditError(f"{path}: {error}") from error
     if not isinstance(document, dict):
@@ -170,29 +178,27 @@ def load_model(folder: Path) -> Any:
     return model
 
 
-def check_files(folder: Path, limit: int | None = None) -> None:
+def check_files(folder: Path, limit: float = math.inf) -> None:
     """Check that the files that transformers may read are regular files of the folder: a pipe would block for ever.
 
     These are the files in the folder, the shards that an index names, and additional chat templates.
 
     Args:
         folder: The checkpoint.
-        limit: Maximum size in bytes of a tokenizer's file; None for any size.
+        limit: Maximum size in bytes of a tokenizer's file.
 
     Raises:
         AuditError: An index is unreadable, or a file is too large, a pipe, a device, or in another folder.
     """
     paths = [path for path in folder.iterdir() if not path.is_dir()]
     paths += (folder / _TEMPLATE_FOLDER).glob("*.jinja")
-    indexes = (".bin.index.json", ".safetensors.index.json")
-    for index in [path for path in paths if path.name.endswith(indexes)]:
+    for index in folder.glob("*.index.json"):
         names = read_json_object(index, safe_io.DOCUMENT_LIMIT).get("weight_map")
         paths += [folder / name for name in {*map(str, names.values())}] if isinstance(names, dict) else []
     for path in paths:
         try:
             with safe_io.open_regular(path, inside=_root_of(path, folder)) as file:
-                is_tokenizer = path.suffix in {".json", ".model", ".jinja", ".txt"}
-                if limit is not None and is_tokenizer and file.seek(0, 2) > limit:
+                if path.suffix in {".json", ".model", ".jinja", ".txt"} and file.seek(0, 2) > limit:
                     raise ValueError(f"larger than {limit // safe_io.MIB} MiB")  # noqa: TRY301
         except FileNotFoundError:
             continue  # transformers reports it
@@ -227,41 +233,66 @@ def _check_size(folder: Path) -> None:
         raise AuditError(f"{path}: {numbers} numbers: the folder's weights are {size} bytes")
 
 
+@contextlib.contextmanager
+def tokenizer_errors() -> Iterator[None]:
+    """Make a NotAvailableError of errors of the tokenizers package, also of a panic, and hide what it prints."""
+    with Path(os.devnull).open("wb") as null, os.fdopen(os.dup(2), "wb") as stderr:
+        os.dup2(null.fileno(), 2)
+        try:
+            yield
+        except (AuditError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic is no Exception
+            raise NotAvailableError(f"the tokenizer failed: {one_line_message(error)}") from error
+        finally:
+            os.dup2(stderr.fileno(), 2)
+
+
+@tokenizer_errors()
 def load_tokenizer(folder: Path) -> Any:
     """Load a tokenizer with AutoTokenizer, after its files have been checked.
 
     Raises:
         AuditError: Its files are missing, not regular, too large or unreadable, or have a refused setting.
+        NotAvailableError: The tokenizers package panics.
     """
     problem = "its tokenizer cannot be read"
     if not folder.is_dir():
         raise AuditError(f"{folder}: {problem}: no such folder")
     check_files(folder, _MAX_TOKENIZER_FILE)
-    for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).exists():
-            _check_settings(folder / name)
+    names = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+    settings = [path for name in names if (path := folder / name).exists()]
+    texts = {text for path in settings for text in _check_settings(path)}
     if not (path := folder / "tokenizer.json").exists():
         raise AuditError(f"{folder}: {problem}: it needs tokenizer.json, because other files are not checked")
-    _check_growth(path, safe_io.read_text(path, _MAX_TOKENIZER_FILE, inside=_root_of(path, folder)))
+    _check_lengths(path, safe_io.read_text(path, _MAX_TOKENIZER_FILE, inside=_root_of(path, folder)), texts)
     tokenizer = _load("AutoTokenizer", folder, problem)
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
         raise AuditError(f"{folder}: {problem}: {type(tokenizer).__name__} does not use tokenizer.json")
-    _check_growth(path, backend.to_str())  # transformers adds steps, and takes some from other settings
+    _check_lengths(path, backend.to_str(), set())  # transformers adds steps and tokens of other settings
     return tokenizer
 
 
-def _check_growth(path: Path, text: str) -> None:
-    """Raise AuditError if the steps of a tokenizer can make a text longer than _MAX_GROWTH times its length.
+def _check_lengths(path: Path, text: str, settings: set[str]) -> None:
+    """Raise AuditError if steps or tokens of a tokenizer can make a text much longer, or take gigabytes.
 
-    No limit of time ends a call of the tokenizers package. `text` is that of the file, or of the loaded tokenizer.
+    No limit of time ends a call of the tokenizers package. `text` is that of the file, or of the loaded tokenizer;
+    `settings` are texts that may become added tokens.
     """
     try:
         document = safe_io.parse_json(text)
         growth = {part: _growth(document[part]) for part in _TOKENIZER_PARTS if document.get(part)}
+        model, added = document["model"], {token["content"] for token in document.get("added_tokens") or ()}
+        tokens = [item if isinstance(item, str) else item[0] for item in model["vocab"]]
+        tokens += [*added, *(value for value in model.values() if isinstance(value, str))]
+        longest = max([model.get("max_input_chars_per_word") or 0, *map(len, tokens)])
+        added_size = sum(map(len, added | settings)) * growth.get("normalizer", 1)
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise AuditError(f"{path}: not checked: unknown parts: {mask_and_cut(repr(error), 99)}") from None
     if part := next((part for part in growth if growth[part] > _MAX_GROWTH), ""):
         raise AuditError(f"{path}: its {part} makes a text more than {_MAX_GROWTH} times as long")
+    if longest > _MAX_TOKEN or added_size > _MAX_ADDED:
+        raise AuditError(f"{path}: its tokens are longer than those of any known tokenizer")
 
 
 def _growth(step: Any) -> float:
@@ -278,7 +309,7 @@ def _growth(step: Any) -> float:
         return max(1, *map(len, texts))
     if kind == "TemplateProcessing":
         ids = [len(token["ids"]) for token in step["special_tokens"].values()]
-        return len(step["single"]) * max(1, 1, *ids)
+        return len(step["single"]) * max([1, *ids])
     return float(_GROWTH[kind]) + len(step.get("prepend", ""))
 
 
@@ -309,12 +340,20 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     In the main thread the chat template has time and memory limits.
 
     Raises:
-        AuditError: The template failed, also from lack of memory.
-        NotAvailableError: The template exceeded the time limit.
+        AuditError: The template failed, also from lack of memory, or makes a long text.
+        NotAvailableError: The template exceeded the time limit, or the tokenizer failed.
     """
-    options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
     with resource_limit("the chat template", _TEMPLATE_S, _TEMPLATE_BYTES):
-        return list(tokenizer.apply_chat_template(messages, **options)["input_ids"])
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    if len(text) > _MAX_CHAT:
+        raise AuditError(f"the chat template makes a text of more than {_MAX_CHAT} characters")
+    return token_ids(tokenizer, text, add_special_tokens=False)
+
+
+@tokenizer_errors()
+def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
+    """Return the token ids of a text; raise NotAvailableError if the tokenizer fails."""
+    return list(tokenizer(text, **options)["input_ids"])
 
 
 @contextlib.contextmanager
@@ -338,14 +377,17 @@ def resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[None
         resource.setrlimit(resource.RLIMIT_AS, (min([used + extra_bytes, *limits]), hard))
         signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        try:
+            yield
+        finally:  # before an error is handled, which the alarm would interrupt
+            if is_limited:
+                signal.setitimer(signal.ITIMER_REAL, 0)
     except TimeoutError as error:
         raise NotAvailableError(f"{what} took more than {seconds:g} s") from error
     except (Exception, MemoryError) as error:
         raise AuditError(f"{what} failed: {one_line_message(error)}") from error
     finally:
         if is_limited:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
             signal.signal(signal.SIGALRM, previous)
 

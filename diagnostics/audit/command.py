@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from diagnostics.audit.checkpoint_validation import one_line_message
 from diagnostics.audit.finding_tracker import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
 from diagnostics.audit.live.server_audit import audit_server
@@ -67,11 +66,6 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
                 audit = audit_server(server, **options) if server else audit_run(paths[0], reward)
     except NotAvailableError as error:
         _print_to_stderr(str(error))
-        return INCOMPLETE
-    except BaseException as error:
-        if type(error).__name__ not in ("PanicException", "Exception"):  # those of the tokenizers package
-            raise
-        _print_to_stderr(f"not checked: the tokenizer failed: {one_line_message(error)}")
         return INCOMPLETE
     return write_audit(audit, form, verbose=verbose)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from diagnostics.audit.checkpoint_validation import token_ids
+
 # Tokens for samples with their prompts, for the first comparison of weights, and for a second.
 _SAMPLING_TOKENS, _FIRST_TOKENS, _SECOND_TOKENS = 480, 640, 2300
 # Number of ids that are scored repeatedly to detect different replicas, and the number of repetitions.
@@ -44,7 +46,7 @@ def score_sequences(
     generator = random.Random(17 if tokenizer is not None else 18)
     sequences: list[list[int]] = []
     if tokenizer is not None:
-        ids = tokenizer(" ".join(TEXTS * 4), add_special_tokens=False)["input_ids"]
+        ids = token_ids(tokenizer, " ".join(TEXTS * 4), add_special_tokens=False)
         sequences.append((bos + ids)[: min(longest, count // 2)])
     special = set(tokenizer.all_special_ids) if tokenizer is not None else set()
     choices = [token for token in range(vocabulary) if token not in special]
@@ -58,8 +60,8 @@ def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos: list[int]) -> l
     """Return a prompt of at most `size` ids for the prefix-cache probe; after `bos` it begins unlike other probes."""
     if tokenizer is None:
         return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
-    ids = tokenizer(" ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)["input_ids"]
-    return (bos + list(ids))[:size]
+    ids = token_ids(tokenizer, " ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)
+    return (bos + ids)[:size]
 
 
 def sample_prompts(tokenizer: Any, vocabulary: int, bos: list[int], count: int) -> list[list[int]]:
@@ -68,7 +70,7 @@ def sample_prompts(tokenizer: Any, vocabulary: int, bos: list[int], count: int) 
     if tokenizer is None:
         return [bos + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, [])]
     texts = [TEXTS[index % len(TEXTS)] for index in range(count)]
-    return [(bos + tokenizer(text, add_special_tokens=False)["input_ids"])[:size] for text in texts]
+    return [(bos + token_ids(tokenizer, text, add_special_tokens=False))[:size] for text in texts]
 
 
 class Budget:

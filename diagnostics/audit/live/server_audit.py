@@ -188,7 +188,7 @@ class _Probes:
         """Return long prompts: the trainer's, or a fixed one."""
         longest, texts = self.budget.longest, self.trainer.prompts[:_CACHE_PROMPTS]
         if texts and self.tokenizer is not None:
-            return [list(self.tokenizer(text)["input_ids"])[:longest] for text in texts]
+            return [checkpoint_validation.token_ids(self.tokenizer, text)[:longest] for text in texts]
         return [probe_inputs.long_prompt(self.tokenizer, self.vocabulary, longest, self.bos)]
 
     def _check_replicas(self, identified: Identification, ids: Sequence[int]) -> Result:

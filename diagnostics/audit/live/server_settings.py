@@ -122,7 +122,8 @@ def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Res
     served = server.tokenize(TEXTS[0])
     if served is None:
         return [skipped("ids", "endpoint_lacks", "the server's /tokenize, which vllm serve has")]
-    return [_check_text(list(tokenizer(TEXTS[0])["input_ids"]), served), _check_chat(server, tokenizer)]
+    expected = checkpoint_validation.token_ids(tokenizer, TEXTS[0])
+    return [_check_text(expected, served), _check_chat(server, tokenizer)]
 
 
 def _check_text(expected: list[int], served: list[int]) -> Result:
@@ -154,7 +155,8 @@ def _check_chat(server: Server, tokenizer: Any) -> Result:
         return clean("ids/template", count=len(expected))
     values = _difference(expected, served)
     start = max(0, values["place"] - 2)
-    texts = [tokenizer.decode(ids[start : start + 8]) for ids in (expected, served)]
+    with checkpoint_validation.tokenizer_errors():
+        texts = [tokenizer.decode(ids[start : start + 8]) for ids in (expected, served)]
     text = "the checkpoint's: {ours!r}; the server's: {theirs!r}"
     fact = note("template_differs", text, ours=texts[0], theirs=texts[1])
     message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"

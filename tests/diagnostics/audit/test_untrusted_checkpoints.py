@@ -247,17 +247,49 @@ def test_tokenizer_of_another_file_is_refused(value, tiny, tmp_path, monkeypatch
         checkpoint_validation.load_tokenizer(folder)
 
 
-def test_panic_of_the_tokenizer_is_not_checked(tiny, tmp_path, monkeypatch, capsys):
-    """A panic is no Exception; it is one line, and exit code 3."""
+def test_panic_of_the_tokenizer_is_not_checked(tiny, tmp_path, monkeypatch, capfd):
+    """A panic is no Exception; it is one line, without the one that Rust prints, and exit code 3."""
     step = '{"type": "Replace", "pattern": {"Regex": "(?=.)"}, "content": "x"}'
     words = '"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}'
     parts = f'{{{words}, "normalizer": {{"type": "Sequence", "normalizers": [{step}, {step}, {step}]}}}}'
     tokenizer = checkpoint_validation.load_tokenizer(with_parts(tiny, tmp_path, parts))
-    monkeypatch.setattr(command, "audit_server", lambda *_, **__: tokenizer("ab"))
+    audit = lambda *_, **__: checkpoint_validation.token_ids(tokenizer, "ab")  # noqa: E731
+    monkeypatch.setattr(command, "audit_server", audit)
     assert main(["audit", "--server", "127.0.0.1:1", "--checkpoint", str(tiny)]) == 3
-    assert re.fullmatch(
-        "diagnostics: audit: not checked: the tokenizer failed: .*\n", capsys.readouterr().err
-    )
+    assert re.fullmatch("diagnostics: audit: the tokenizer failed: .*\n", capfd.readouterr().err)
+
+
+LONG_TOKENS = [
+    (
+        "tokenizer_config.json",
+        {"added_tokens_decoder": {"9": {"content": "a" * 350_000}}},
+        "longer than those",
+    ),
+    ("added_tokens.json", {"a" * 350_000: 9}, "longer than those"),
+    ("tokenizer_config.json", {"extra_ids": 10**9}, "extra_ids: expected at most 1024"),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "message"), LONG_TOKENS)
+def test_long_added_token_is_refused_before_it_is_loaded(
+    name, settings, message, tiny, tmp_path, monkeypatch
+):
+    """Each character of it takes memory, after the normalizer made it longer."""
+    monkeypatch.setattr(checkpoint_validation, "_load", lambda *_: pytest.fail("it was loaded"))
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 50}
+    folder = with_parts(tiny, tmp_path, json.dumps({"normalizer": step}))
+    (folder / name).write_text(json.dumps(settings))
+    with pytest.raises(AuditError, match=message):
+        checkpoint_validation.load_tokenizer(folder)
+
+
+def test_alarm_ends_before_an_error_is_handled(monkeypatch):
+    """An alarm in the handler of an error would replace it by another one."""
+    timer = lambda _: signal.getitimer(signal.ITIMER_REAL)  # noqa: E731
+    monkeypatch.setattr(checkpoint_validation, "one_line_message", timer)
+    limit = checkpoint_validation.resource_limit("a template", 9.0, 1 << 30)
+    with pytest.raises(AuditError, match=r"failed: \(0\.0, 0\.0\)"), limit:
+        raise MemoryError
 
 
 CODE_AND_MODEL_NAMES = {
@@ -384,6 +416,7 @@ def test_adapter_that_is_no_regular_file_is_not_opened(tiny, tmp_path):
 TEMPLATES = {
     "a loop in a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "a text of gigabytes": "{{ 'a' * 9000000000 }}",
+    "a long text": "{{ 'a ' * 9000 }}",
     "sandbox escape": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "a program": "{{ cycler.__init__.__globals__.os.system('touch ran') }}",
     "no template": "{% for %}",
