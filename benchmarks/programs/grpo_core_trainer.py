@@ -2,9 +2,9 @@
 
 usage: python -m benchmarks.programs.grpo_core_trainer FOLDER [--section.key=VALUE ...]
 
-The reports on standard output have the step's sampled tokens, CPU time and phase times. The benchmark ends the program
-before its 10,000 steps are done. If training ends or fails earlier, the program prints the error (or None) and exits
-with code 1.
+FOLDER has the folder `model` and the file `prompts.jsonl`; the run's files go to `FOLDER/grpo_core`. The reports on
+standard output have the step's sampled tokens, CPU time and phase times. The benchmark ends the program before its
+10,000 steps are done. If training ends or fails earlier, the program prints the error (or None) and exits with code 1.
 """
 
 from __future__ import annotations

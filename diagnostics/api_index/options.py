@@ -97,7 +97,7 @@ def _declared_choices(release: Release, option: str, companion: int = 0) -> tupl
 
 
 def is_declared(release: Release, option: str) -> bool:
-    """Return whether a release declares an option, for verl in the config of its main program."""
+    """Return whether a release declares an option; an option of verl must be in the config of its main program."""
     return bool(_declaration(release, option)[1])
 
 
@@ -226,7 +226,10 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 
 @cache
 def _surface(release: Release, companion: int = 0) -> Surface | None:
-    """Return the API of a release, with the newest companions that fit it, or the oldest if `companion` is -1."""
+    """Return the API of a release, with the newest companions that fit it, or the oldest if `companion` is -1.
+
+    Companions are releases of the packages whose classes this package's classes extend (`query.companions_of`).
+    """
     companions = query.companions_of(release, companion)
     return query.surface_of(release, *companions) if store.load(release.package) else None
 

@@ -60,7 +60,10 @@ def _release(folder: Path) -> str:
 
 
 def _running_clusters() -> tuple[str, ...] | None:
-    """Return the addresses on the command lines of Ray's processes, also of other users; None without /proc."""
+    """Return the addresses on the command lines of Ray's processes, also of other users; None without /proc.
+
+    A gcs_server's command line has only the port; the address is then 127.0.0.1:PORT.
+    """
     pids = [name for name in safe_io.list_folder("/proc") if name.isdecimal()]
     results = set()
     for pid in pids:

@@ -3,16 +3,17 @@
 The order is that of CPython's `site`:
 
 1. PYTHONPATH,
-2. outside a venv: the user's packages, then the environment's; in a venv: the environment's, then, with system site
-   packages, the user's,
-3. the system's packages, for a venv with system site packages.
+2. the user's packages, outside a venv,
+3. the environment's packages,
+4. the user's packages and then the system's, for a venv with system site packages.
 
 The environment's and the system's packages include Debian's `dist-packages`. PYTHONNOUSERSITE removes the user's.
 
 A folder of packages is followed by the folders that its `.pth` files add. Modules that editable installs map to paths
 are listed apart (`SearchPath.editable`). The standard library and the folder of the started script are left out.
 
-Other functions find the Python release, and interpreters that are missing or do not match the packages.
+Other functions find the working folder, the Python release, and interpreters that are missing or do not match the
+packages.
 """
 
 from __future__ import annotations

@@ -241,6 +241,8 @@ class Scorer:
     def groups(self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Group]:
         """Score the completions, and build one group of samples per prompt.
 
+        With `sampling.overlong_filter`, truncated completions become samples that are not trained on.
+
         Args:
             prompts: The prompts.
             completions: The completions, in the order of the prompts, equally many for each prompt.

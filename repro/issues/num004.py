@@ -65,7 +65,7 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
 
 
 def count_right_gradients(gradients: Gradients, right: Gradients) -> Tally:
-    """Count the parameters whose gradient has the right length along the right one; note the whole gradient's ratio."""
+    """Count the gradients whose component along the right one has its length; note the ratio for all parameters."""
     passed = {name: abs(_length_along(gradients[name], right[name]) - 1) <= TOLERANCE for name in right}
     ratio = _length_along(
         [value for name in right for value in gradients[name]],

@@ -1,6 +1,7 @@
-"""`grpo-doctor` has help with lazy imports and shell completion, and refuses missing commands and bad durations.
+"""`grpo-doctor` prints help without importing the commands, completes words in shells, and refuses bad durations.
 
-An old Python is refused; an interrupt or a closed pipe ends a command without a traceback.
+A call without a command and an old Python are refused; an interrupt or a closed pipe ends a command without a
+traceback.
 """
 
 import sys

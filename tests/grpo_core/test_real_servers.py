@@ -1,4 +1,4 @@
-"""The clients of `vllm serve` and `trl vllm-serve` work with the real servers of a cell."""
+"""The client of vLLM's server works with the real `vllm serve` and `trl vllm-serve` of a cell."""
 
 from __future__ import annotations
 

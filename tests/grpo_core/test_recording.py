@@ -1,6 +1,7 @@
-"""Recorded steps keep every value with a JSON form; damaged records are refused, and a kill leaves complete steps.
+"""A recorded step is read back unchanged, without columns that JSON cannot store; damaged records are refused.
 
-A run records the steps that its setting names. A record that refers to a file outside of its run is refused.
+A cut-off last line leaves the earlier steps readable. A run records the steps that its setting names. A record that
+refers to a file outside of its run is refused.
 """
 
 import contextlib
@@ -151,7 +152,7 @@ def test_unknown_recorded_settings_are_refused(tmp_path, config):
 
 
 def test_cut_off_line_leaves_complete_steps(tmp_path, config):
-    """Wherever the last line is cut off, earlier steps are readable, and recording continues after them."""
+    """If the last line is cut off, earlier steps are readable, and recording continues after them."""
     recorder = Recorder(tmp_path, config)
     recorder.write(1, 0, *make_step(), RESULT)
     path = tmp_path / "rollouts.jsonl"

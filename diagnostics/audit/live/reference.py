@@ -160,7 +160,7 @@ class Reference:
             self._merged = self._base = None
 
     def logits(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Iterator[Any]:
-        """Yield the logits of each sequence, one row per id; sequences of equal length are batched."""
+        """Yield the logits of each sequence, one row per id; adjacent sequences of equal length are batched."""
         import torch
 
         model = self._model(dtype, native)

@@ -1,9 +1,10 @@
 """Check a server's samples: sampling parameters (P5), log-probs of sampled ids (P6, P8), ends, and unknown ids.
 
 `check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
-each parameter that differs from the trainer's (as a notice if --trainer-config states it), a logit bias on one id, or
-log-probs that no parameters explain. It also runs `sampled_ids.check_ids`, and masks results that another fault makes
-undecidable. `check_ends` checks how completions end, `check_vocabulary` checks their ids.
+each parameter that differs from the one with which the trainer computes log-probs. The result is a notice if
+--trainer-config states that the server samples with this value. It also reports a logit bias on one id, or log-probs
+that no parameters explain. It runs `sampled_ids.check_ids`, and masks results that another fault makes undecidable.
+`check_ends` checks how completions end, `check_vocabulary` checks their ids.
 """
 
 from __future__ import annotations

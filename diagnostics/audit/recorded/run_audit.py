@@ -1,9 +1,10 @@
 """Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
-`audit_run` returns the audit. `read_run` finds and reads the files: a file's name selects its reader. JSON lines, and
-a log or a file of another name that the user gave, are recognised by their content. Depth, number of files, bytes and
-samples are limited. `report_unread` lists what could not be read; the audit is then incomplete. `read_metrics` reads
-one file of metrics, for `--watch`. With a reward function, its code runs.
+`audit_run` returns the audit; it runs the code of the reward function that the user names, if any. `read_run` finds and
+reads the files. A file's name selects its reader, with two exceptions: the content selects the reader of JSON lines,
+and of a log or a file with an unknown name that the user gave. Depth, number of files, bytes and samples are limited.
+`report_unread` lists what could not be read; the audit is then incomplete. `read_metrics` reads one file of metrics,
+for `--watch`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read recorded samples: TRL's Parquet files, ms-swift's and verl's JSON lines, and grpo_core's rollouts.
 
 `detect_format` recognises JSON lines; `read_samples` reads the files of one format. Parquet needs pyarrow. Damaged
-files, and files over the size limits, are added to the budget's `unread`. Files over the limits of 200 files or of rows
-are skipped; `Recording.files` has the numbers found and read.
+files, and files over the size limits, are added to the budget's `unread`. The last 200 files are read, until the
+budget has no rows left; `Recording.files` has the numbers of files found and read.
 
 The formats were read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4.6.0.dev0 (GRPOTrainer.log) and verl
 0.10.0.dev (RayPPOTrainer._log_rollout_data). Their texts lack special tokens. Only grpo_core records ids and log-probs.

@@ -21,7 +21,8 @@ _STOP = Run(("ray", "stop"))
 def ray_clusters(case: CheckInput) -> Iterator[Finding]:
     """Report a cluster to join (RAY012), one with no process here (RAY015), and one of another release (RAY901).
 
-    With RAY_ADDRESS set, only RAY901 is reported. A cluster without a process here is dead or on another machine.
+    With RAY_ADDRESS set, only RAY901 is reported. A cluster without a process here is dead or on another machine. It
+    gives no RAY901.
     """
     clusters, ray = case.machine.ray, case.environment.packages.get("ray")
     if ray is None:
@@ -34,7 +35,7 @@ def ray_clusters(case: CheckInput) -> Iterator[Finding]:
 
 
 def _other_release(environment: Environment, ray: Package, cluster: RayTraces) -> Finding:
-    """Return RAY901: a warning if a cluster runs here, else information."""
+    """Return RAY901: a warning if a cluster runs here, information if processes could not be listed."""
     text = f"its latest session was started by Ray {cluster.release}"
     again = install(environment, f"ray=={cluster.release}")
     advice = "Use one release for the cluster and the run: install the cluster's, or restart the cluster."

@@ -1,7 +1,8 @@
-"""List the TCP and unix sockets of this network namespace by inode: peer on this host, unread and unsent bytes.
+"""List the TCP and unix sockets of this network namespace by inode, with peer, unread and unsent bytes.
 
-TCP sockets also have their traffic (bytes, times). The kernel lists sockets over netlink, as for `ss`, without special
-permission. `unlisted_processes` finds the processes whose sockets are not listed.
+The peer is the socket at the other end, if that is on this host. Established TCP sockets also have the bytes that they
+sent and received, and the seconds since the last ones. The kernel lists sockets over netlink, as for `ss`, without
+special permission. `unlisted_processes` finds the processes whose sockets are not listed.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def token_from_environment() -> str | None:
 
 
 def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
-    """Build the uvicorn server of the application, with limits that follow from the model's size."""
+    """Build the application's uvicorn server; the size limit for uploads follows from the size of the model's files."""
     import uvicorn
 
     from grpo_core.rollout.server.access import UVICORN_OPTIONS, Limits

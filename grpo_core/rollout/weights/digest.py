@@ -2,14 +2,13 @@
 
 `spot_digest` splits bytes into blocks of 4 KiB, each with 512 words of 8 bytes. Each word is multiplied by a fixed odd
 number, and the products of a block are added modulo 2**64. The result is BLAKE2b over the tensors' names, types and
-shapes, and the sums of their blocks.
-Integers overflow in the same way everywhere, so the result is the same on any device, in any layout and with any number
-of threads.
+shapes, and the sums of their blocks. Integers overflow in the same way everywhere, so the result is the same on any
+device, in any layout and with any number of threads.
 
-A sum never misses a change within one word. It misses changes of several words with probability 2**-(63 - z), where z
-is the lowest bit in which any of the words differs: 2**-63 for new values, 2**-32 for a negated float32 block. An even
-number of words that differ only in their top bit is always missed; types of 8 bytes, where the sign is that bit, get a
-second sum over the words' upper halves.
+A sum never misses a change of one word. If several words of a block change, let z be the lowest bit that changes in any
+of them. The sum misses the change with probability 2**-(63 - z): 2**-63 for new values, 2**-32 for a negated float32
+block. If only the top bits of an even number of words change, the sum does not change. In types of 8 bytes the top bit
+is the sign, so these types get a second sum over the words' upper halves.
 
 Tensors of up to 512 KiB are read completely. Of a larger tensor the digest reads its first and last block, its last
 bytes, and every 128th block, starting at another block with each policy version. docs/sync.md lists the faults that

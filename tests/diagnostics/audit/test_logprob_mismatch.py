@@ -1,4 +1,4 @@
-"""Wrong log-probs, cut completions, changed servers and stale tensors are named; right answers are not."""
+"""The live audit names wrong log-probs, cut completions, changed servers and stale tensors; right answers pass."""
 
 from types import SimpleNamespace
 
