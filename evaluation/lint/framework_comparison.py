@@ -1,11 +1,11 @@
 """Compare lint's rules with the frameworks' own checks: lint must report what a framework refuses, and nothing else.
 
-    python evaluation/lint/framework_comparison.py trl|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
+    python evaluation/lint/framework_comparison.py trl|trl-options|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
     python evaluation/lint/framework_comparison.py easyr1 PYTHON --source DIR
 
 PYTHON is the interpreter of an environment with the framework. These checks of the frameworks run:
 
-- TRL 0.18 or newer: the constructor of GRPOConfig.
+- TRL 0.18 or newer (`trl-options`: 1.7 or newer): the constructor of GRPOConfig.
 - verl: `validate_config`.
 - ms-swift 4.2 or newer: the constructor of GRPOConfig.
 - OpenRLHF: `train_ppo_ray.py` up to the first engine, with stand-ins for Ray and DeepSpeed.
@@ -232,6 +232,24 @@ FRAMEWORKS = {
         ("generation_holds_whole_groups", "group_has_several_completions"),
         ("python", "grpo.py", "--use_vllm", "true"),
     ),
+    "trl-options": Framework(
+        TRL_PROGRAM,
+        {
+            "num_generations": (None, 1),
+            "auto_find_batch_size": (False, True),
+            "log_completions": (False, True),
+            "log_completions_hub_repo": (None, "me/x"),
+            "bf16": (False, True),
+            "fp16": (False, True),
+            "steps_per_generation": (None, 2),
+            "generation_batch_size": (None, 16),
+            "vllm_importance_sampling_clip_min": (None, 0.5),
+            "do_eval": (False, True),
+            "num_generations_eval": (None, 2, 3),
+        },
+        ("group_has_several_completions",),
+        ("python", "grpo.py", "--use_vllm", "true"),
+    ),
     "verl": Framework(
         VERL_PROGRAM,
         {
@@ -386,6 +404,7 @@ def lint_errors(name: str, case: dict[str, Any], version: str) -> list[str]:
         read_command_line([*framework.command, *words]), Versions({lint_framework: Version(version)})
     )
     names = {
+        "guards_of_the_release_pass",
         *framework.rules,
         *(declared.name for declared in DECLARED if lint_framework in declared.frameworks),
     }
