@@ -1,8 +1,9 @@
 """Compare lint's rules with the frameworks' own checks: lint must report what a framework refuses, and nothing else.
 
-    python evaluation/lint/framework_comparison.py trl|trl-options|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
+    python evaluation/lint/framework_comparison.py NAME PYTHON...
     python evaluation/lint/framework_comparison.py easyr1 PYTHON --source DIR
 
+NAME is a key of FRAMEWORKS: trl, trl-options, verl, verl-options, ms-swift, openrlhf or openrlhf-options.
 PYTHON is the interpreter of an environment with the framework. These checks of the frameworks run:
 
 - TRL 0.18 or newer (`trl-options`: 1.7 or newer): the constructor of GRPOConfig.
