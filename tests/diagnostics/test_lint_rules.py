@@ -162,3 +162,10 @@ def test_declared_rules_do_no_arithmetic_on_text():
             for _ in range(200):
                 names = {name: rng.choice((0, 1, 2, 3, 5, 7, 8)) for name in declared.values}
                 evaluate(declared.where, names | {text: Text("9"), "run": {"framework": "verl"}})
+
+
+def test_check_in_the_source_is_evidence_read_in_source():
+    """The entry of the code has a reproduced case, but the finding follows from another check of the release."""
+    [finding] = findings("trl grpo --use_liger_loss true --delta 1.5", trl="0.18.2")
+    assert (finding.code, finding.known_by) == ("CFG111", "static")
+    assert "Liger loss does not support two-sided GRPO loss yet" in finding.detail

@@ -50,7 +50,8 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
     if code in _CHECK_CODES:
         level, remedy = _CHECK_CODES[code], Fix.of(problem.fix)
     else:
-        level, remedy = _evidence_level(catalog.find(code), plan.framework), _remedy(plan, code, problem)
+        level = problem.known_by or _evidence_level(catalog.find(code), plan.framework)
+        remedy = _remedy(plan, code, problem)
     return mitigation_ranking.finding(
         code, severity, evidence, remedy, message, certainty=certainty, known_by=level
     )

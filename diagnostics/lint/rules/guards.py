@@ -140,4 +140,5 @@ def _problem(options: _Options, placed: PlacedGuard, deciding: list[Value]) -> P
         applies=True if options.is_certain else None,
         package=release.package,
         fix_is_complete=True,
+        known_by="static",
     )

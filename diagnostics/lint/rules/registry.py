@@ -37,6 +37,7 @@ class Problem:
         package: Package to whose release `applies` refers; empty for the framework.
         fix_is_complete: Whether `fix` is enough, so that the mitigations of the code's entry are not needed.
         triggers: Triggers of the entry that apply to this run.
+        known_by: Evidence level; empty for that of the code's entry.
     """
 
     message: str
@@ -48,6 +49,7 @@ class Problem:
     package: str = ""
     fix_is_complete: bool = False
     triggers: tuple[str, ...] = ()
+    known_by: str = ""
 
 
 CheckFunction = Callable[..., Iterator[Problem]]
