@@ -1,7 +1,8 @@
 """Define the command line `grpo-doctor`: its commands, their help, sanitized output, exit codes and error messages.
 
 COMMANDS are imported when they are used. PROGRAMS (`repro`, `matrix`, `train`) run another package in this process and
-return its exit code; `matrix` without arguments runs `versions`.
+return its exit code. Their output is not sanitized here. `matrix` without arguments runs `versions`.
+
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted. An
 error is printed on standard error without its traceback, which GRPO_DOCTOR_DEBUG=1 adds.
 """
@@ -150,7 +151,7 @@ def load_command(name: str) -> click.Command:
 
 
 class _ProgramCommand(click.Command):
-    """A command of another program, which parses the arguments itself, also `--help`; it runs in this process."""
+    """A command of another program, which parses all arguments and prints on the original streams, unsanitized."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, add_help_option=False, **options)

@@ -50,7 +50,7 @@ TRANSCRIPTS = [item for path in documents.documents() for item in transcripts.tr
 
 
 def transcript_case(transcript):
-    """Return a transcript as a named test case on the xdist worker that has the process to fork."""
+    """Return a transcript as a named test case, which runs on the xdist worker that has its fork server."""
     server = "trainer" if transcript.trains else "commands"
     marks = [pytest.mark.vllm] * bool(transcript.cell) + [pytest.mark.slow] * transcript.trains
     marks.append(pytest.mark.xdist_group(server))

@@ -1,4 +1,8 @@
-"""Match error messages with the forms of `errors.toml`, and find the uses of indexed names that they report."""
+"""Match error messages with the patterns of `errors.toml`, and find the names of other packages that a message reports.
+
+A form (`ErrorForm`) is a pattern for messages of one kind. `uses_in` returns the names as `Use` objects, each with the
+package that should define it. It accepts forms about names only, not those about options.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Extract the names that one file defines; nothing is executed.
 
-`extract` reads the syntax tree of a Python file, `extract_outline` uses a regular expression, and `extract_yaml` reads
-YAML. The result maps each name to an entry, a short text:
+`extract` reads the syntax tree of a Python file, and `extract_yaml` reads YAML. `extract_outline` uses a regular
+expression, for files of which the index has top-level names only (`IndexedPackage.is_outlined`). The result maps each
+name to an entry, a short text:
 
     LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` or `@outline` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)

@@ -1,6 +1,7 @@
-"""Compare the releases that have a name with the release in use: the side at fault, and the nearest changes.
+"""Compare the releases that define an API name with the release in use: too old or too new, and what to install.
 
-`NameReleases` also states both in sentences. `describe_spans` describes releases in words.
+`NameReleases.side_and_ranges` returns both, and other methods state them in sentences. `describe_spans` describes
+releases in words.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class NameReleases:
         is_removed: bool = False,
         is_own: bool = False,
     ) -> str:
-        """Return sentences on the release in use; empty if no release has the name.
+        """Return sentences on the release in use; empty if no release has the name and no import may have failed.
 
         Args:
             changes: The recommended changes.

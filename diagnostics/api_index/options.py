@@ -1,7 +1,7 @@
-"""List the options of a framework's commands by release, with their allowed values, types and defaults.
+"""Look up options of a framework's commands in the API of a release: allowed values, types and defaults.
 
-Those of vLLM include its environment variables and the parameters of `LLM`. `wanted_type` returns the expected type if
-an option rejects a value.
+`declared_options` lists the names of all options. Those of vLLM include its environment variables and the parameters of
+`LLM`. `wanted_type` returns the expected type if an option rejects a value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Parse source files of other packages, which may be built so that reading them takes endless time or memory.
 
-`parse_source` refuses files that are larger or deeper than real source, so that a pass over its tree takes time
-proportional to the file's size. `expression_text`, `dotted_name` and `constant_texts` return texts of nodes.
+`parse_source` refuses files that are larger or deeper than real source, or have longer names, numbers or f-strings. So
+a pass over the tree takes time proportional to the file's size. `expression_text`, `dotted_name` and `constant_texts`
+return texts of nodes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _fstring_steps(text: str) -> int:
 
 
 def _checked_children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the direct children of a node; refuse a very long name, or a number that Python does not print."""
+    """Yield the direct children of a node; refuse a name or a number that is longer than in real source."""
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):

@@ -2,7 +2,8 @@
 
 No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder runs. Settings by which transformers would
 import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
-cache, its blobs). A model must be complete, and no larger than its files allow.
+cache, its blobs). A model must be complete, and no larger than its files allow. A tokenizer must have tokenizer.json,
+whose steps may not make a text much longer, and whose tokens may not be very long.
 
 `chat_ids` runs the folder's chat template, in transformers' sandbox. Building a model and running a template have time
 and memory limits in the main thread (SIGALRM, RLIMIT_AS; Linux). Problems become an AuditError in one line.

@@ -152,7 +152,9 @@ def _are_compatible(first: Release, second: Release) -> bool:
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
-    """Yield the evidence on a pair of releases: published run, declared ranges, age, conflicts, no missing names.
+    """Yield the evidence on a pair of releases: published run, declared ranges, age, conflicts, and result for names.
+
+    The result is that no name is missing, or that the index lacks the names.
 
     `missing_lines` returns the missing names. Without `with_names`, conflicts are left out if the ranges exclude the
     pair, and the line on names if it is excluded.
@@ -205,7 +207,7 @@ def install_command(releases: Sequence[Release]) -> str:
 
 
 def _built_without_cuda(releases: Sequence[Release]) -> str:
-    """Return the package that another of the releases needs in a build without CUDA; '' if there is none."""
+    """Return the package to build without CUDA, because another of the releases requires that build; '' if none."""
     names = {item.package for item in releases}
     return next((name for user in names for name in names if query.is_built_for(user, name)), "")
 

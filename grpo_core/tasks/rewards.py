@@ -1,6 +1,7 @@
 """Compute rewards, the weighted sum of reward functions plus the overlong penalty, and build groups of scored samples.
 
-A function's result is checked; a failure raises RewardError, which names the function and, if known, the sample.
+A function's result is checked; a failure raises RewardError, which names the function and, if known, the sample. It is
+a failure, too, if no function has a reward for a sample.
 
 A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts, and returns a
 number or None (no reward) for each completion. It is called by keyword, with the values that it has parameters for;

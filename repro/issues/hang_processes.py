@@ -2,7 +2,8 @@
 
 HNG004: stopped processes. HNG005: killed processes. HNG012: a full pipe. HNG013: processes that wait for each other.
 HNG016: replies that never come. PyTorch, Ray and vLLM are unmodified. Each decorated function is a trigger; its name is
-the trigger's name.
+the trigger's name. Its argument is the mitigation to apply: `limit` (wait for 2 s at most), `continue_it` (send SIGCONT
+after 2 s), `close_ends`, `read_first` or `one_direction`; "" for none.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 math-verify limits its run time with SIGALRM, which Python handles only in the main thread. In another thread,
 math-verify 0.4 to 0.7 swallow Python's error and return "not equal". From 0.8 on math-verify raises its own error; if
-the caller swallows it, as verl's reward does, the reward is 0 again.
+the caller swallows it, as verl's reward does, the reward is 0 again. The repro does not apply to 0.1 to 0.3, which let
+Python's error through. The mitigations compute in the main thread, in another process, or without time limits.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 def test_exit_code_is_1_for_a_finding_and_3_for_unchecked_input(
     run_command, tmp_path, text, options, expected_code
 ):
-    """The exit code is 1 for a finding, unless options exclude it, and 3 without a run or a readable deciding value."""
+    """The exit code is 1 for a finding that options do not exclude.
+
+    It is 3 if the script starts no run, if a value that decides a rule is unknown, or if the script is refused.
+    """
     (tmp_path / "run.sh").write_text(text)
     assert run_command("lint", "--trl", "1.9.0", *options, tmp_path / "run.sh").code == expected_code
 

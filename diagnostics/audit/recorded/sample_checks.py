@@ -1,8 +1,9 @@
 """Check recorded samples: prompts (`check_prompts`), duplicates, end tokens and rewards (`check_samples`).
 
 Faults are: one prompt for all, prompts that repeat after a resume, prompts inside completions, equal completions in
-each group (unless the policy is sure of them), missing end tokens, and missing rewards. Equal rewards in each group are
-a fault, too. Equal rewards in more than 80 % of the groups are one unless most of those have the highest reward.
+each group (unless the policy is sure of them; undecided if that is unknown), missing end tokens, and missing rewards.
+Equal rewards in each group are a fault, too. Equal rewards in more than 80 % of the groups are one unless at least 80 %
+of those groups have the highest reward.
 Truncation is measured, not judged. Without enough samples a check is skipped.
 """
 

@@ -115,8 +115,10 @@ def _table_samples(
 ) -> list[Sample]:
     """Return the samples of a table with a list for each column.
 
+    With several reward functions the total reward is None, because their weights are not recorded.
+
     Args:
-        table: The columns; columns of numbers, except `solution`, are scores of reward functions.
+        table: The columns; columns of numbers are scores of reward functions, except those in _NO_REWARDS and _NO_DATA.
         place: Location of the table.
         reward_types: Types of the numbers.
         first: Number of the first row.

@@ -1,7 +1,7 @@
 """Check the installed pair of vLLM and TRL against the compatibility table, and suggest better pairs.
 
-A pair that the table does not have is looked up in the API index: declared ranges, requirements, and the names that TRL
-uses. `_better_pairs` suggests the nearest pairs in the table that do not violate the requirements of other packages.
+A pair without a verdict in the table is looked up in the API index: declared ranges, requirements, and the names that
+TRL uses. `_better_pairs` suggests the nearest pairs that ran and passed, and fit the requirements of other packages.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ _STOP = Run(("ray", "stop"))
 def ray_clusters(case: CheckInput) -> Iterator[Finding]:
     """Report a cluster to join (RAY012), one with no process here (RAY015), and one of another release (RAY901).
 
-    With RAY_ADDRESS set, only RAY901 is reported. A cluster without a process here is dead or on another machine. It
-    gives no RAY901.
+    With RAY_ADDRESS set, or if processes cannot be listed, only RAY901 is reported. A cluster without a process here
+    is dead or on another machine. It gives no RAY901.
     """
     clusters, ray = case.machine.ray, case.environment.packages.get("ray")
     if ray is None:

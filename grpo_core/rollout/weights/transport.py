@@ -2,7 +2,8 @@
 
 In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
 in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`). `Sender` makes
-the file; its caller makes the request. docs/sync.md describes how the arrival is proven.
+the file, and calls `load` or `upload`, which its caller passes and which make the request. docs/sync.md describes how
+the arrival is proven.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_weight_update_during_the_audit_gives_no_verdict(trained):
     ],
 )
 def test_unusable_input_is_a_one_line_error(trained, tmp_path, capsys, change, code, message):
-    """The exit code is 2 for wrong usage, or 3 if the server is not available now."""
+    """The exit code is 3 for a paused server, and 2 for wrong input, no server, or a server without log-probs."""
     wrong = ServerFaults(no_logprobs=change == "no log-probs", paused=change == "paused")
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": "hot"}))
     with serving(Engine(trained / "checkpoint-120", "float32", wrong)) as url:

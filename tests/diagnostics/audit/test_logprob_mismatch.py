@@ -59,8 +59,8 @@ def test_mistake_that_reproduces_the_logprobs_is_named(observed, message):
     assert [fact.name for fact in found.evidence] == ["cause"]
 
 
-def test_logprobs_of_other_weights_are_named_and_others_list_what_was_excluded():
-    """Noise has no explanation: the result lists the excluded mistakes, and gives no fix for them."""
+def test_logprobs_of_other_weights_are_named_and_noise_lists_excluded_mistakes():
+    """Log-probs that `base` reproduces are named. Noise has no explanation: the result lists the excluded mistakes."""
     noise = 0.3 * torch.randn(SAMPLES, SIZE, generator=torch.Generator().manual_seed(1))
     observed, result = observe(lambda rows: rows + noise), fault("sampling/law", "unexplained", alarm=1e-5)
     far, same = (SimpleNamespace(residual=lambda _sampling, value=value: value) for value in (0.3, 0.0))

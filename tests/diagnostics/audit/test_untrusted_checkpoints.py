@@ -1,7 +1,8 @@
-"""Loading an untrusted checkpoint looks up no host, reads no file outside of its folder, and limits its chat template.
+"""Loading an untrusted checkpoint looks up no host, and reads files of its folder (in the hub's cache, blobs) only.
 
 A model larger than its files, missing weights, pipes, devices, names of code or other models, and broken settings are
-refused, in part also by grpo_core's loader.
+refused, in part also by grpo_core's loader. Tokenizers that make a text much longer or have very long tokens are
+refused, too. The chat template runs in a sandbox with limits.
 """
 
 import json
@@ -198,7 +199,7 @@ def test_tokenizer_setting_that_names_a_file_elsewhere_is_refused(name, tiny, tm
     ],
 )
 def test_tokenizer_that_makes_texts_much_longer_is_refused(part, step, number, tiny, tmp_path):
-    """Seven doublings are more than the limit; steps that keep the length are none."""
+    """Seven steps that double a text exceed the limit of 64; nine steps that keep the length (`-9`) are accepted."""
     path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer.json"
     sequence = {"type": "Sequence", f"{part}s": [step] * abs(number)}
     path.write_text(json.dumps(json.loads(path.read_text()) | {part: sequence}))
@@ -247,8 +248,8 @@ def test_tokenizer_of_another_file_is_refused(value, tiny, tmp_path, monkeypatch
         checkpoint_validation.load_tokenizer(folder)
 
 
-def test_panic_of_the_tokenizer_is_not_checked(tiny, tmp_path, monkeypatch, capfd):
-    """A panic is no Exception; it is one line, without the one that Rust prints, and exit code 3."""
+def test_panic_of_the_tokenizer_is_reported_as_not_checked(tiny, tmp_path, monkeypatch, capfd):
+    """A panic, which is no Exception, gives exit code 3 and a line of the audit's own; Rust's message is hidden."""
     step = '{"type": "Replace", "pattern": {"Regex": "(?=.)"}, "content": "x"}'
     words = '"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}'
     parts = f'{{{words}, "normalizer": {{"type": "Sequence", "normalizers": [{step}, {step}, {step}]}}}}'
