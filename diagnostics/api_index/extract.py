@@ -32,7 +32,14 @@ from itertools import islice
 
 import yaml
 
-from diagnostics.api_index.source import TOO_LONG, constant_texts, dotted_name, expression_text, parse_source
+from diagnostics.api_index.source import (
+    TOO_LONG,
+    constant_texts,
+    dotted_name,
+    expression_text,
+    parse_source,
+    statements_in,
+)  # fmt: skip
 from diagnostics.output.redact import mask_and_cut
 
 Facts = dict[str, str]
@@ -452,7 +459,7 @@ def _instance_attributes(node: ast.ClassDef) -> dict[str, dict[str, None]]:  # n
             for item in (*method.args.args, *method.args.kwonlyargs)
             if item.annotation
         }
-        for statement in _nested_statements(method.body):
+        for statement in statements_in(method.body):
             targets: list[ast.expr] = []
             if isinstance(statement, ast.Assign):
                 targets = statement.targets
@@ -568,15 +575,6 @@ def _possible_texts(node: ast.expr, loops: dict[str, list[str]]) -> list[str]:
 
 def _is_environ(node: ast.expr) -> bool:
     return getattr(node, "attr", getattr(node, "id", "")) in {"environ", "envs"}
-
-
-def _nested_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        yield node
-        for key in ("body", "orelse", "finalbody"):
-            yield from _nested_statements(getattr(node, key, ()))
-        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-            yield from _nested_statements(part.body)
 
 
 def _name_targets(node: ast.AST) -> list[str]:

@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from msgspec import structs
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.guards import CALL, SET, Guard
+from diagnostics.api_index.options import enum_members
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.store import UnpackedValues
 from diagnostics.api_index.surface import Definition, Surface
 
 _START = ("__post_init__", "__init__")
@@ -47,15 +46,8 @@ class PlacedGuard:
     def enum_value(self, name: str) -> str | None:
         """Return the text that a member of an Enum stands for, such as `IntervalStrategy.STEPS`; None if it is none."""
         owner, _, member = name.partition(".")
-        surface = query.surface_of(self.release)
-        definition = surface.find(self.module, owner) if surface and owner[:1].isupper() else None
-        entry = (
-            surface.facts(definition.module).get(f"{definition.name}.{member}", "")
-            if surface and definition
-            else ""
-        )
-        match = re.fullmatch(r"value '([^'\\]*)'", entry)
-        return match[1] if match else None
+        surface = query.surface_of(self.release) if owner[:1].isupper() else None
+        return enum_members(surface, self.module, owner).get(member) if surface else None
 
 
 @cache
@@ -67,21 +59,20 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
         return ()
     releases = {query.module_of(item.package): item for item in (release, *companions)}
     classes = [(module, name, "") for module, name in settings.option_classes]
-    found: list[PlacedGuard] = []
+    guards: list[PlacedGuard] = []
     for module, name, prefix in (*classes, *_config_classes(surface, settings.option_modules)):
         if definition := surface.find(module, name):
-            found += _ClassReader(surface, releases, definition, prefix).read()
+            guards += _ClassReader(surface, releases, definition, prefix).read()
             for owner in _field_owners(surface, definition):
-                found += [
-                    replace(item, only_set=True) for item in _ClassReader(surface, releases, owner, "").read()
-                ]
-    for module in store.load(release.package).about["modules"]:  # type: ignore[union-attr]
-        if re.fullmatch(settings.guarding, module):
-            functions = (item for item in _guards_of(release, module) if _is_start(item.function))
-            found += [
-                PlacedGuard(item, release, module) for item in functions if item.exception not in {CALL, SET}
-            ]
-    return tuple(dict.fromkeys(found[:_MOST_GUARDS]))
+                placed = _ClassReader(surface, releases, owner, "").read()
+                guards += [replace(item, only_set=True) for item in placed]
+    for module in filter(re.compile(settings.guarding).fullmatch, surface.source.modules()):
+        guards += [
+            PlacedGuard(item, release, module)
+            for item in _guards_of(release, module)
+            if item.exception not in {CALL, SET} and _is_start(item.function)
+        ]
+    return tuple(dict.fromkeys(guards[:_MOST_GUARDS]))
 
 
 def _is_start(function: str) -> bool:
@@ -124,63 +115,58 @@ class _ClassReader:
     ) -> None:
         self._surface, self._releases, self._prefix = surface, releases, prefix
         self._classes = [item for item in surface.class_and_bases(definition) if item]
-        self._done: set[tuple[Definition, str]] = set()
+        self._done: set[tuple[int, str]] = set()
 
     def read(self) -> Iterator[PlacedGuard]:
         """Yield the guards of `__post_init__`, of `__init__` and of validators.
 
         The index keeps no order of calls, so any other method may set an attribute before.
         """
-        found = [item for method in _START for item in self._method("self", method, 0, ())]
+        entries = [item for method in _START for item in self._guards_of_method(method, 0, ())]
         for number, definition in enumerate(self._classes):
-            for guard in self._guards(definition, definition.name):
-                found += self._method("self", guard.message.removeprefix("self."), number, ())
-        settings = [item.guard for item in found if item.guard.exception == SET]
-        for item in found:
+            for call in self._own_guards(definition, definition.name):
+                entries += self._guards_of_method(call.message.removeprefix("self."), number, ())
+        assignments = [item.guard for item in entries if item.guard.exception == SET]
+        for item in entries:
             text, function = " ".join(item.guard.conditions), item.guard.function
-            others = [one for one in settings if one.function != function and one.message in text]
             if item.guard.exception != SET:
-                yield replace(item, set_elsewhere=tuple((one.message, one.conditions) for one in others))
+                elsewhere = (one for one in assignments if one.function != function and one.message in text)
+                yield replace(item, set_elsewhere=tuple((one.message, one.conditions) for one in elsewhere))
 
-    def _guards(self, definition: Definition, function: str) -> list[Guard]:
-        release = self._releases.get(definition.module.partition(".")[0])
-        guards = _guards_of(release, definition.module) if release else []
-        return [item for item in guards if item.function == function]
+    def _own_guards(self, definition: Definition, function: str) -> list[Guard]:
+        release = self._releases[definition.module.partition(".")[0]]
+        return [item for item in _guards_of(release, definition.module) if item.function == function]
 
-    def _method(
-        self, owner: str, method: str, number: int, conditions: tuple[str, ...]
+    def _guards_of_method(
+        self, method: str, first: int, conditions: tuple[str, ...]
     ) -> Iterator[PlacedGuard]:
-        """Yield the guards of a method; `number` is the position of the calling class among class and bases."""
-        first = {"self": 0, "super": number + 1}.get(owner)
-        if first is None:
-            first = next(
-                (at for at, item in enumerate(self._classes) if item.name == owner), len(self._classes)
-            )
-        for at, definition in enumerate(self._classes[first:], first):
-            if f"{definition.name}.{method}" not in self._surface.facts(definition.module):
-                continue
-            if (definition, method) in self._done:
-                return
-            self._done.add((definition, method))
-            for guard in self._guards(definition, f"{definition.name}.{method}"):
-                every = (*conditions, *guard.conditions)
-                if guard.exception == CALL:
-                    inner, _, called = guard.message.rpartition(".")
-                    yield from self._method(inner, called, at, every)
-                else:
-                    placed = structs.replace(guard, conditions=every)
-                    release = self._releases[definition.module.partition(".")[0]]
-                    yield PlacedGuard(placed, release, definition.module, self._prefix)
+        """Yield the guards of a method, which is looked for from the class number `first` on, bases last."""
+        names = [item.name for item in self._classes]
+        places = (
+            number
+            for number, item in enumerate(self._classes)
+            if number >= first and f"{item.name}.{method}" in self._surface.facts(item.module)
+        )
+        number = next(places, -1)
+        if number < 0 or (number, method) in self._done:
             return
+        self._done.add((number, method))
+        definition = self._classes[number]
+        for guard in self._own_guards(definition, f"{definition.name}.{method}"):
+            all_conditions = (*conditions, *guard.conditions)
+            if guard.exception == CALL:
+                owner, _, called = guard.message.rpartition(".")
+                start = {"self": 0, "super": number + 1}.get(owner, [*names, owner].index(owner))
+                yield from self._guards_of_method(called, start, all_conditions)
+            else:
+                placed = structs.replace(guard, conditions=all_conditions)
+                release = self._releases[definition.module.partition(".")[0]]
+                yield PlacedGuard(placed, release, definition.module, self._prefix)
 
 
 @cache
 def _guards_of(release: Release, module: str) -> list[Guard]:
     """Return the guards of a module."""
-    package = store.load(release.package)
-    number = package.number(release.version) if package else None
-    if package is None or number is None:
-        return []
-    document, base = package.document("guards"), module.replace(".", "/")
-    packed: dict[str, Any] = document.get(f"{base}.py") or document.get(f"{base}/__init__.py") or {}
-    return [Guard.from_key(key) for key in UnpackedValues(packed, number)]
+    document, base = store.load(release.package).document("guards"), module.replace(".", "/")
+    packed = document.get(f"{base}.py") or document.get(f"{base}/__init__.py") or {}
+    return [Guard.from_key(key) for key in store.UnpackedValues(packed, query.release_number(release))]

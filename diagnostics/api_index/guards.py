@@ -9,19 +9,24 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from diagnostics.api_index.source import TOO_LONG, dotted_name, expression_text, parse_source
+from diagnostics.api_index.source import (
+    TOO_LONG,
+    dotted_name,
+    expression_text,
+    parse_source,
+    statements_in,
+)  # fmt: skip
 
 # The mark of an attribute that the function sets before the guard, and of one that it sets only if it is None.
 CHANGED, COMPLETED = "changed", "completed"
 # Entries for what lint needs besides: a call of another method, and an attribute that is set.
 CALL, SET = "call", "set"
 _UNKNOWN = "..."
-_MARK = re.compile(r"\b(?:completed|changed)\(([\w.]+)\)")
 _MOST_CONDITIONS, _LONGEST_CONDITION, _LONGEST_MESSAGE = 8, 300, 400
 _DEEPEST, _MOST_PARTS = 2, 40
 _PURE = (
@@ -30,7 +35,7 @@ _PURE = (
 )  # fmt: skip
 _PURE_CALLS = {"get", "keys", "len", "int", "max", "min", "lower", "getattr", "set", "tuple", "list"}
 _VALIDATORS = {"model_validator", "field_validator", "validator", "root_validator"}
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Leaves = ast.Return | ast.Continue | ast.Break
 _FORMAT = re.compile(r"%[-#0 +]*[\d.]*[a-zA-Z]")
 _FIELD = re.compile(r"\{[^{}]*\}")
@@ -69,130 +74,114 @@ def extract_guards(text: str) -> list[Guard]:
         SyntaxError: The text cannot be parsed.
     """
     tree = parse_source(text)
-    leading: set[int] = set()
-    _find_leading(tree, leading)
-    constants = _assigned_once(tree.body, constant=True)
-    return list(dict.fromkeys(_Scope("", constants, leading).read(tree.body, ())))
-
-
-def _find_leading(node: ast.AST, leading: set[int]) -> bool:
-    """Add the ids of the statements that are or contain a guard; return whether a node does."""
-    children = [
-        _find_leading(child, leading)
-        for child in ast.iter_child_nodes(node)
-        if not isinstance(child, ast.expr)
-    ]
-    found = any(children) or isinstance(node, ast.Raise | ast.Assert | _Function)
-    found = found or bool(_called_method(node) or _own_attributes(node))
-    if found:
-        leading.add(id(node))
-    return found
+    constants = {name: value for name, value in _assigned_once(tree.body).items() if not _has_names(value)}
+    return list(dict.fromkeys(_Scope("", constants).read(tree.body, ())))
 
 
 class _Scope:
     """Reads the statements of one function, or of a module or class outside of functions."""
 
-    def __init__(self, name: str, values: Mapping[str, ast.expr], leading: Collection[int]) -> None:
-        self._name, self._values, self._leading = name, values, leading
+    def __init__(self, name: str, values: Mapping[str, ast.expr]) -> None:
+        self._name, self._values = name, values
         # Attributes that were set, with their value, or CHANGED or COMPLETED if the value is not known.
         self._attributes: dict[str, ast.expr | str] = {}
 
     def read(self, body: Sequence[ast.stmt], conditions: tuple[str, ...]) -> Iterator[Guard]:
-        """Yield the guards of statements that run if the conditions hold."""
-        last = max((place for place, node in enumerate(body) if id(node) in self._leading), default=-1)
-        for node in body[: last + 1]:
-            before = dict(self._attributes)
-            if id(node) in self._leading:
-                yield from self._guards_of(node, conditions)
-            self._attributes = before
-            conditions = self._after(node, conditions)
-            self._note_attributes(node, frozenset(), direct=True)
+        """Yield the guards of statements that run if the conditions are true."""
+        for node in body:
+            following = self._conditions_after(node, conditions)
+            yield from self._guards_of(node, conditions)
+            conditions = following
+            self._record_attributes(node)
 
     def _guards_of(self, node: ast.stmt, conditions: tuple[str, ...]) -> Iterator[Guard]:
         match node:
             case ast.ClassDef():
-                yield from _Scope(self._inner(node.name), self._values, self._leading).read(node.body, ())
+                yield from _Scope(self._inner_name(node.name), self._values).read(node.body, ())
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield from self._function(node)
+                yield from self._guards_of_function(node)
             case ast.Raise(exc=ast.Call() as call):
-                yield self._guard(dotted_name(call.func), _message(call.args), conditions)
-            case ast.Assert():
-                message = _message([node.msg] if node.msg else [])
-                every = (*conditions, self._text(node.test, negate=True))
-                yield self._guard("AssertionError", message, every)
-            case ast.Expr():
-                yield Guard(self._name, CALL, _called_method(node), conditions)
+                yield self._guard(dotted_name(call.func), _message(*call.args), conditions)
+            case ast.Assert(test=test, msg=message):
+                failing = (*conditions, self._condition(test, negate=True))
+                yield self._guard("AssertionError", _message(message), failing)
+            case ast.Expr(value=ast.Call(func=ast.Attribute() as method)) if called := _called_method(method):
+                yield Guard(self._name, CALL, called, conditions)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                yield from (self._guard(SET, name, conditions) for name in _own_attributes(node))
+                targets = (dotted_name(target) for target, _value in _assignments(node))
+                yield from (
+                    self._guard(SET, name, conditions) for name in targets if re.fullmatch(r"self\.\w+", name)
+                )
             case _:
-                for body, condition in self._branches(node):
-                    before = dict(self._attributes)
-                    yield from self.read(body, (*conditions, *condition))
-                    self._attributes = before
+                yield from self._guards_of_branches(node, conditions)
+
+    def _guards_of_branches(self, node: ast.stmt, conditions: tuple[str, ...]) -> Iterator[Guard]:
+        """Yield the guards inside a statement; an attribute that a part of it sets is marked afterwards."""
+        before, after = self._attributes, dict(self._attributes)
+        for body, condition in list(self._branches(node)):
+            self._attributes = dict(before)
+            yield from self.read(body, (*conditions, *condition))
+            unset = _required_none(node.test) if isinstance(node, ast.If) and body is node.body else ()
+            for name, value in self._attributes.items():
+                if value is not before.get(name):
+                    if_none = name in unset or value == COMPLETED
+                    after[name] = (
+                        COMPLETED if if_none and after.get(name, COMPLETED) == COMPLETED else CHANGED
+                    )
+        self._attributes = after
 
     def _branches(self, node: ast.stmt) -> Iterator[tuple[list[ast.stmt], tuple[str, ...]]]:
         """Yield the lists of statements inside a statement, each with the conditions under which it runs."""
         match node:
             case ast.If():
-                yield node.body, (self._text(node.test),)
-                yield node.orelse, (self._text(node.test, negate=True),)
+                yield node.body, (self._condition(node.test),)
+                yield node.orelse, (self._condition(node.test, negate=True),)
             case ast.With() | ast.AsyncWith():
                 yield node.body, ()
             case ast.For() | ast.AsyncFor() | ast.While():
                 yield [*node.body, *node.orelse], (_UNKNOWN,)
-            case ast.Try():
+            case ast.Match():
+                yield [statement for case in node.cases for statement in case.body], (_UNKNOWN,)
+            case ast.Try() | ast.TryStar():
                 handlers = [statement for handler in node.handlers for statement in handler.body]
                 inner = [*node.body, *handlers, *node.orelse, *node.finalbody]
                 yield inner, (_UNKNOWN,) if node.handlers else ()
 
-    def _function(self, node: _Function) -> Iterator[Guard]:
-        name = self._inner(node.name)
+    def _guards_of_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Guard]:
         decorators = (dotted_name(getattr(item, "func", item)) for item in node.decorator_list)
         if any(item.rpartition(".")[2] in _VALIDATORS for item in decorators):
             yield Guard(self._name, CALL, f"self.{node.name}", ())
         parameters = {item.arg for item in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
         values = {key: value for key, value in self._values.items() if key not in parameters}
         values |= _assigned_once(node.body, parameters)
-        yield from _Scope(name, values, self._leading).read(node.body, ())
+        yield from _Scope(self._inner_name(node.name), values).read(node.body, ())
 
-    def _inner(self, name: str) -> str:
+    def _inner_name(self, name: str) -> str:
         return f"{self._name}.{name}" if self._name else name
 
     def _guard(self, exception: str, message: str, conditions: tuple[str, ...]) -> Guard:
-        kept = tuple(dict.fromkeys(conditions))
-        kept = (*kept[: _MOST_CONDITIONS - 1], _UNKNOWN) if len(kept) > _MOST_CONDITIONS else kept
-        return Guard(self._name, exception.rpartition(".")[2] or "Exception", message, kept)
+        unique = tuple(dict.fromkeys(conditions))
+        if len(unique) > _MOST_CONDITIONS:
+            unique = (*unique[: _MOST_CONDITIONS - 1], _UNKNOWN)
+        return Guard(self._name, exception.rpartition(".")[2] or "Exception", message, unique)
 
-    def _after(self, node: ast.stmt, conditions: tuple[str, ...]) -> tuple[str, ...]:
+    def _conditions_after(self, node: ast.stmt, conditions: tuple[str, ...]) -> tuple[str, ...]:
         """Return the conditions of what follows a statement, which may have left the function or the loop."""
-        if not any(isinstance(part, _Leaves) for part in (node, *_own_statements(node))):
-            return conditions
-        if len(conditions) > _MOST_CONDITIONS:
+        inner = statements_in([node], _DEFINITIONS)
+        if len(conditions) > _MOST_CONDITIONS or not any(isinstance(part, _Leaves) for part in inner):
             return conditions
         if isinstance(node, ast.If) and isinstance(node.body[-1], _Leaves) and not node.orelse:
-            return (*conditions, self._text(node.test, negate=True))
+            return (*conditions, self._condition(node.test, negate=True))
         return (*conditions, _UNKNOWN)
 
-    def _note_attributes(self, node: ast.stmt, tested: frozenset[str], *, direct: bool = False) -> None:
-        """Note the attributes that a statement sets; `tested` are those that are None where it runs."""
+    def _record_attributes(self, node: ast.stmt) -> None:
+        """Record the attributes that a statement itself sets, with a value that a condition can contain, or CHANGED."""
         for target, value in _assignments(node):
-            name = dotted_name(target) if isinstance(target, ast.Attribute) else ""
-            if direct and name and value and _is_plain(value):
-                replaced = self._replace(value)
-                self._attributes[name] = replaced if _is_plain(replaced) else CHANGED
-            elif name:
-                known = self._attributes.get(name, COMPLETED)
-                self._attributes[name] = COMPLETED if name in tested and known == COMPLETED else CHANGED
-        if isinstance(node, ast.If):
-            for statement in node.body:
-                self._note_attributes(statement, tested | _required_none(node.test))
-            for statement in node.orelse:
-                self._note_attributes(statement, tested)
-        elif not isinstance(node, _Function | ast.ClassDef):
-            for part in _own_statements(node):
-                self._note_attributes(part, tested)
+            if isinstance(target, ast.Attribute) and (name := dotted_name(target)):
+                replaced = self._replace(value) if value and _is_plain(value) else None
+                self._attributes[name] = replaced if replaced and _is_plain(replaced) else CHANGED
 
-    def _text(self, node: ast.expr, *, negate: bool = False) -> str:
+    def _condition(self, node: ast.expr, *, negate: bool = False) -> str:
         """Return a condition as text, with variables replaced by their values; `...` if it is too long."""
         replaced = self._replace(node)
         if negate and isinstance(replaced, ast.UnaryOp) and isinstance(replaced.op, ast.Not):
@@ -232,27 +221,14 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
             yield from ((item.optional_vars, None) for item in items if item.optional_vars)
 
 
-def _own_attributes(node: ast.AST) -> list[str]:
-    """Return the attributes of `self` that a statement sets, as `self.beta`."""
-    targets = (dotted_name(target) for target, _value in _assignments(node))
-    return [name for name in targets if name.startswith("self.") and name.count(".") == 1]
-
-
-def _assigned_once(
-    body: Iterable[ast.stmt], parameters: Iterable[str] = (), *, constant: bool = False
-) -> dict[str, ast.expr]:
-    """Return the local variables that get one value, a plain expression; for `constant`, one without names."""
+def _assigned_once(body: Iterable[ast.stmt], parameters: Iterable[str] = ()) -> dict[str, ast.expr]:
+    """Return the local variables that get one value, a plain expression."""
     values: dict[str, ast.expr | None] = dict.fromkeys(parameters)
-    for node in body:
-        for part in (node, *_own_statements(node)):
-            for target, value in _assignments(part):
-                if isinstance(target, ast.Name):
-                    values[target.id] = value if target.id not in values else None
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None and _is_plain(value) and not (constant and _has_names(value))
-    }
+    for node in statements_in(body, _DEFINITIONS):
+        for target, value in _assignments(node):
+            if isinstance(target, ast.Name):
+                values[target.id] = value if target.id not in values else None
+    return {name: value for name, value in values.items() if value is not None and _is_plain(value)}
 
 
 def _is_plain(node: ast.expr) -> bool:
@@ -277,43 +253,27 @@ def _has_names(node: ast.expr) -> bool:
     return any(isinstance(part, ast.Name | ast.Attribute) for part in ast.walk(node))
 
 
-def _own_statements(node: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the statements inside a statement, without those of functions and classes in it."""
-    if isinstance(node, _Function | ast.ClassDef):
-        return
-    for child in ast.iter_child_nodes(node):
-        inner = child.body if isinstance(child, ast.ExceptHandler | ast.match_case) else [child]
-        for part in inner:
-            if isinstance(part, ast.stmt):
-                yield part
-                yield from _own_statements(part)
-
-
-def _required_none(test: ast.expr) -> frozenset[str]:
+def _required_none(test: ast.expr) -> set[str]:
     """Return the attributes that a condition requires to be None."""
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-    return frozenset(
-        dotted_name(part.left)
-        for part in parts
-        if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Is) and dotted_name(part.left)
-        if isinstance(part.comparators[0], ast.Constant)
-    )
+    match test:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return set().union(*map(_required_none, parts))
+        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant()]):
+            return {dotted_name(left)}
+    return set()
 
 
-def _called_method(node: ast.AST) -> str:
-    """Return the method that a statement calls on `self`, `super()` or a class, as `self.check`, or an empty text."""
-    method = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-    if not isinstance(method, ast.Attribute):
-        return ""
+def _called_method(method: ast.Attribute) -> str:
+    """Return the method of `self`, `super()` or a class that is called, as `self.check`; empty for another one."""
     if isinstance(method.value, ast.Call) and dotted_name(method.value.func) == "super":
         return f"super.{method.attr}"
     owner = dotted_name(method.value)
     return f"{owner}.{method.attr}" if owner == "self" or owner[:1].isupper() else ""
 
 
-def _message(arguments: list[ast.expr]) -> str:
+def _message(*arguments: ast.expr | None) -> str:
     """Return the text of an exception's first argument, with `{}` for inserted values; empty if it has none."""
-    text = _template(arguments[0]) if arguments else ""
+    text = _template(arguments[0]) if arguments and arguments[0] else ""
     return " ".join(text.split())[:_LONGEST_MESSAGE]
 
 
@@ -330,12 +290,3 @@ def _template(node: ast.expr) -> str:
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
             return _FIELD.sub("{}", text)
     return "{}"
-
-
-def plain_condition(condition: str) -> str:
-    """Return a condition without the marks of changed attributes; empty if it cannot be expressed.
-
-    >>> plain_condition("completed(self.beta) > 1"), plain_condition("...")
-    ('self.beta > 1', '')
-    """
-    return "" if condition == _UNKNOWN else _MARK.sub(r"\1", condition)

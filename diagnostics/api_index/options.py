@@ -13,7 +13,7 @@ from functools import cache
 
 import yaml
 
-from diagnostics.api_index import query, store
+from diagnostics.api_index import query
 from diagnostics.api_index.extract import Facts
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
@@ -231,7 +231,7 @@ def _surface(release: Release, companion: int = 0) -> Surface | None:
     Companions are releases of the packages whose classes this package's classes extend (`query.companions_of`).
     """
     companions = query.companions_of(release, companion)
-    return query.surface_of(release, *companions) if store.load(release.package) else None
+    return query.surface_of(release, *companions)
 
 
 def _annotation_choices(surface: Surface, module: str, annotation: str, depth: int = 0) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ def _annotation_choices(surface: Surface, module: str, annotation: str, depth: i
     parts = [part for part in _alternatives(node) if ast.unparse(part) != "None"]
     # transformers' parser converts `Enum | str` to the Enum.
     if len(parts) == 2 and ast.unparse(parts[1]) == "str":
-        return _enum_values(surface, module, ast.unparse(parts[0]))
+        return tuple(enum_members(surface, module, ast.unparse(parts[0])).values())
     for part in parts:
         text = ast.unparse(part)
         if isinstance(part, ast.Subscript) and text.partition("[")[0].rpartition(".")[2] == "Literal":
@@ -261,17 +261,17 @@ def _annotation_choices(surface: Surface, module: str, annotation: str, depth: i
     return tuple(dict.fromkeys(values))
 
 
-def _enum_values(surface: Surface, module: str, name: str) -> tuple[str, ...]:
-    """Return the values of an Enum of texts; empty if the name is not one."""
-    imported = surface.facts(module).get(name, "").partition("import ")[2]
-    source, _, name = imported.partition(":") if imported else (module, "", name)
-    facts = surface.facts(source)
-    if not re.match(r"class .*Enum", facts.get(name, "")):
-        return ()
-    members = (entry for member, entry in facts.items() if member.startswith(f"{name}."))
-    return tuple(
-        _literals(entry.removeprefix("value "))[0] for entry in members if entry.startswith("value '")
-    )
+def enum_members(surface: Surface, module: str, name: str) -> dict[str, str]:
+    """Return the members of an Enum with their values, if these are texts; empty if the name is not an Enum."""
+    definition = surface.find(module, name)
+    if definition is None or not re.match(r"class .*Enum", definition.entry):
+        return {}
+    members = surface.own_members(definition).items()
+    return {
+        member: _literals(entry.removeprefix("value "))[0]
+        for member, entry in members
+        if entry.startswith("value '")
+    }
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:

@@ -84,6 +84,17 @@ def constant_texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
             yield node.value
 
 
+def statements_in(body: Iterable[ast.stmt], opaque: tuple[type[ast.stmt], ...] = ()) -> Iterator[ast.stmt]:
+    """Yield statements and the statements inside them, except those inside of `opaque` ones."""
+    for node in body:
+        yield node
+        if not isinstance(node, opaque):
+            for key in ("body", "orelse", "finalbody"):
+                yield from statements_in(getattr(node, key, ()), opaque)
+            for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+                yield from statements_in(part.body, opaque)
+
+
 def expression_text(node: ast.AST) -> str:
     """Return an expression as source code; TOO_LONG for a very long one, or one with many f-strings.
 

@@ -128,6 +128,8 @@ class Surface:
 
         Its kind is `dynamic` if only run time decides, and `outside` if another package has it.
         """
+        if (owner := self._surface_of(module)) is not self:
+            return owner.find(module, name, depth)
         if not name:
             return Definition(module, "", "", "module") if self.has_module(module) else None
         module = self._current_name(module)
@@ -178,12 +180,10 @@ class Surface:
 
     def _follow(self, module: str, name: str, depth: int) -> Definition | None:
         """Return the definition of an imported name, in this package or a companion; `outside` for another package."""
+        definition = self.find(module, name, depth + 1)
         if self._is_inside(module):
-            definition = self.find(module, name, depth + 1)
             unread = definition is None and self.source.facts(self._current_name(module)) is None
             return Definition(module, name, "", "dynamic") if unread else definition
-        companion = self.companions.get(module.partition(".")[0])
-        definition = companion.find(module, name, depth + 1) if companion else None
         return definition or Definition(module, name, "", "outside")
 
     def _is_inside(self, module: str) -> bool:
@@ -217,8 +217,7 @@ class Surface:
         for base in filter(None, (part.strip() for part in bases.split(","))):
             if base.rpartition(".")[2] in _EMPTY_BASES:
                 continue
-            surface = self._surface_of(definition.module)
-            parent = surface.find(definition.module, base) if base.isidentifier() else None
+            parent = self.find(definition.module, base) if base.isidentifier() else None
             if parent is None or seen.get(parent):
                 yield None
             elif parent not in seen:
@@ -257,11 +256,7 @@ class Surface:
                     if depth < 3:
                         inner = self.attribute_types(definition, hint[5:], depth + 1)
                         types += [(target, False) for target, _exact in inner]
-                elif (
-                    item
-                    and (target := self._surface_of(item.module).find(item.module, hint.rstrip("()")))
-                    and target.is_class
-                ):
+                elif item and (target := self.find(item.module, hint.rstrip("()"))) and target.is_class:
                     types.append((target, hint.endswith("()")))
         return types
 

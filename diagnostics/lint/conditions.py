@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from diagnostics.api_index.guards import CHANGED, COMPLETED
 from diagnostics.api_index.source import constant_texts, dotted_name
 
-_MAX_LENGTH = 10_000
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -19,23 +19,10 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
-_TYPES: dict[str, Any] = {
-    "str": str,
-    "int": int,
-    "float": (int, float),
-    "bool": bool,
-    "list": list,
-    "dict": dict,
-    "tuple": tuple,
-}
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "len": len,
-    "max": max,
-    "min": min,
-    "set": list,
-    "list": list,
-    "tuple": list,
-}
+# A parser converts a whole number to a float.
+_TYPES: dict[str, Any] = {item.__name__: item for item in (str, int, bool, list, dict, tuple)}
+_TYPES["float"] = (int, float)
+_MARK = re.compile(rf"\b(?:{CHANGED}|{COMPLETED})\(([\w.]+)\)")
 
 
 class UnknownValueError(Exception):
@@ -46,12 +33,9 @@ Lookup = Callable[[str], Any]
 """Return the value of a dotted name such as `self.beta`; raise UnknownValueError."""
 
 
-def holds(condition: str, lookup: Lookup) -> bool | None:
+def condition_result(condition: str, lookup: Lookup) -> bool | None:
     """Return whether a condition is true; None if that depends on a value that is not known."""
-    try:
-        return bool(_value(_parse(condition), lookup))
-    except UnknownValueError:
-        return None
+    return _result(_parse(condition), lookup)
 
 
 @cache
@@ -64,18 +48,40 @@ def _parse(condition: str) -> ast.expr:
 
 def names_in(condition: str) -> list[str]:
     """Return the dotted names in a condition, longest first for each chain, in their order."""
-    names: dict[str, None] = {}
 
-    def walk(node: ast.AST) -> None:
-        name = _looked_up(node) if isinstance(node, ast.Call) else dotted_name(node)
+    def names_below(node: ast.AST) -> Iterator[str]:
+        name = _attribute_read(node) if isinstance(node, ast.Call) else dotted_name(node)
         if name:
-            names[name.rpartition(":")[2]] = None
+            yield name.rpartition(":")[2]
         else:
             for child in ast.iter_child_nodes(node):
-                walk(child)
+                yield from names_below(child)
 
-    walk(_parse(condition))
-    return list(names)
+    return list(dict.fromkeys(names_below(_parse(condition))))
+
+
+def unmarked(condition: str) -> str:
+    """Return a condition without the marks of changed attributes.
+
+    >>> unmarked("completed(self.beta) > 1")
+    'self.beta > 1'
+    """
+    return _MARK.sub(r"\1", condition)
+
+
+def _result(node: ast.expr, lookup: Lookup) -> bool | None:
+    """Return whether an expression is true; `and` and `or` are known if one part decides, even if others are not."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            result = _result(inner, lookup)
+            return None if result is None else not result
+        case ast.BoolOp(op=kind, values=parts):
+            deciding, results = isinstance(kind, ast.Or), {_result(part, lookup) for part in parts}
+            return deciding if deciding in results else None if None in results else not deciding
+    try:
+        return bool(_value(node, lookup))
+    except UnknownValueError:
+        return None
 
 
 def _value(node: ast.expr, lookup: Lookup) -> Any:  # noqa: C901, PLR0911 - a case a kind of expression
@@ -86,7 +92,8 @@ def _value(node: ast.expr, lookup: Lookup) -> Any:  # noqa: C901, PLR0911 - a ca
         case ast.Name() | ast.Attribute():
             return lookup(dotted_name(node) or "?")
         case ast.BoolOp(op=kind, values=parts):
-            return _combine(parts, lookup, stops_at=isinstance(kind, ast.Or))
+            values = [_value(part, lookup) for part in parts]
+            return next((value for value in values if bool(value) is isinstance(kind, ast.Or)), values[-1])
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             return not _value(inner, lookup)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
@@ -107,24 +114,9 @@ def _value(node: ast.expr, lookup: Lookup) -> Any:  # noqa: C901, PLR0911 - a ca
         case ast.Dict(keys=keys):
             return [_value(part, lookup) for part in keys if part]
         case ast.Call():
-            return _call(node, lookup)
+            name = _attribute_read(node)
+            return lookup(name) if name else _call(dotted_name(node.func), node.args, lookup)
     raise UnknownValueError
-
-
-def _combine(parts: list[ast.expr], lookup: Lookup, *, stops_at: bool) -> Any:
-    """Return the value of `and` or `or`; it is known if one part decides, even if others are unknown."""
-    unknown, data = False, None
-    for part in parts:
-        try:
-            data = _value(part, lookup)
-        except UnknownValueError:
-            unknown = True
-            continue
-        if bool(data) is stops_at:
-            return data
-    if unknown:
-        raise UnknownValueError
-    return data
 
 
 def _number(data: Any) -> Any:
@@ -135,62 +127,47 @@ def _number(data: Any) -> Any:
 
 def _compare(kind: ast.cmpop, left: Any, right: Any) -> bool:
     """Return the result of a comparison; unknown for values of two types, because the framework may convert one."""
-    if (
-        isinstance(kind, ast.Is | ast.IsNot)
-        or left is None
-        or (right is None and not isinstance(kind, ast.In | ast.NotIn))
-    ):
-        if type(kind) in _ORDER:
-            raise UnknownValueError
-        same = left is right or left == right
-        return same is isinstance(kind, ast.Is | ast.Eq)
-    if isinstance(kind, ast.In | ast.NotIn):
-        if not isinstance(right, list | str) or (isinstance(right, str) and not isinstance(left, str)):
-            raise UnknownValueError
-        if isinstance(right, list) and right and not any(_alike(left, item) for item in right):
-            raise UnknownValueError
-        return (left in right) is isinstance(kind, ast.In)
-    if not _alike(left, right):
+    if type(kind) in _ORDER:
+        return _ORDER[type(kind)](_number(left), _number(right))
+    if isinstance(kind, ast.In | ast.NotIn) and isinstance(right, list):
+        known = not right or left is None or any(_same_type(left, item) for item in right)
+    elif isinstance(kind, ast.In | ast.NotIn):
+        known = isinstance(left, str) and isinstance(right, str)
+    else:
+        by_value = isinstance(kind, ast.Eq | ast.NotEq) or isinstance(left, bool)
+        known = left is None or right is None or (by_value and _same_type(left, right))
+    if not known:
         raise UnknownValueError
-    if isinstance(kind, ast.Eq | ast.NotEq):
-        return (left == right) is isinstance(kind, ast.Eq)
-    return _ORDER[type(kind)](left, right)
+    result = left in right if isinstance(kind, ast.In | ast.NotIn) else left == right
+    return result is isinstance(kind, ast.Eq | ast.Is | ast.In)
 
 
-def _alike(left: Any, right: Any) -> bool:
+def _same_type(left: Any, right: Any) -> bool:
     """Return whether two values are of one type; whole and other numbers are, booleans and numbers are not."""
-    kinds = [float if type(item) is int else type(item) for item in (left, right)]
-    return kinds[0] is kinds[1]
+    kinds = {float if type(item) is int else type(item) for item in (left, right)}
+    return len(kinds) == 1
 
 
-def _call(node: ast.Call, lookup: Lookup) -> Any:
-    """Return the result of one of the functions and methods that conditions of options use."""
-    if name := _looked_up(node):
-        return lookup(name)
-    name = dotted_name(node.func)
-    if name == "isinstance" and len(node.args) == 2:
-        kinds = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
-        types = [_TYPES.get(dotted_name(kind)) for kind in kinds]
-        if None not in types:
-            return any(isinstance(_value(node.args[0], lookup), one) for one in types if one)
-    if isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
-        return str(_value(node.func.value, lookup)).lower()
-    data = [_value(item, lookup) for item in node.args]
-    if name in {"max", "min"} and len(data) > 1:
-        return _FUNCTIONS[name](map(_number, data))
-    if (
-        name in _FUNCTIONS
-        and len(data) == 1
-        and isinstance(data[0], list | str)
-        and len(data[0]) < _MAX_LENGTH
-    ):
-        return _FUNCTIONS[name](data[0])
-    if name[:1].isupper() and len(data) == 1 and isinstance(data[0], str):
-        return data[0]  # a text as the member of an Enum
+def _call(name: str, arguments: list[ast.expr], lookup: Lookup) -> Any:
+    """Return the result of a function that conditions of options use."""
+    if name == "isinstance" and len(arguments) == 2:
+        types = arguments[1].elts if isinstance(arguments[1], ast.Tuple) else [arguments[1]]
+        names = [dotted_name(item) for item in types]
+        if not _TYPES.keys() >= {*names}:
+            raise UnknownValueError
+        return isinstance(_value(arguments[0], lookup), tuple(map(_TYPES.__getitem__, names)))
+    values = [_value(item, lookup) for item in arguments]
+    match name, values:
+        case "len", [list() | str() as data]:
+            return len(data)
+        case "max" | "min", [_, _, *_]:
+            return (max if name == "max" else min)(map(_number, values))
+        case _, [str(text)] if name[:1].isupper():
+            return text  # as the member of an Enum
     raise UnknownValueError
 
 
-def _looked_up(node: ast.Call) -> str:
+def _attribute_read(node: ast.Call) -> str:
     """Return the name of the value that `x.get("a")`, `getattr(x, "a")` or a mark returns; empty for other calls."""
     name, constants = dotted_name(node.func), list(constant_texts(node.args))
     if name in {CHANGED, COMPLETED} and node.args:

@@ -71,7 +71,7 @@ def test_conditions_hold_where_python_raises(chosen):
         guard
         for guard in extract_guards(CONFIG)
         if guard.exception != SET
-        and all(conditions.holds(item, lookup_in(settings)) for item in guard.conditions)
+        and all(conditions.condition_result(item, lookup_in(settings)) for item in guard.conditions)
     ]
     assert bool(holding) == (raised is not None)
     if raised:
@@ -148,7 +148,7 @@ EXPRESSIONS = st.recursive(
 def test_known_result_equals_that_of_python(expression, values):
     """If a condition has a result with some values unknown, Python's result with any values for these is the same."""
     for known in ("abc", "ab", ""):
-        result = conditions.holds(expression, lookup_in({name: values[name] for name in known}))
+        result = conditions.condition_result(expression, lookup_in({name: values[name] for name in known}))
         try:
             expected = bool(eval(expression, {}, dict(values)))
         except (TypeError, ZeroDivisionError):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from diagnostics.api_index import store
 from diagnostics.api_index.guard_lookup import PlacedGuard, start_guards
-from diagnostics.api_index.guards import CHANGED, plain_condition
-from diagnostics.api_index.name_releases import releases_of
+from diagnostics.api_index.guards import CHANGED
 from diagnostics.api_index.options import declared_default, is_declared
 from diagnostics.api_index.query import Release
-from diagnostics.lint import conditions
-from diagnostics.lint.conditions import UnknownValueError
+from diagnostics.lint.conditions import UnknownValueError, condition_result, names_in, unmarked
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import Value, format_value
@@ -32,19 +31,19 @@ _WORLD_SIZE = {"self.world_size", "args.world_size"}
 def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
     """The options pass the checks that the framework itself makes at the start of a run of this release."""
     name = plan.option_package
-    known = plan.versions.known.get(name)
-    releases = releases_of(name)
+    releases = store.load(name).releases
     if plan.own_copy or not releases:
         return
-    release = Release(name, str(known or releases[-1]))
+    release = Release(name, str(plan.versions.known.get(name) or releases[-1]))
     for placed in start_guards(release):
         # Other programs of verl have trainers of their own.
         if placed.prefix is None and plan.settings.target not in _MAIN_PROGRAMS:
             continue
-        options = _Options(plan, placed, release)
-        if all(conditions.holds(condition, options.lookup) for condition in placed.guard.conditions):
-            deciding = options.of_condition(placed.guard.conditions[-1]) if placed.guard.conditions else []
-            if deciding and not {value.key for value in deciding} & plan.reported:
+        options, guard_conditions = _Options(plan, placed, release), placed.guard.conditions
+        if guard_conditions and all(condition_result(item, options.lookup) for item in guard_conditions):
+            keys = map(options.key, names_in(guard_conditions[-1]))
+            deciding = [options.used[key] for key in keys if key in options.used]
+            if deciding and plan.reported.isdisjoint(value.key for value in deciding):
                 yield _problem(options, placed, deciding)
 
 
@@ -53,16 +52,12 @@ class _Options:
 
     def __init__(self, plan: RunPlan, placed: PlacedGuard, release: Release) -> None:
         self._plan, self._placed, self._release = plan, placed, release
-        self._complete = not (
-            plan.settings.has_unread_options or plan.settings.orphaned or plan.needs_arguments
-        )
         self.used: dict[str, Value] = {}
 
     @property
     def is_certain(self) -> bool:
         """Whether the release of the guard is the run's; that of another package, such as transformers, is assumed."""
-        known = self._plan.versions.known.get(self._release.package)
-        return known is not None and self._placed.release == self._release
+        return self._release.package in self._plan.versions.known and self._placed.release == self._release
 
     def key(self, name: str) -> str:
         """Return the option that a name in a condition stands for; empty if none."""
@@ -81,49 +76,41 @@ class _Options:
             UnknownValueError: It is not known.
         """
         for attribute, needed in self._placed.set_elsewhere:
-            if name == attribute and not any(
-                conditions.holds(one, self._own_value) is False for one in needed
-            ):
+            excluded = (condition_result(item, self._initial_value) is False for item in needed)
+            if name == attribute and not any(excluded):
                 raise UnknownValueError
-        return self._own_value(name)
+        return self._initial_value(name)
 
-    def _own_value(self, name: str) -> object:
+    def _initial_value(self, name: str) -> object:
         """Return the value of a name as the run or the release sets it, whatever the methods of its class change."""
         mark, _, name = name.rpartition(":")
         if name == "__name__":
             return "__main__"
         if (member := self._placed.enum_value(name)) is not None:
             return member
-        key = self.key(name)
-        processes = self._plan.values.get(PROCESSES) if name in _WORLD_SIZE else None
-        value = processes or self._plan.options.get(key)
+        key, plan = self.key(name), self._plan
+        processes = plan.values.get(PROCESSES) if name in _WORLD_SIZE else None
+        value = processes or plan.options.get(key)
         if not key or mark == CHANGED:
             raise UnknownValueError
         if value is not None:
-            if not value.known or (mark and value.data is None):
-                raise UnknownValueError
-            self.used[key] = value
-            return value.data
-        default = (
-            declared_default(self._release, key)
-            if self._complete and not mark and not self._placed.only_set
-            else ...
-        )
-        if default is ... or not is_declared(self._release, key):
+            data = ... if not value.known or (mark and value.data is None) else value.data
+        elif mark or self._placed.only_set or not plan.disabled(key) or not is_declared(self._release, key):
             raise UnknownValueError
-        return default
-
-    def of_condition(self, condition: str) -> list[Value]:
-        """Return the settings of the run that a condition compares."""
-        keys = (self.key(name) for name in conditions.names_in(condition))
-        return [self.used[key] for key in keys if key in self.used]
+        else:
+            data = declared_default(self._release, key)
+        if data is ...:
+            raise UnknownValueError
+        if value is not None:
+            self.used[key] = value
+        return data
 
 
 def _problem(options: _Options, placed: PlacedGuard, deciding: list[Value]) -> Problem:
     """Return the problem of a guard that stops the run; `deciding` are the settings in its last condition."""
     guard, release = placed.guard, placed.release
-    condition = plain_condition(guard.conditions[-1])
-    for name in sorted(conditions.names_in(condition), key=len, reverse=True):
+    condition = unmarked(guard.conditions[-1])
+    for name in sorted(names_in(condition), key=len, reverse=True):
         condition = condition.replace(name, options.key(name) or name)
     required = condition.removeprefix("not ") if condition.startswith("not ") else ""
     shown = ", ".join(dict.fromkeys(f"{value.key} {format_value(value.data)}" for value in deciding))
