@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import condition_holds
-from diagnostics.api_index.name_releases import releases_of
 from diagnostics.api_index.uses import Use
 from diagnostics.versions import parse_version
 
@@ -33,7 +32,7 @@ class Caller:
         The package needs it if its installed release, or its code in the traceback, uses the name. If the provider of
         the name is too old, an older release of the package is meant, otherwise a newer one.
         """
-        releases = releases_of(self.package)
+        releases = store.load(self.package).releases
         first, last = (releases.index(version) for version in (self.versions[0], self.versions[-1]))
         if installed.get(self.package) not in self.versions and self.package != caller:
             return ""
@@ -45,9 +44,7 @@ class Caller:
 def recorded_uses(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:
     """Yield each recorded use of a provider whose key contains a text, as (package, file, use, {spans: line})."""
     for package in store.indexed_packages():
-        index = store.load(package)
-        documents = index.document(f"uses-{provider}") if index else {}
-        for file, packed in documents.items():
+        for file, packed in store.load(package).document(f"uses-{provider}").items():
             for key, lines in packed.items():
                 if text in key:
                     spans = lines if isinstance(lines, dict) else {"0-": lines}
@@ -71,12 +68,12 @@ def find_callers(provider: str, target: Use, installed: str) -> Iterator[Caller]
         if not _is_same_use(use, target) or not reached or use.choice:
             continue
         for spans, line in lines.items():
-            for number in store.expand_spans(spans, len(releases_of(package))):
+            for number in store.expand_spans(spans, len(store.load(package).releases)):
                 by_package.setdefault(package, {})[number] = f"{file}:{line}"
     verb = "registers" if target.kind == "registered" else "takes"
     for package, places in by_package.items():
         numbers = sorted(places)
-        releases = tuple(releases_of(package)[number] for number in numbers)
+        releases = tuple(store.load(package).releases[number] for number in numbers)
         yield Caller(package, places[numbers[-1]], releases, verb)
 
 

@@ -61,8 +61,7 @@ def match_forms(message: str, kinds: Collection[str] = ()) -> Iterator[tuple[Err
 def uses_in(kind: str, parts: Mapping[str, str], caller: str) -> Iterator[tuple[Use, str]]:
     """Yield the uses that a message may refer to, each with the package that should define the name."""
     if kind == "architecture":
-        index = store.load("vllm")
-        for module in index.find_name(parts["name"]) if index else ():
+        for module in store.load("vllm").find_name(parts["name"]):
             if ".models." in module:
                 yield Use("name", module, parts["name"]), "vllm"
     elif "module" in parts:
@@ -82,7 +81,7 @@ def _member_uses(kind: str, owner: str, path: tuple[str, ...], caller: str) -> I
     candidates = [
         (Use(kind, use.module, use.name, path), name)
         for name in _PROVIDERS
-        if (index := store.load(name)) and index.find_name(owner)
+        if store.load(name).find_name(owner)
         for _package, _file, use, _spans in recorded_uses(name, f'"{owner}"')
         if (use.name, use.path, use.kind) == (owner, path, kind)
     ]

@@ -32,7 +32,7 @@ from diagnostics.api_index.members import (
     find_namesake,
     outermost_definition,
 )
-from diagnostics.api_index.name_releases import NameReleases, describe_spans, releases_of
+from diagnostics.api_index.name_releases import NameReleases, describe_spans
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import Use
 from diagnostics.versions import parse_version
@@ -176,7 +176,7 @@ def _general_advice(releases: NameReleases, caller: str = "", repair: str = _REM
 def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation | None:
     """Explain a command's error about an option that some releases of its package have."""
     for option in _OPTION.finditer(text):
-        candidates = (query.Release(form.package, version) for version in releases_of(form.package))
+        candidates = (query.Release(form.package, version) for version in store.load(form.package).releases)
         versions = tuple(item.version for item in candidates if _has_option(item, option["name"]))
         if not versions:
             continue
@@ -196,8 +196,7 @@ def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation
 
 def _has_option(release: query.Release, name: str) -> bool:
     """Return whether a release has an option outside Megatron commands."""
-    index, surface = store.load(release.package), query.surface_of(release)
-    options_of_all = index.document("options") if index else {}
+    options_of_all, surface = store.load(release.package).document("options"), query.surface_of(release)
     key, number = name.replace("-", "_"), query.release_number(release)
     if surface is None or key not in options_of_all:
         return False
@@ -215,21 +214,21 @@ def _explain_releases(subject: str, releases: NameReleases) -> Explanation:
 def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation | None:
     """Explain a command's error about a subcommand or a value of an option that some of its releases accept."""
     package, value = PROGRAMS[parts["program"].lower()], parts["value"]
-    index, indexed = store.load(package), releases_of(package)
+    index = store.load(package)
     end = f".{value.replace('-', '_')}"
     scripts = [
         Use("name", module, "")
-        for module in (index.about["modules"] if index else ())
+        for module in index.about["modules"]
         if _SCRIPTS.search(module) and module.endswith(end)
     ]
     failing: tuple[str, ...] = ()
     if scripts:
         defining = {version for use in scripts for version in query.releases_with(package, use)[0]}
-        versions = tuple(version for version in indexed if version in defining)
+        versions = tuple(version for version in index.releases if version in defining)
         subject = f"the command {value}"
     else:
         option = parts["option"].lstrip("-").replace("-", "_")
-        allowed = {item: options.choices(query.Release(package, item), option) for item in indexed}
+        allowed = {item: options.choices(query.Release(package, item), option) for item in index.releases}
         versions = tuple(version for version, values in allowed.items() if value in values)
         # Where the choices are unknown, the value may be allowed.
         failing = tuple(version for version, values in allowed.items() if values and value not in values)
@@ -334,7 +333,7 @@ def _is_indexed(provider: str, module: str) -> bool:
 def _failing_releases(use: Use, provider: str, without: set[str], oldest: str) -> tuple[str, ...]:
     """Return the releases in `without` that may raise the error: for a name in a module, those with the module."""
     versions = (
-        item for item in releases_of(provider) if item in without and Version(item) >= Version(oldest)
+        item for item in store.load(provider).releases if item in without and Version(item) >= Version(oldest)
     )
     if use.kind != "name" or not use.name:
         return tuple(versions)
@@ -360,7 +359,7 @@ def _calling_sentence(releases: NameReleases, caller: str, callers: Iterable[Cal
     recorded = next((item for item in callers if item.package == caller), None)
     if recorded is None:
         return f"{caller} uses it." if caller else ""
-    return f"{caller} uses it {describe_spans(recorded.versions, releases_of(caller))}."
+    return f"{caller} uses it {describe_spans(recorded.versions, store.load(caller).releases)}."
 
 
 def _of_other_code(explanation: Explanation, statement: str, use: Use, message: str) -> Explanation | None:
@@ -386,8 +385,8 @@ def _is_replaceable(use: Use, caller: str, releases: NameReleases) -> bool:
     is_trainer = use.kind == "attribute" and use.name.endswith("Trainer")
     if not is_trainer or caller not in {"", releases.package} or (release and not release.is_prerelease):
         return False
-    index = store.load(releases.package)
-    return bool(index and "def" not in str(index.packed(use.module).get(f"{use.name}.{use.path[0]}")))
+    members = store.load(releases.package).packed(use.module)
+    return "def" not in str(members.get(f"{use.name}.{use.path[0]}"))
 
 
 def _local_folder(message: str, module: str) -> str:
@@ -457,8 +456,7 @@ def _is_of_several_packages(use: Use) -> bool:
     """Return whether a call's class has a name of one word that classes of several packages have."""
     if use.kind != "argument" or not re.fullmatch("[A-Z][a-z]+", use.name):
         return False
-    indexes = map(store.load, store.indexed_packages())
-    return sum(bool(index and index.find_name(use.name)) for index in indexes) > 1
+    return sum(bool(store.load(package).find_name(use.name)) for package in store.indexed_packages()) > 1
 
 
 def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool, bool]:
@@ -487,7 +485,7 @@ def _advice_without_release(use: Use, provider: str, caller: str) -> str:
     if use.kind != "argument" or name == f"{use.name}Config":
         return ""
     defining = query.releases_with(provider, Use("argument", provider, name, use.path))[0]
-    spans = describe_spans(defining, releases_of(provider))
+    spans = describe_spans(defining, store.load(provider).releases)
     return f"Pass it in {name}, which has it {spans}." if defining else ""
 
 
@@ -543,8 +541,8 @@ def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] |
     path = re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     provider = query.package_of(module.partition(".")[0])
-    index = store.load(provider) if provider and method and owner else None
-    if index is None or module not in index.about["modules"]:
+    index = store.load(provider)
+    if not method or not owner or module not in index.about["modules"]:
         return None
     classes = {
         name for name, _, member in (key.partition(".") for key in index.packed(module)) if member == method
@@ -563,7 +561,7 @@ def _explain_own_attribute(
         missing += [version for version in defining if both and version not in both]
         defining = both or defining
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
-    without = tuple(version for version in releases_of(provider) if version in {*missing, *undecided})
+    without = tuple(version for version in store.load(provider).releases if version in {*missing, *undecided})
     if not defining or not without:
         return None
     releases = NameReleases(provider, tuple(defining), log.installed.get(provider, ""), without)

@@ -118,8 +118,7 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
     last = (_WORD.findall(owner) or [owner])[-1]
     found: dict[tuple[str, str], str] = {}
     for package in _EXTENDED if not known else ():
-        index = store.load(package)
-        for module, name in index.find_members(member) if index else ():
+        for module, name in store.load(package).find_members(member):
             stem = name.removesuffix(last)
             fits = name.endswith(last) and stem and stem in owner and name != owner
             if (fits or not owner) and _EXPERIMENTAL not in module:
@@ -142,10 +141,11 @@ def find_namesake(use: Use, provider: str) -> str:
     package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.
     """
     is_attribute = use.kind == "attribute"
-    for package in store.indexed_packages() if is_attribute or len(use.path) > 1 else ():
-        index = store.load(package) if package != provider else None
-        for module in index.find_name(use.name) if index else ():
-            if index and (is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module)):
+    packages = [package for package in store.indexed_packages() if package != provider]
+    for package in packages if is_attribute or len(use.path) > 1 else ():
+        index = store.load(package)
+        for module in index.find_name(use.name):
+            if is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module):
                 version = index.releases[max(_releases_with_class(index, module, use.name), default=-1)]
                 surface = query.surface_with_companions(Release(package, version))
                 if not _extends_namesake(surface, module, use.name):
@@ -161,8 +161,6 @@ def _find_module(package: str, owner: str, method: str) -> str:
     If a method is named and some of these classes define it, only they are considered.
     """
     index = store.load(package)
-    if index is None:
-        return ""
     defined = {module: set(_releases_with_class(index, module, owner)) for module in index.find_name(owner)}
     defined = {module: places for module, places in defined.items() if places}
     with_method = [module for module in defined if method and f"{owner}.{method}" in index.packed(module)]

@@ -20,12 +20,6 @@ from diagnostics.versions import parse_version
 _FIRST_RELEASE = Version("0.1")
 
 
-def releases_of(package: str) -> list[str]:
-    """Return the indexed releases of a package, oldest first; empty if it is not indexed."""
-    index = store.load(package)
-    return index.releases if index else []
-
-
 def describe_spans(versions: Iterable[str], releases: Sequence[str]) -> str:
     """Return in words which of a package's releases are meant.
 
@@ -74,7 +68,7 @@ class NameReleases:
     @property
     def indexed(self) -> list[str]:
         """The indexed releases of the package, oldest first."""
-        return releases_of(self.package)
+        return store.load(self.package).releases
 
     @property
     def without(self) -> list[str]:

@@ -140,17 +140,14 @@ def missing_at_import(comparison: Comparison) -> list[MissingUse]:
 
 def release_number(release: Release) -> int:
     """Return the position of a release in the index, oldest first; -1 if it is not in the index."""
-    package = store.load(release.package)
-    number = package.number(release.version) if package else None
+    number = store.load(release.package).number(release.version)
     return -1 if number is None else number
 
 
 def upload_day(release: Release) -> date:
     """Return the day on which a release was uploaded; the earliest date if it is not in the index."""
-    package, number = store.load(release.package), release_number(release)
-    return (
-        date.fromisoformat(package.about["releases"][number]["day"]) if package and number >= 0 else date.min
-    )
+    releases, number = store.load(release.package).about["releases"], release_number(release)
+    return date.fromisoformat(releases[number]["day"]) if number >= 0 else date.min
 
 
 def find_releases(package: str, version: str) -> list[str]:
@@ -158,8 +155,7 @@ def find_releases(package: str, version: str) -> list[str]:
 
     An exact release matches only itself: 0.8.5 is not 0.8.5.post1. A local suffix such as +cu129 is ignored.
     """
-    index = store.load(package)
-    releases = list(reversed(index.releases if index else []))
+    releases = store.load(package).releases[::-1]
     public = version.partition("+")[0].removeprefix("v")
     exact = [item for item in releases if item == public]
     return exact or [item for item in releases if not public or item.startswith(f"{public}.")]
@@ -186,9 +182,8 @@ def parse_release(text: str, packages: Iterable[str]) -> Release:
 @cache
 def surface_of(release: Release, *companions: Release) -> Surface | None:
     """Return the API of a release; None if it is not in the index."""
-    package = store.load(release.package)
-    number = package.number(release.version) if package else None
-    if package is None or number is None:
+    package, number = store.load(release.package), release_number(release)
+    if number < 0:
         return None
     surfaces = {module_of(item.package): surface for item in companions if (surface := surface_of(item))}
     return Surface(IndexedFacts(package, number), module_of(release.package), surfaces)
@@ -207,10 +202,8 @@ def package_of(module: str) -> str:
 @cache
 def uses_of(user: Release, provider: str) -> list[Use] | None:
     """Return a release's uses of another package's names; None if the index has no record of them."""
-    package = store.load(user.package)
-    number = package.number(user.version) if package else None
-    files = package.document(f"uses-{provider}") if package else None
-    if not files or number is None:
+    files, number = store.load(user.package).document(f"uses-{provider}"), release_number(user)
+    if not files or number < 0:
         return None
     return [
         Use.from_key(key, file, line)
@@ -348,10 +341,9 @@ def _defines_method(surface: Surface, definition: Definition, use: Use) -> bool:
 @cache
 def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]]]:
     """Return the required ranges by package, each with the extra that requires it (empty for none)."""
-    package = store.load(release.package)
-    number = package.number(release.version) if package else None
+    package, number = store.load(release.package), release_number(release)
     ranges: dict[str, list[tuple[SpecifierSet, str]]] = {}
-    for line in package.metadata("requires", number) if package and number is not None else ():
+    for line in package.metadata("requires", number) if number >= 0 else ():
         if (requirement := _parse_requirement(line)) is not None:
             name, specifier, extra = requirement
             ranges.setdefault(name, []).append((specifier, extra))
@@ -395,11 +387,10 @@ def conflicts(first: Release, second: Release) -> Iterator[str]:
             continue
         both = [*ours, *theirs_base]
         bounds = [item.version.removesuffix(".*") for specifier in both for item in specifier]
-        index = store.load(name)
         # If any release satisfies both, then one of the bounds, or a release just above one, does.
         candidates = {
             "0",
-            *(index.releases if index else ()),
+            *store.load(name).releases,
             *bounds,
             *(f"{bound}.0.0.1" for bound in bounds if "+" not in bound),
         }

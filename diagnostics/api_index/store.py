@@ -137,23 +137,24 @@ def _filter_bit(name: str, bits: Sized) -> int:
 
 
 class Package:
-    """The index of all releases of one package."""
+    """The index of all releases of one package; without a file, it has no releases, documents and names."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._archive = zipfile.ZipFile(path)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise self._damaged(error) from error
-        self._file_names = set(self._archive.namelist())
+        self._file_names: set[str] = set()
         self._texts: dict[str, bytes] = {}
         self._documents: dict[str, Any] = {}
-        about = self.document("about")
-        if not about:
-            raise self._damaged(ValueError("no about.json"))
-        self.name: str = about["package"]
-        self.releases: list[str] = [release["version"] for release in about["releases"]]
-        self.about: dict[str, Any] = about
+        self.about: dict[str, Any] = {"releases": [], "modules": {}}
+        if path.is_file():
+            try:
+                self._archive = zipfile.ZipFile(path)
+            except (OSError, zipfile.BadZipFile) as error:
+                raise self._damaged(error) from error
+            self._file_names.update(self._archive.namelist())
+            self.about = self.document("about")
+            if not self.about:
+                raise self._damaged(ValueError("no about.json"))
+        self.releases: list[str] = [release["version"] for release in self.about["releases"]]
         self._numbers: dict[str | Version, int] = {
             key: number for number, text in enumerate(self.releases) for key in (text, Version(text))
         }
@@ -274,15 +275,14 @@ class UnpackedValues(Mapping[str, Any]):
         return bool(self.packed)
 
 
-def load(package: str) -> Package | None:
-    """Return the index of a package; None if it is not indexed."""
+def load(package: str) -> Package:
+    """Return the index of a package; one without releases if the package is not indexed."""
     return _load(FOLDER, package)
 
 
 @cache
-def _load(folder: Path, package: str) -> Package | None:
-    path = folder / f"{canonicalize_name(package)}.zip"
-    return Package(path) if path.is_file() else None
+def _load(folder: Path, package: str) -> Package:
+    return Package(folder / f"{canonicalize_name(package)}.zip")
 
 
 def clear_cache() -> None:

@@ -54,7 +54,7 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
         if not match:
             raise UserError(f"versions {word}: expected PACKAGE or PACKAGE==VERSION")
         package, version = match[1].lower().replace("_", "-"), match[2] or ""
-        if store.load(package) is None:
+        if not store.load(package).releases:
             known = ", ".join(store.indexed_packages())
             raise UserError(f"versions {word}: {package} is not in the index; it has {known}")
         versions = query.find_releases(package, version)

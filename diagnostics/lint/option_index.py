@@ -63,7 +63,7 @@ def _load(package: str) -> Mapping[str, Any]:
         data: Mapping[str, Any] = json.loads(_EASYR1.read_text(encoding="utf-8"))
         return data
     index = store.load(package)
-    if index is None or not index.document("options"):
+    if not index.document("options"):
         return {}
     spans = {
         kind: {name: _first_and_last(index, packed) for name, packed in index.document(kind).items()}
@@ -105,11 +105,9 @@ def release_options(framework: str, role: str, release: Version | None) -> froze
 def exact_options(package: str, role: str, release: str) -> frozenset[str]:
     """Return the options of an indexed release, without options of other packages; empty if it is not indexed."""
     index = store.load(package)
-    number = index.number(release) if index is not None else None
-    if index is None or number is None:
-        return frozenset()
-    document = index.document("serve") if role == "serve" else {}
-    return frozenset(store.UnpackedValues(document or index.document("options"), number))
+    number = index.number(release)
+    document = (role == "serve" and index.document("serve")) or index.document("options")
+    return frozenset() if number is None else frozenset(store.UnpackedValues(document, number))
 
 
 def options_to_check(settings: Settings) -> list[Value]:

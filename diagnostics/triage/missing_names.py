@@ -268,9 +268,8 @@ def package_of(path: str) -> str:
     is_folder = path.endswith("/__init__.py")
     for start in range(len(parts) - 2 + is_folder, 0, -1):
         package = query.package_of(parts[start])
-        index = store.load(package) if package else None
         # A folder of the user may have the same name.
-        if index and ".".join(parts[start:]) in index.about["modules"]:
+        if ".".join(parts[start:]) in store.load(package).about["modules"]:
             return package
     return ""
 

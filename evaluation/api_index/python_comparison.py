@@ -128,8 +128,8 @@ def main() -> int:
             [options.python, "-c", VERSION, name], capture_output=True, text=True, check=True
         )
         release, package = Release(name, done.stdout.strip()), store.load(name)
-        number = package.number(release.version) if package else None
-        if package is None or number is None:
+        number = package.number(release.version)
+        if number is None:
             print(f"{release}: not in the index")
             continue
         questions = sample_questions(package, number, options.samples, random.Random(options.seed))

@@ -66,7 +66,7 @@ def build_option_index() -> dict[str, Any]:
     packages = {}
     for name in dict.fromkeys(name for names in OPTION_SOURCES.values() for name in names):
         package = store.load(name)
-        assert package is not None, name
+        assert package.releases, name
         options = {**package.document("options"), **package.document("serve"), **_trainer_arguments(package)}
         spans = {
             option: " ".join(span for span, mark in variants.items() if mark != "megatron")
