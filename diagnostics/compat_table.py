@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from diagnostics.output.redact import mask_and_cut
 
 SCHEMA = "grpo-doctor.compat.v1"
 PATH = Path(__file__).parent / "data" / "compat.json"
+PASSED, FAILED = {"pass", "unexpected_pass"}, {"fail", "unresolvable"}
+"""Verdicts of a layer that passed, and of a cell that does not work."""
 
 
 class _Layer(msgspec.Struct):
@@ -65,7 +68,6 @@ class _Document(msgspec.Struct):
     schema: str
     cells: list[_Cell]
     generated: str = ""
-    harness: Any = None
     trainer_cells: list[_TrainerCell] = []
 
 
@@ -110,3 +112,9 @@ def load(path: Path = PATH) -> Compat:
         return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
     except (OSError, ValueError) as error:
         return Compat(problem=f"{path.name} cannot be read: {type(error).__name__}: {error}")
+
+
+def passed_layers(cell: Mapping[str, Any]) -> list[str]:
+    """Return the names of the layers of a cell that ran and passed."""
+    results = {name: (layer["verdict"], layer.get("evidence")) for name, layer in cell["layers"].items()}
+    return [name for name, (verdict, level) in results.items() if verdict in PASSED and level == "executed"]

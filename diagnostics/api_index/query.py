@@ -423,10 +423,7 @@ def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...
     if (user.package, provider.package) != ("trl", "vllm"):
         return trainer_run(table, user, provider), ()
     pair = tried.get((provider.version, user.version))
-    if pair is None:
-        return "", ()
-    words = " ".join(answer for answer in pair.answers if answer.startswith("✘")).split()
-    return pair.state, tuple(dict.fromkeys(word for word in words if word != "✘"))
+    return (pair.state, pair.failed_codes) if pair else ("", ())
 
 
 def trainer_run(table: compat_table.Compat, user: Release, provider: Release) -> str:
@@ -442,13 +439,9 @@ def trainer_run(table: compat_table.Compat, user: Release, provider: Release) ->
     layers = cell["layers"]
     failed = {name for name, layer in layers.items() if layer["verdict"] in {"fail", "expected_fail"}}
     # A loss that differs from the reference trainer's says nothing about the pair.
-    if cell["verdict"] in {"fail", "unresolvable"} and failed - {"loss"}:
+    if cell["verdict"] in compat_table.FAILED and failed - {"loss"}:
         return "fails"
-    passed = {
-        name
-        for name, layer in layers.items()
-        if (layer["verdict"], layer["evidence"]) == ("pass", "executed")
-    }
+    passed = set(compat_table.passed_layers(cell))
     if {"import", "config", "rollout", "loss"} <= passed:
         return "ran"
     return "part" if passed & {"import", "rollout"} else ""

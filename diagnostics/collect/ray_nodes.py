@@ -16,18 +16,16 @@ from pathlib import Path
 import msgspec
 
 from diagnostics import process, safe_io
-from diagnostics.collect.remote import LIMIT_S, MARK, Answer, Member, Program, RemoteError, printable_line
+from diagnostics.collect import remote
+from diagnostics.collect.remote import Answer, Member, Program, RemoteError, printable_line
 
 # Joining a cluster takes seconds, and so does the first worker of a node. A socket connects at once or not at all.
 JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
-_RAY_MARK = MARK.replace("node", "ray")
+_RAY_MARK = remote.MARK.replace("node", "ray")
 _ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
 # Run by the Python that has Ray. It joins a cluster and never starts one.
 _RAY_PROGRAM = """\
-import importlib, json, os, subprocess, sys, time
-def say(**document):
-    sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
-    sys.stdout.flush()
+import importlib, subprocess, time
 def collect(program, limit_s):
     done = subprocess.run([sys.executable, "-"], input=program.encode(), stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, timeout=limit_s)
@@ -67,7 +65,6 @@ def main(options):
         ray.cancel(item, force=True)
         say(id=node, problem="no answer within %%g s" %% options["limit_s"])
     ray.shutdown()
-sys.path[:] = [entry for entry in sys.path if entry not in ("", ".", os.getcwd())]
 main(json.loads(%(options)r))
 """
 
@@ -92,7 +89,7 @@ class _Line(msgspec.Struct):
     problem: str | None = None
 
 
-def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
+def query_ray(python: str, address: str, program: Program, limit_s: float = remote.LIMIT_S) -> list[Member]:
     """Run a program on each live node of a Ray cluster; return a member for each node, also for dead ones.
 
     Args:
@@ -133,21 +130,18 @@ def _run_ray_program(python: str, address: str, limit_s: float, program_text: st
     disabled = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"), "0")
     environ = {**os.environ, **disabled, "PYTHONSAFEPATH": "1"}
     environ.pop("PYTHONPATH", None)
-    timeout_s = limit_s + JOIN_LIMIT_S
-    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
-        # In an empty folder, so that no `ray.py` or `subprocess.py` in the user's working folder is imported.
-        folder = Path(name)
-        start, log = folder / "start.py", folder / "ray.log"
-        start.write_text(_RAY_PROGRAM % {"mark": _RAY_MARK, "options": options}, encoding="utf-8")
+    program = (remote.PROGRAM_START + _RAY_PROGRAM) % {"mark": _RAY_MARK, "options": options}
+    command, timeout_s = [python, "-"], limit_s + JOIN_LIMIT_S
+    # In an empty folder, because Ray's workers can import modules of the folder that the program runs in.
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
         try:
-            done = process.run([python, start], env=environ, log=log, timeout_s=timeout_s, cwd=folder)
+            done = process.run(command, stdin=program, env=environ, timeout_s=timeout_s, cwd=Path(folder))
         except OSError as error:
             raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
-        results = [line for text in done.output.splitlines() if (line := parse_line(text)) is not None]
-        if not results:
-            last = process.log_tail(log, 1).strip() or "no output"
-            end = f"gave no answer within {timeout_s:g} s" if done.timed_out else f"ended with {done.code}"
-            raise RemoteError(printable_line(f"--ray {address}: {python} {end}: {last}"))
+    results = [line for text in done.output.splitlines() if (line := parse_line(text)) is not None]
+    if not results:
+        end = remote.describe_end(command, done, timeout_s)
+        raise RemoteError(printable_line(f"--ray {address}: {end}"))
     return results
 
 

@@ -14,7 +14,6 @@ import json
 import re
 import shlex
 import string
-import subprocess
 import tomllib
 import zipfile
 from collections import Counter
@@ -22,6 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from diagnostics import UserError, process, safe_io
@@ -45,15 +45,18 @@ _HOST = re.compile(
 )
 _SHELL_SAFE = re.compile(r"[\w@%+:,./~-]+")
 _HOST_KEYS = ("slots", "max_slots", "max-slots", "prefix", "python")
-# Old Pythons can parse it too, and report that they are too old.
-_PROGRAM = """\
+PROGRAM_START = """\
 import sys
 # Modules in the working folder are not imported.
 sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
 import json
-def say(document):
+def say(**document):
     sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
     sys.stdout.flush()
+"""
+"""The start of each program that another Python reads from its standard input: `say` prints a marked line of JSON."""
+# Old Pythons can parse it too, and report that they are too old.
+_PROGRAM = """\
 def run():
     import base64, io, shutil, signal, tempfile, zipfile
     def stop(*_):
@@ -67,17 +70,17 @@ def run():
         zipfile.ZipFile(io.BytesIO(base64.b64decode("%(sources)s"))).extractall(folder)
         sys.path.insert(0, folder)
         from importlib import import_module
-        say(import_module(%(module)r).%(function)s(json.loads(%(options)r), folder))
+        say(**import_module(%(module)r).%(function)s(json.loads(%(options)r), folder))
     finally:
         signal.alarm(0)
         shutil.rmtree(folder, ignore_errors=True)
 if sys.version_info < (3, 10):
-    say({"error": "Python %%d.%%d there is too old: it needs 3.10" %% sys.version_info[:2]})
+    say(error="Python %%d.%%d there is too old: it needs 3.10" %% sys.version_info[:2])
 else:
     try:
         run()
     except Exception as error:
-        say({"error": "%%s: %%s" %% (type(error).__name__, error)})
+        say(error="%%s: %%s" %% (type(error).__name__, error))
 """
 
 
@@ -105,7 +108,7 @@ class Program:
 
     def program_text(self, limit_s: float = 60.0) -> str:
         """Return the source text of the program to send; the program ends itself after the time limit."""
-        return _PROGRAM % {
+        return (PROGRAM_START + _PROGRAM) % {
             "mark": MARK,
             "limit": max(1, round(limit_s)),
             "module": self.module,
@@ -317,16 +320,12 @@ def query_hosts(
         RemoteError: The template is invalid.
     """
     commands = [host_command(host, template, prefix, limit_s) for host in hosts]
-    running: set[subprocess.Popen[Any]] = set()
-
-    def query(host: Host, command: list[str]) -> Answer:
-        return _query(command, program_for(host).program_text(limit_s), limit_s, running)
-
+    running: set[Popen[Any]] = set()
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         futures = []
         try:
             for host, command in zip(hosts, commands, strict=True):
-                futures.append(pool.submit(query, host, command))
+                futures.append(pool.submit(_query, command, program_for(host), limit_s, running))
             # Python handles Ctrl-C only between waits if another thread received the signal.
             while wait(futures, timeout=0.2).not_done:
                 pass
@@ -346,21 +345,25 @@ def query_hosts(
     ]
 
 
-def _query(command: list[str], text: str, limit_s: float, running: set[subprocess.Popen[Any]]) -> Answer:
-    options: dict[str, Any] = {"timeout_s": limit_s, "max_output": MAX_ANSWER_BYTES, "running": running}
+def _query(command: list[str], program: Program, limit_s: float, running: set[Popen[Any]]) -> Answer:
+    limits: dict[str, Any] = {"timeout_s": limit_s, "max_output": MAX_ANSWER_BYTES}
     try:
-        done = process.run(command, stdin=text, **options)
+        done = process.run(command, stdin=program.program_text(limit_s), running=running, **limits)
     except OSError as error:
         return Answer(problem=f"{command[0]} cannot be started here: {error.strerror or error}")
     if MARK in done.output:
         return Answer(done.output)
+    return Answer(problem=describe_end(command, done, limit_s))
+
+
+def describe_end(command: list[str], done: process.Completed, limit_s: float) -> str:
+    """Return how a program ended that gave no answer, with the last line of its errors, the most informative one."""
     if done.timed_out:
-        return Answer(problem=f"no answer within {limit_s:g} s")
-    # The last line of an error is the most informative.
+        return f"no answer within {limit_s:g} s"
     lines = [printable_line(line) for line in done.errors.splitlines() if line.strip()]
     ends = {126: "no such Python there", 127: "no such Python there", 255: f"{command[0]} could not connect"}
     end = ends.get(done.code, f"{command[0]} ended with {done.code}")
-    return Answer(problem=f"{end}: {lines[-1] if lines else 'no output'}")
+    return f"{end}: {lines[-1] if lines else 'no output'}"
 
 
 def collect_program(prefix: str = "") -> Program:

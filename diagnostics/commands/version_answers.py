@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, permutations
 from pathlib import Path
@@ -23,18 +23,17 @@ from diagnostics import UserError
 from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Compatibility, Ranking, Release
-from diagnostics.fixes import join_some, quote_command
+from diagnostics.fixes import quote_command
+from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_command, print_text
 
 SCHEMA = "grpo-doctor.versions-answer.v1"
 # Packages for which a release is chosen to go with another package, most restrictive first.
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
-# Largest numbers of printed rows that fit, of rows that do not fit, and of missing names in a row.
-_MAX_FITTING, _MAX_UNFIT, _MAX_NAMES = 5, 3, 2
-_MOMENTS = ("at import", "when called")
+# Largest numbers of printed rows that fit, and of rows that do not fit.
+_MAX_FITTING, _MAX_UNFIT = 5, 3
 _RESOLVE_LIMIT_S = 20
-_RUN_TEXTS = {"ran": "ran on a CPU", "part": "ran in part", "fails": "the table says that it does not work"}
 # Mark, text and lines on missing names of a group of releases.
 Row = tuple[str, str, list[str]]
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
@@ -151,53 +150,6 @@ def _are_compatible(first: Release, second: Release) -> bool:
     return not any(query.conflicts(first, second))
 
 
-def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
-    """Yield the evidence on a pair of releases: published run, declared ranges, age, conflicts, and result for names.
-
-    The result is that no name is missing, or that the index lacks the names.
-
-    `missing_lines` returns the missing names. Without `with_names`, conflicts are left out if the ranges exclude the
-    pair, and the line on names if it is excluded.
-    """
-    if pair.run:
-        failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
-        yield f"{_RUN_TEXTS[pair.run]}{failed}"
-    if pair.allowed is not None:
-        yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
-    elif pair.declared:
-        yield f"declared by another extra only: {pair.provider.package}{', '.join(pair.declared)}"
-    else:
-        yield f"{pair.user.package} declares no range of {pair.provider.package}"
-    if pair.is_later:
-        yield f"more than a month newer than {pair.user}"
-    if pair.allowed is False and not with_names:
-        return
-    yield from (f"conflict: {text}" for text in pair.conflicts)
-    if with_names or not pair.excluded:
-        if pair.names is None:
-            yield "names: not in the index"
-        elif not pair.names.missing:
-            yield "no missing names"
-
-
-def missing_lines(pair: Compatibility, moment: str, *, with_names: bool = True) -> list[str]:
-    """Return the lines on names that a pair lacks at a moment: `at import` or `when called`.
-
-    Without `with_names`, the names of an excluded pair are not compared.
-    """
-    if pair.excluded and not with_names:
-        return []
-    items = pair.at_import if moment == "at import" else pair.when_called
-    clashes = [item for item in items if item.use.kind == "registered"]
-    lines = [f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes]
-    # The first use of each name: in a dict the last entry of a key wins.
-    by_name = {item.use.text: item for item in reversed(items) if item not in clashes}
-    if distinct := list(by_name.values())[::-1]:
-        names = [f"{item.use.text} ({item.location})" for item in distinct]
-        lines.append(f"missing {moment}: {join_some(names, _MAX_NAMES)}")
-    return lines
-
-
 def install_command(releases: Sequence[Release]) -> str:
     """Return the command that installs releases together; a package that needs another build is built from source."""
     prefix: tuple[str, ...] = ("uv", "pip", "install")
@@ -228,21 +180,15 @@ def resolve(releases: Sequence[Release]) -> Resolution:
         return Resolution(None, "nothing fits")
     if built := _built_without_cuda(releases):
         return Resolution(None, f"{built} is built from source there")
+    options = ("--quiet", "--no-config", "--no-header", "--no-annotate", "--only-binary", ":all:")
     try:
-        program = uv.find_uv()
+        command = [str(uv.find_uv()), "pip", "compile", *options, "--python", sys.executable, "-"]
     except uv.UvMissingError:
         return Resolution(None, "uv is not installed")
-    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
-        done = process.run(
-            [
-                program, "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate", "--only-binary",
-                ":all:", "--python", sys.executable, "-",
-            ],
-            timeout_s=_RESOLVE_LIMIT_S,
-            env=uv.process_environment(os.environ),
-            cwd=Path(name),
-            stdin="".join(f"{item.package}=={item.version}\n" for item in releases),
-        )  # fmt: skip
+    environ = uv.process_environment(os.environ)
+    pins = "".join(f"{item.package}=={item.version}\n" for item in releases)
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
+        done = process.run(command, timeout_s=_RESOLVE_LIMIT_S, env=environ, cwd=Path(folder), stdin=pins)
     if done.timed_out:
         return Resolution(None, f"no answer of the index within {_RESOLVE_LIMIT_S} s")
     if done.code == 0:
@@ -267,8 +213,9 @@ def render(
         first = answer.pairs[0]
         package, release = (answer.provider, first.user) if one_user else (answer.user, first.provider)
         print_text(console, f"{package} for {release}", "bold")
-        rows = _evidence_rows(answer, one_user=one_user, with_names=every or answer.best is None, every=every)
-        visible = rows if every else [*_marked(rows, "✔!", _MAX_FITTING), *_marked(rows, "✘", _MAX_UNFIT)]
+        rows = _evidence_rows(answer, one_user=one_user, every=every)
+        fitting, unfit = ([row for row in rows if (row[0] == "✘") is wrong] for wrong in (False, True))
+        visible = rows if every else [*fitting[:_MAX_FITTING], *unfit[:_MAX_UNFIT]]
         for mark, text, missing in visible:
             print_text(console, f"{mark} {text}")
             for line in missing:
@@ -293,51 +240,38 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
         text += f"; {partly} lack names that only some functions call"
     print_text(console, f"versions: {text}", "bold")
     for pair in notable or pairs:
-        missing = (line for moment in _MOMENTS for line in missing_lines(pair, moment))
-        evidence = "; ".join([*evidence_lines(pair), *missing])
-        print_text(console, f"{_mark_of(pair)} {pair.user} with {pair.provider}: {evidence}")
+        print_text(console, f"{mark_of(pair)} {pair.user} with {pair.provider}: {pair_text(pair)}")
 
 
-def _evidence_rows(answer: Ranking, *, one_user: bool, with_names: bool, every: bool) -> list[Row]:
+def _evidence_rows(answer: Ranking, *, one_user: bool, every: bool) -> list[Row]:
     """Return mark, text and lines on missing names for each group of successive releases, the best first.
 
     A group has the same evidence; without `every`, names that are missing when a function is called may differ.
     """
+    with_names = every or answer.best is None
+    # Names that only functions call differ a little from release to release: the row shows those of the newest.
+    moments = () if every else (AT_IMPORT,)
 
     def varying(pair: Compatibility) -> Release:
         return pair.provider if one_user else pair.user
 
-    def missing(pair: Compatibility, *moments: str) -> list[str]:
-        return [line for name in moments for line in missing_lines(pair, name, with_names=with_names)]
-
     def key(item: tuple[int, Compatibility]) -> tuple[object, ...]:
         # The pairs are sorted from the newest: position plus release number is equal for successive releases.
         place, pair = item
-        # Names that only functions call differ a little from release to release: the row shows those of the newest.
-        same = missing(pair, *(_MOMENTS if every else _MOMENTS[:1]))
-        head = evidence_lines(pair, with_names=with_names)
-        return (place + query.release_number(varying(pair)), _mark_of(pair), *head, *same)
+        same = missing_lines(pair, *moments, with_names=with_names)
+        number = place + query.release_number(varying(pair))
+        return number, mark_of(pair), *evidence_lines(pair, with_names=with_names), *same
 
     rows = []
     for _key, group in groupby(enumerate(answer.pairs), key=key):
         pairs = [pair for _place, pair in group]
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
-        label = last if first == last else f"{first} to {last}"
-        label = label if one_user else f"{answer.user} {label}"
-        newest = missing(pairs[0], *_MOMENTS)
-        which = "" if all(missing(pair, *_MOMENTS) == newest for pair in pairs) else f"in {last}: "
-        head = "; ".join(evidence_lines(pairs[0], with_names=with_names))
-        rows.append((_mark_of(pairs[0]), f"{label}: {head}", [which + line for line in newest]))
+        label = ("" if one_user else f"{answer.user} ") + (last if first == last else f"{first} to {last}")
+        newest, *others = (missing_lines(pair, with_names=with_names) for pair in pairs)
+        which = "" if all(lines == newest for lines in others) else f"in {last}: "
+        evidence = "; ".join(evidence_lines(pairs[0], with_names=with_names))
+        rows.append((mark_of(pairs[0]), f"{label}: {evidence}", [which + line for line in newest]))
     return rows
-
-
-def _mark_of(pair: Compatibility) -> str:
-    """Return ✘ if the pair is contradicted, ! if some functions call names that it lacks, else ✔."""
-    return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
-
-
-def _marked(rows: Sequence[Row], marks: str, count: int) -> list[Row]:
-    return [row for row in rows if row[0] in marks][:count]
 
 
 def pair_document(pair: Compatibility) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -126,10 +127,7 @@ def examine_nodes(
     environment = str(prefix or (python.absolute().parent.parent if python else ""))
     members, note = node_query.collect_nodes(options, environment)
     issues, compat = catalog.load(), compat_table.load()
-
-    def report_of(members: list[node_query.Node]) -> Report:
-        return multi_node_report.report_on_nodes(members, issues, compat, note)
-
+    report_of = partial(multi_node_report.report_on_nodes, issues=issues, compat=compat, note=note)
     answered = sum(node.facts is not None for node in members)
     with cpu_limit("checking the nodes", _NODES_S + _NODE_S * answered):
         report = report_of(members)

@@ -90,40 +90,38 @@ def _findings_by_node(nodes: list[Node], issues: dict[str, Issue], compat: Compa
     name = "each node by itself"
     if not nodes:
         return CheckResult(name, "skipped", "no node answered")
-    findings: dict[tuple[str, ...], tuple[Finding, list[Node]]] = {}
-    open_items: dict[tuple[str, ...], tuple[NotChecked, list[Node]]] = {}
+    shared: dict[tuple[str, ...], tuple[Finding | NotChecked, list[Node]]] = {}
     crashed = []
     for node in nodes:
         assert node.facts
         prefix = node.facts.environment.prefix
         report = run_checks.examine(node.facts.environment, issues, compat, node.facts.machine)
         for item in report.findings:
-            key = (item.code, item.title, item.detail.replace(prefix, ""))
-            findings.setdefault(key, (item, []))[1].append(node)
+            key = item.code, item.title, item.detail.replace(prefix, "")
+            shared.setdefault(key, (item, []))[1].append(node)
         for check in report.checks:
             if check.outcome == "crashed":
                 crashed.append(f"{node.label}: {check.check}: {check.reason}")
-            for unchecked in check.not_judged:
-                key = (unchecked.what, unchecked.why.replace(prefix, ""), str(unchecked.decides))
-                open_items.setdefault(key, (unchecked, []))[1].append(node)
-
-    def with_names(members: list[Node], text: str) -> str:
-        return f"{node_names(members, len(nodes))}: {text}"
-
-    def at(members: list[Node], place: str) -> str:
-        return f"{members[0].label}: {place}" if place else ""
-
-    results = []
-    for item, members in findings.values():
-        evidence = tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence)
-        detail = with_names(members, item.detail.strip() or item.title)
-        results.append(replace(item, detail=detail, evidence=evidence))
-    unknown = [
-        replace(item, what=with_names(members, item.what), place=at(members, item.place))
-        for item, members in open_items.values()
-    ]
-    result = CheckResult.of(name, results, unknown)
+            for entry in check.not_judged:
+                key = entry.what, entry.why.replace(prefix, ""), str(entry.decides)
+                shared.setdefault(key, (entry, []))[1].append(node)
+    results = [_name_nodes(item, members, len(nodes)) for item, members in shared.values()]
+    findings = (item for item in results if isinstance(item, Finding))
+    result = CheckResult.of(name, findings, (item for item in results if isinstance(item, NotChecked)))
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
+
+
+def _name_nodes(item: Finding | NotChecked, nodes: list[Node], total: int) -> Finding | NotChecked:
+    """Return a result with its nodes before its text, and with the first of them before its locations."""
+    names = node_names(nodes, total)
+
+    def at_first_node(place: str) -> str:
+        return f"{nodes[0].label}: {place}" if place else ""
+
+    if isinstance(item, NotChecked):
+        return replace(item, what=f"{names}: {item.what}", place=at_first_node(item.place))
+    evidence = tuple(replace(entry, place=at_first_node(entry.place)) for entry in item.evidence)
+    return replace(item, detail=f"{names}: {item.detail.strip() or item.title}", evidence=evidence)
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:

@@ -6,14 +6,14 @@ The command recommends the best pair that ran. Without --all it prints SELECTED_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from packaging.version import Version
 from rich.console import Console
 
-from diagnostics.compat_table import Compat
+from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers
 from diagnostics.fixes import quote_command
 from diagnostics.output.terminal import print_command, print_text
 
@@ -25,7 +25,6 @@ SELECTED_PAIRS = (
     "vllm-0.31.0+trl-1.16.0", "vllm-0.32.0+trl-1.16.0",
 )  # fmt: skip
 _WITH_ENGINE = {"peer:vllm", "serve:trl", "serve:vllm", "engine"}
-_PASSED = {"pass", "unexpected_pass"}
 _MAX_REASONS = 3
 
 
@@ -59,6 +58,7 @@ class PublishedPair:
         declared: Whether the declared requirements of both releases can be met together.
         answers: For each question: ✔, ✘ with the codes of known issues, or empty if it was not run.
         crashes: Codes of the known scheduler crashes that occurred.
+        failed_codes: Codes of the layers that failed, in the order of the questions.
         failed: The question and reason of each failed layer.
         install: The command that installs the pair.
     """
@@ -70,6 +70,7 @@ class PublishedPair:
     declared: bool
     answers: tuple[str, ...]
     crashes: tuple[str, ...]
+    failed_codes: tuple[str, ...]
     failed: tuple[str, ...]
     install: str
 
@@ -82,22 +83,31 @@ def published_pairs(cells: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:
 
 def _pair(cell: Mapping[str, Any]) -> PublishedPair:
     """Return the pair of a cell of the published table."""
-    layers = cell["layers"]
-    layer_groups = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
-    ran = {name for name, entry in layers.items() if _executed(entry) and entry["verdict"] in _PASSED}
-    engine = ran & _WITH_ENGINE or any(name.startswith("train:") for name in ran)
-    wrong = cell["verdict"] in {"fail", "unresolvable"}
+    layers, passed = cell["layers"], set(passed_layers(cell))
+    answers, reasons = [], []
+    failed_codes: dict[str, None] = {}
+    for question in QUESTIONS:
+        ran = [layers[name] for name in question.layers if name in layers and _executed(layers[name])]
+        failed = [layer for layer in ran if layer["verdict"] != "pass"]
+        codes = dict.fromkeys(code for layer in failed for code in layer["codes"])
+        failed_codes |= codes
+        answers.append(" ".join(["✘", *codes]) if failed else "✔" if ran else "")
+        # The expected reason, else the summary of the run.
+        texts = [layer.get("reason") or layer.get("summary", "") for layer in failed]
+        reasons += [f"{' '.join(question.head)}: {text}" for text in texts]
+    engine = passed & _WITH_ENGINE or any(name.startswith("train:") for name in passed)
     scheduler = layers.get("scheduler", {})
     pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
     return PublishedPair(
         cell["id"],
         cell["vllm"],
         cell["trl"],
-        "ran" if engine else "fails" if wrong else "part",
-        declared=layers.get("resolve", {}).get("verdict") in _PASSED,
-        answers=tuple(map(_answer_text, layer_groups)),
+        "ran" if engine else "fails" if cell["verdict"] in FAILED else "part",
+        declared=layers.get("resolve", {}).get("verdict") in PASSED,
+        answers=tuple(answers),
         crashes=tuple(scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()),
-        failed=tuple(_failure_reasons(layer_groups)),
+        failed_codes=tuple(failed_codes),
+        failed=tuple(reasons),
         install=quote_command(("uv", "pip", "install", *pins)),
     )
 
@@ -105,22 +115,6 @@ def _pair(cell: Mapping[str, Any]) -> PublishedPair:
 def _executed(layer: Mapping[str, Any]) -> bool:
     """Return whether a layer ran."""
     return bool(layer["evidence"] == "executed" and layer["verdict"] != "not_run")
-
-
-def _answer_text(layers: list[Mapping[str, Any]]) -> str:
-    """Return ✔ if all layers that ran passed, ✘ with the codes if one did not, nothing if none ran."""
-    ran = [layer for layer in layers if _executed(layer)]
-    if failed := [layer for layer in ran if layer["verdict"] != "pass"]:
-        return " ".join(["✘", *dict.fromkeys(code for layer in failed for code in layer["codes"])])
-    return "✔" if ran else ""
-
-
-def _failure_reasons(layer_groups: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield the reason of each failed layer: the expected one, else its summary."""
-    for question, layers in zip(QUESTIONS, layer_groups, strict=True):
-        for layer in layers:
-            if _executed(layer) and layer["verdict"] != "pass":
-                yield f"{' '.join(question.head)}: {layer.get('reason') or layer.get('summary', '')}"
 
 
 def best_pair(pairs: Iterable[PublishedPair]) -> PublishedPair | None:

@@ -146,14 +146,10 @@ def test_remote_collection_ignores_modules_in_the_working_directory(tmp_path, mo
 
 
 def test_ray_option_starts_only_the_collector_in_an_empty_folder(with_run_mark, tmp_path):
-    """The examined interpreter gets the path of the program and no folder of the user to import from."""
+    """The examined interpreter reads the program from its standard input, and imports from no folder of the user."""
     prefix, mark = with_run_mark
     python = prefix / "bin" / "python"
     python.write_text(f'#!/bin/sh\n(echo "$#" "$@"; ls; echo "path:$PYTHONPATH") >> {mark}\n')
     done = doctor(tmp_path, "--ray", "auto", "--prefix", prefix, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    arguments, *listed, path = mark.read_text().splitlines()
-    count, program = arguments.split()
-    assert (count, Path(program).name, path) == ("1", "start.py", "path:")
-    assert sorted(listed) == ["ray.log", "start.py"]
-    assert not Path(program).is_relative_to(tmp_path)
+    assert mark.read_text().splitlines() == ["1 -", "path:"]

@@ -11,15 +11,16 @@ from typing import Any
 
 from diagnostics.api_index import query
 from diagnostics.api_index.query import Compatibility, Release
+from diagnostics.compat_table import FAILED
 from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import choose_sets, public_version
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, quote_command
 from diagnostics.frameworks import configuring_trainers
+from diagnostics.output.pair_evidence import pair_text
 
-_BAD_CELLS = {"fail", "unresolvable"}
-_FAILED_LAYERS = {"fail", "expected_fail", "unresolvable"}
+_FAILED_LAYERS = FAILED | {"expected_fail"}
 
 
 @check("compatibility table")
@@ -41,7 +42,7 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == versions and cell["verdict"] != "unknown":
-            if cell["verdict"] in _BAD_CELLS:
+            if cell["verdict"] in FAILED:
                 yield _cell_finding(case, cell, pair, installed)
             return
     yield _unrun_finding(case, pair, installed)
@@ -49,45 +50,23 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
 
 def _unrun_finding(case: CheckInput, pair: Compatibility, installed: Evidence) -> Finding:
     """Return CMP905 for a pair without a run that the API index contradicts, else CMP901."""
-    if pair.names is None:
-        table = Evidence(f"{len(case.compat.cells)} cells, {case.compat.generated}", "compat.json")
-        detail = (
-            "The result of this pair is unknown: the table has no run of it, and the index lacks its source."
-        )
-        fix = Fix.of("Move to a pair that passed, or try this one.")
-        return finding("CMP901", Severity.INFO, [installed, table], fix, detail, known_by="declared")
-    missing = pair.missing_in_grpo
-    names = ", ".join(dict.fromkeys(item.use.text for item in missing)) or "none"
-    read = f"declares: vllm{', '.join(pair.declared) or ', any'}; missing names: {names}"
-    evidence = [installed, Evidence("; ".join((read, *pair.conflicts)), "API index, static")]
-    sentence = _pair_sentence(pair)
-    if not missing and _is_installable(pair):
-        detail = f"{sentence} The pair was never run, so its result is unknown."
-        advice = Fix.of("Try this pair, or move to one that passed.")
-        return finding("CMP901", Severity.INFO, evidence, advice, detail)
+    missing, text = pair.missing_in_grpo, pair_text(pair)
+    known_by = "static" if pair.names else "declared"
+    evidence = [installed, Evidence(text, f"API index, {known_by}")]
+    detail = f"TRL {pair.user.version} with vLLM {pair.provider.version}: {text}. The table has no run of this pair"
+    if pair.names is None or not (missing or pair.allowed is False or pair.conflicts):
+        advice = "Try this pair, or move to one that passed."
+        if pair.names is None:
+            advice = "Move to a pair that passed, or try this one."
+        detail += ", so its result is unknown."
+        return finding("CMP901", Severity.INFO, evidence, Fix.of(advice), detail, known_by=known_by)
     severity = Severity.ERROR if missing else Severity.WARNING
     # The range is that of an extra, which another trainer does not install.
     if not missing and "trl" not in configuring_trainers(case.environment.packages):
         severity = Severity.INFO
-    text, installs = _better_pairs(case, pair)
-    detail = f"{sentence} The table has no run of this pair; metadata and source were read."
-    return finding("CMP905", severity, evidence, Fix.of(text, *installs), detail)
-
-
-def _is_installable(pair: Compatibility) -> bool:
-    return pair.allowed is not False and not pair.conflicts
-
-
-def _pair_sentence(pair: Compatibility) -> str:
-    """Return a sentence on what metadata and source show about a pair."""
-    verb = "does not allow" if pair.allowed is False else "allows"
-    allowed = f"TRL {pair.user.version} {verb} vLLM {pair.provider.version} in its metadata"
-    if missing := pair.missing_in_grpo:
-        joined, name = "and" if pair.allowed is False else "but", missing[0].use.text
-        return f"{allowed}, {joined} its source relies on {name}, which that vLLM does not have."
-    if not _is_installable(pair):
-        return f"{allowed}, and the requirements of both have no solution together."
-    return f"{allowed}, and no name is missing that a GRPO run needs, as far as the API index has its source."
+    advice, installs = _better_pairs(case, pair)
+    detail += "; metadata and source were read."
+    return finding("CMP905", severity, evidence, Fix.of(advice, *installs), detail)
 
 
 def _cell_finding(
@@ -104,7 +83,7 @@ def _cell_finding(
     text, installs = _better_pairs(case, pair)
     fix = Fix.of(text, *installs)
     detail = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
-    detail += f" {_pair_sentence(pair)}" if pair.names else ""
+    detail += f" By metadata and source: {pair_text(pair)}." if pair.names else ""
     return finding("CMP902", Severity.ERROR, evidence, fix, detail, known_by=best)
 
 

@@ -17,7 +17,7 @@ from packaging.version import Version
 from diagnostics.api_index import query
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.python_environment import Environment
-from diagnostics.compat_table import Compat
+from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.checks.registry import CheckInput
 from diagnostics.doctor.requirements import Constraint, constraints_on
@@ -140,16 +140,11 @@ def choose_sets(
 def _passed_runs(cell: Mapping[str, Any]) -> list[str]:
     """Return the layers that ran with both packages and passed; none if the cell failed or `contract` did not pass."""
     layers = cell["layers"]
-    contract = layers.get("contract", {}).get("verdict")
-    if cell["verdict"] in {"fail", "unresolvable"} or contract not in {"pass", "unexpected_pass"}:
+    if cell["verdict"] in FAILED or layers.get("contract", {}).get("verdict") not in PASSED:
         return []
-    return [
-        name
-        for name, layer in layers.items()
-        if (layer["verdict"], layer.get("evidence")) == ("pass", "executed")
-        and "not installed" not in str(layer.get("ran_with", {}).get("trl", ""))
-        and name != "install"  # which only shows that files can be installed
-    ]
+    # The layer `install` only shows that files can be installed.
+    ran = [name for name in passed_layers(cell) if name != "install"]
+    return [name for name in ran if "not installed" not in layers[name].get("ran_with", {}).get("trl", "")]
 
 
 def _pinned_set(
@@ -227,17 +222,16 @@ def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
 
 def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:
     """Return a set with the codes of known issues that it removes and adds."""
-    before, after = (
-        {
-            code: affects(issue, releases).answer
-            for code, issue in sorted(issues.items())
-            if issue.status == "active" and item.versions.keys() & set(issue.components[:1])
-        }
-        for releases in (environment.releases, environment.releases | item.versions)
-    )
-    # Releases of the set that were not examined neither fix nor cause an issue.
-    gone = (code for code in after if (before[code], after[code]) == (AFFECTED, NOT_AFFECTED))
-    brings = (code for code in after if before[code] != AFFECTED and after[code] == AFFECTED)
+    gone, brings = [], []
+    for code, issue in sorted(issues.items()):
+        if issue.status == "active" and item.versions.keys() & set(issue.components[:1]):
+            before = affects(issue, environment.releases).answer
+            after = affects(issue, environment.releases | item.versions).answer
+            # Releases of the set that were not examined neither fix nor cause an issue.
+            if (before, after) == (AFFECTED, NOT_AFFECTED):
+                gone.append(code)
+            elif before != AFFECTED and after == AFFECTED:
+                brings.append(code)
     return replace(item, gone=tuple(gone), brings=tuple(brings))
 
 

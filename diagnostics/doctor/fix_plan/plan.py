@@ -72,8 +72,6 @@ class Step:
         """Return the step with its actions as text."""
         return vars(self) | {
             "severity": self.severity.word,
-            "codes": list(self.codes),
-            "why": list(self.why),
             "undo": list(map(edit_text, self.undo)),
             "commands": list(map(command_of, self.commands)),
             "text": list(map(edit_text, self.text)),

@@ -1,0 +1,70 @@
+"""Word the evidence on whether two releases work together, for `versions` and for doctor's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from diagnostics.fixes import join_some
+
+if TYPE_CHECKING:
+    from diagnostics.api_index.query import Compatibility
+
+AT_IMPORT, WHEN_CALLED = "at import", "when called"
+_MAX_NAMES = 2
+_RUN_TEXTS = {"ran": "ran on a CPU", "part": "ran in part", "fails": "the table says that it does not work"}
+
+
+def pair_text(pair: Compatibility) -> str:
+    """Return the evidence on a pair of releases and its missing names as one line."""
+    return "; ".join([*evidence_lines(pair), *missing_lines(pair)])
+
+
+def mark_of(pair: Compatibility) -> str:
+    """Return ✘ if the pair is contradicted, ! if some functions call names that it lacks, else ✔."""
+    return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
+
+
+def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
+    """Yield the evidence on a pair of releases: published run, declared ranges, age, conflicts, and result for names.
+
+    The result is that no name is missing, or that the index lacks the names.
+
+    `missing_lines` returns the missing names. Without `with_names`, conflicts are left out if the ranges exclude the
+    pair, and the line on names if it is excluded.
+    """
+    if pair.run:
+        failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
+        yield f"{_RUN_TEXTS[pair.run]}{failed}"
+    if pair.declared:
+        word = {True: "declared", False: "not declared", None: "declared by another extra only"}[pair.allowed]
+        yield f"{word}: {pair.provider.package}{', '.join(pair.declared)}"
+    else:
+        yield f"{pair.user.package} declares no range of {pair.provider.package}"
+    if pair.is_later:
+        yield f"more than a month newer than {pair.user}"
+    if pair.allowed is False and not with_names:
+        return
+    yield from (f"conflict: {text}" for text in pair.conflicts)
+    if with_names or not pair.excluded:
+        if pair.names is None:
+            yield "names: not in the index"
+        elif not pair.names.missing:
+            yield "no missing names"
+
+
+def missing_lines(pair: Compatibility, *moments: str, with_names: bool = True) -> list[str]:
+    """Return the lines on names that a pair lacks at these moments (AT_IMPORT, WHEN_CALLED; both if none is given).
+
+    Without `with_names`, the names of an excluded pair are not compared.
+    """
+    lines: list[str] = []
+    for moment in () if pair.excluded and not with_names else moments or (AT_IMPORT, WHEN_CALLED):
+        items = pair.at_import if moment == AT_IMPORT else pair.when_called
+        clashes = [item for item in items if item.use.kind == "registered"]
+        lines += [f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes]
+        # The first use of each name, because in a dict the last entry of a key wins.
+        names = {item.use.text: item.location for item in reversed(items) if item not in clashes}
+        texts = [f"{name} ({location})" for name, location in reversed(names.items())]
+        lines += [f"missing {moment}: {join_some(texts, _MAX_NAMES)}"] if texts else []
+    return lines
