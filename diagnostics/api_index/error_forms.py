@@ -24,6 +24,9 @@ PROGRAMS: dict[str, str] = _TABLE["programs"]
 # Marks around a name in text that people write.
 _QUOTES = str.maketrans("`\u2018\u2019\u201c\u201d", "'''''")
 _LONGEST = 2000
+# SGLang's server has an option for each field of this class.
+_SERVER_OPTION = re.compile(r"\blaunch_server\S*: error: unrecognized arguments: --([\w-]+)")
+_SERVER_FIELD = "ServerArgs.__init__() got an unexpected keyword argument '{}'"
 _PROVIDERS = ("vllm", "transformers", "peft", "accelerate", "trl")
 
 
@@ -48,7 +51,8 @@ _FORMS = [ErrorForm(**item | {"pattern": re.compile(item["pattern"])}) for item 
 
 def normalize_message(message: str) -> str:
     """Return the beginning of a message with straight quotes, and with the underscores of `__init__` restored."""
-    return message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
+    text = message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
+    return _SERVER_OPTION.sub(lambda match: _SERVER_FIELD.format(match[1].replace("-", "_")), text)
 
 
 def match_forms(message: str, kinds: Collection[str] = ()) -> Iterator[tuple[ErrorForm, dict[str, str]]]:

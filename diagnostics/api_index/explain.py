@@ -299,7 +299,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         import_check = module if release in having or not (release or missing) else ""
     if import_check and (release or is_conditional or not is_own):
         changes = ()
-    note = "" if having else _advice_without_release(use, provider, caller)
+    note = "" if having else _advice_without_release(use, releases, caller)
     statement = _statement(use, subject, releases)
     parts = (
         statement,
@@ -314,7 +314,11 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         releases.side_and_ranges[0], changes, caller, callers, import_check,
         is_uncertain=(not having and not caller) or (is_conditional and not release),
     )  # fmt: skip
-    return _of_other_code(explanation, statement, use, message) or explanation
+    other = _of_other_code(explanation, statement, use, message)
+    if not other and releases.has_installed and use.kind in _MEMBER_ERRORS and len(use.path) == 2:
+        # A class of the user has the same name.
+        other = _explain_override(*outermost_definition(use, provider), use.name, log)
+    return other or explanation
 
 
 def _statement(use: Use, subject: str, releases: NameReleases) -> str:
@@ -472,13 +476,16 @@ def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool, boo
     return (value[1], False, True) if value else (definition.module, True, is_conditional)
 
 
-def _advice_without_release(use: Use, provider: str, caller: str) -> str:
-    """Return a sentence on what defines a name that no release has: a config class, or older code; '' if unknown."""
+def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> str:
+    """Return sentences on what defines a name that no release has: a config class, or older code; '' if unknown."""
+    provider, oldest, is_open = releases.package, releases.indexed[0], releases.may_precede_index
     if use.kind == "name" and caller == provider:
         return f"Update the checkout of {provider}, or remove that line."
     if use.kind == "name":
+        older = f"one before {oldest}, which may be newer than the one in use"
         return (
-            f"Take the {provider} for which the importing code was written: an older one, or a fork."
+            f"Take the {provider} for which the importing code was written:"
+            f" {older if is_open else 'an older one'}, or a fork."
             f" If the {provider} in use has the name, an import inside {use.module} failed."
         )
     name = f"{use.name.removesuffix('Trainer')}Config"
@@ -486,7 +493,8 @@ def _advice_without_release(use: Use, provider: str, caller: str) -> str:
         return ""
     defining = query.releases_with(provider, Use("argument", provider, name, use.path))[0]
     spans = describe_spans(defining, store.load(provider).releases)
-    return f"Pass it in {name}, which has it {spans}." if defining else ""
+    older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
+    return f"Pass it in {name}, which has it {spans}.{older if is_open else ''}" if defining else ""
 
 
 def explain_own_class(
@@ -517,6 +525,12 @@ def explain_own_class(
         return _explain_own_attribute(use, provider, owner, log, also_missing)
     if not in_file:
         use, provider = outermost_definition(use, provider)
+    return _explain_override(use, provider, owner, log)
+
+
+def _explain_override(use: Use, provider: str, owner: str, log: LoggedFacts) -> Explanation | None:
+    """Explain a call of a user's method or function that replaces a method of an indexed class; None if undecided."""
+    method = use.path[0]
     # The releases that make the call define the argument in their own class, those that the subclass fits do not.
     calling, fitting, undecided = query.releases_with(provider, use)
     release = log.installed.get(provider, "")

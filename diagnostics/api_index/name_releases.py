@@ -88,6 +88,12 @@ class NameReleases:
         )
         return release in having or (bool(older) and release not in releases and {*older, *newer} <= having)
 
+    @property
+    def may_precede_index(self) -> bool:
+        """Whether the release in use may be older than the first indexed one."""
+        oldest, release = Version(self.indexed[0]), parse_version(self.installed)
+        return oldest >= _FIRST_RELEASE and (release is None or release < oldest)
+
     @cached_property
     def side_and_ranges(self) -> tuple[str, tuple[str, ...]]:
         """`too old` or `too new` for the release in use, '' if undecided; and the nearest ranges that have the name."""

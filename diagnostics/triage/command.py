@@ -108,9 +108,9 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
     first |= {it.evidence[0].place for it in computed if any(_is_same_failure(it, hit) for hit in anchors)}
     # If something else failed, requirements that are not met may be harmless.
     failed = any(log.failures or (log.errors and not log.cut_tracebacks) for log in verdict.logs)
-    if (conflicts and not failed) or any(
-        item.certainty != Certainty.HYPOTHESIS and item.evidence[0].place in (first or places)
-        for item in computed
+    certain = [item for item in computed if item.certainty != Certainty.HYPOTHESIS]
+    if any(
+        (item in conflicts and not failed) or item.evidence[0].place in (first or places) for item in certain
     ):
         return replace(verdict, state="known", anchors=())
     return verdict

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from packaging.requirements import Requirement
 
 from diagnostics.api_index import query, store
+from diagnostics.api_index.error_forms import normalize_message
 from diagnostics.api_index.explain import Explanation, LoggedFacts, explain_missing, explain_own_class
 from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
@@ -42,8 +43,10 @@ _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__
 _FRAME = re.compile(r'  File "([^"]{1,600})", line \d+, in (<?\w+>?)')
 # Parts of messages that a person reports in a sentence.
 _MESSAGE = re.compile(
-    r"cannot import name '\w+' from '|'\w+\.[\w.]+' has no attribute '\w|No module named '\w+\."
+    r"(?i:cannot) import name '\w+' from '|'\w+\.[\w.]+' has no attribute '\w|No module named '\w+\.|ServerArgs\.__init"
 )
+# Python's form of a warning whose message goes on in the next line.
+_WARNING = re.compile(r":\d+: \w*Warning: [^\n]*:(?: \[repeated [^\n]*)?\Z")
 _PASTED_LINES = 100
 _CONSTRUCTED = re.compile(r"\b([A-Z]\w*)\(")
 
@@ -153,9 +156,11 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
     first = max(log.lines - _MAX_LINES, 0) + 1 if log.lines > _PASTED_LINES else 1
     for number, raw in enumerate(log.lines_from(first, _PASTED_LINES), first):
         line = parse_line(raw)
-        if (exception_of(line.text) or _MESSAGE.search(line.text)) and not line.is_harmless:
-            before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2))).encode()
-            yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank, before=before)
+        is_message = exception_of(line.text) or _MESSAGE.search(normalize_message(line.text))
+        if is_message and not line.is_harmless:
+            before = "\n".join(log.lines_from(max(number - 2, 1), min(number - 1, 2)))
+            if not _WARNING.search(before):
+                yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank, before=before.encode())
 
 
 def _explain(
