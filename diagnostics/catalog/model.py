@@ -153,7 +153,7 @@ class Mitigation(Record, frozen=True):
         advice: Frameworks whose edit is advice on what not to do.
         helps: Triggers against which the mitigation helped in a recorded run.
         fails: Triggers against which the mitigation did not help in a recorded run.
-        frames: Parts of `path:function`; if a traceback has such a frame, this mitigation is ranked first.
+        frames: Parts of `path:function` or of a matching line; with such a frame or line, this one is ranked first.
     """
 
     name: Text

@@ -246,7 +246,8 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
             triggers=candidate.triggers,
             frameworks=verdict.frameworks,
             releases={name: version for name, (version, _) in verdict.versions.items()},
-            frames=[frame for hit in candidate.hits if hit.traceback for frame in hit.traceback.frames],
+            frames=[(hit.text, "") for hit in candidate.hits]
+            + [frame for hit in candidate.hits if hit.traceback for frame in hit.traceback.frames],
         ),
     )
 

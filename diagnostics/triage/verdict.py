@@ -18,6 +18,7 @@ from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.candidates import Candidate, distinct_hits, find_candidates, without_values
 from diagnostics.triage.fallback import Fallback, Lead, analyze_unmatched, lead_from_broad_line, unique_leads
+from diagnostics.triage.log_end import find_end
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.rules import Rules
 
@@ -149,20 +150,20 @@ def _drop_handled(
 ) -> tuple[list[Candidate], list[Traceback]]:
     """Drop crashes that a logger only reported as warnings, because the run handled them.
 
-    If something else failed and no other root is known, they stay as hypotheses.
+    If something else failed and no other root is known, they stay as hypotheses. Warnings of silent faults, which do
+    not end a run, are dropped then.
 
     Returns:
         The remaining candidates, and the tracebacks that the dropped crashes do not explain.
     """
     failures = [failure for log in logs for failure in log.failures]
-    handled = [
-        candidate
-        for candidate in all_candidates
-        if candidate.role == "root"
-        and candidate.issue.kind == "crash"
-        and candidate.issue.code not in rules.warned
-        and all(hit.is_harmless for hit in candidate.hits)
-    ]
+    warned = [it for it in all_candidates if it.role == "root" and all(hit.is_harmless for hit in it.hits)]
+    silent = [it for it in warned if it.issue.kind == "silent"]
+    handled = [it for it in warned if it.issue.kind == "crash" and it.issue.code not in rules.warned]
+    if silent and not any(it.role == "root" and it not in [*silent, *handled] for it in all_candidates):
+        texts = [*(it.type for it in failures), *(hit.text for log in logs for hit in find_end(log).failing)]
+        if {name for text in texts for name in re.findall(r"\w+Error\b", text)} - _ENDING:
+            all_candidates = [candidate for candidate in all_candidates if candidate not in silent]
     explained = _explained_traceback_ids(handled)
     other_failures = [failure for failure in failures if id(failure) not in explained]
     unhandled = [candidate for candidate in all_candidates if candidate not in handled]

@@ -33,8 +33,12 @@ def test_broad_line_beside_a_root_cause_stays_a_hypothesis(triage_lines):
     "case", read_cases(__file__, "log_verdicts.yaml")["verdicts"], ids=lambda case: case["id"]
 )
 def test_log_has_its_verdict(triage_lines, case):
-    """Wrappers, retried failures, conflicts, printed samples, prompts and incomplete tracebacks get their verdict."""
+    """Wrappers, retried failures, conflicts, printed samples, prompts and incomplete tracebacks get their verdict.
+
+    Of several fixes, the one whose condition the message shows comes first.
+    """
     verdict = triage_lines(*case["log"].splitlines())
+    first = next(iter(report(verdict, ["a.log"]).findings), None)
     observed = {
         "state": verdict.state,
         "exit": exit_code(verdict),
@@ -43,6 +47,7 @@ def test_log_has_its_verdict(triage_lines, case):
         "followed": [candidate.issue.code for candidate in verdict.consequences],
         "leads": [lead.issue.code for lead in verdict.leads],
         "similar": [issue.code for issue in verdict.similar][:1],
+        "fix": [offer.mitigation for offer in first.remedy.offers[:1]] if first and first.remedy else [],
         "anchor": [anchor.text for anchor in verdict.anchors][:1],
     }
     assert {name: observed[name] for name in case["has"]} == case["has"]
