@@ -17,6 +17,10 @@ from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Definition, Surface
 
 _START = ("__post_init__", "__init__")
+# Functions that a main program or the trainer's constructor runs, and the code that runs at import.
+_START_FUNCTION = re.compile(
+    r"|(?:GRPOTrainer|RayPPOTrainer)\.__init__|TaskRunner\.\w+|(?:.+\.)?(?:train|_?validate_config)"
+)
 _MOST_GUARDS = 2000
 _TARGET = "._target_"
 _FIELD_OF = re.compile(r" = (?:get_field\()?([A-Z]\w+Config)\b")
@@ -70,20 +74,9 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
         guards += [
             PlacedGuard(item, release, module)
             for item in _guards_of(release, module)
-            if item.exception not in {CALL, SET} and _is_start(item.function)
+            if item.exception not in {CALL, SET} and _START_FUNCTION.fullmatch(item.function)
         ]
     return tuple(dict.fromkeys(guards[:_MOST_GUARDS]))
-
-
-def _is_start(function: str) -> bool:
-    """Return whether a main program or the trainer's constructor runs a function; no method of a config class is."""
-    owner, _, name = function.rpartition(".")
-    is_constructor = name == "__init__" and owner in {"GRPOTrainer", "RayPPOTrainer"}
-    return (
-        is_constructor
-        or owner == "TaskRunner"
-        or name in {"", "train", "validate_config", "_validate_config"}
-    )
 
 
 def _config_classes(surface: Surface, files: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

@@ -82,10 +82,8 @@ class NameReleases:
         if release is None:
             return False
         having, releases = {*map(Version, self.having)}, [*map(Version, self.indexed)]
-        older, newer = (
-            [it for it in releases if it < release][-1:],
-            [it for it in releases if it > release][:1],
-        )
+        older = [item for item in releases if item < release][-1:]
+        newer = [item for item in releases if item > release][:1]
         return release in having or (bool(older) and release not in releases and {*older, *newer} <= having)
 
     @property

@@ -469,7 +469,5 @@ class Ranking:
 
 def rank_releases(users: list[Release], providers: list[Release]) -> Ranking:
     """Return all pairs of two packages' releases with their evidence, best first."""
-    answer = Ranking(users[0].package, providers[0].package)
-    answer.pairs = [compatibility(user, provider) for user in users for provider in providers]
-    answer.pairs.sort(key=lambda pair: pair.rank)
-    return answer
+    pairs = [compatibility(user, provider) for user in users for provider in providers]
+    return Ranking(users[0].package, providers[0].package, sorted(pairs, key=lambda pair: pair.rank))

@@ -118,7 +118,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
 
 
 def _unindexed_options(
-    plan: RunPlan, names: Collection[str], handled: set[str], *, with_similar: bool
+    plan: RunPlan, names: frozenset[str], handled: set[str], *, with_similar: bool
 ) -> list[NotChecked]:
     """Return entries for at most 12 options that no indexed release has, and one for the number of others.
 

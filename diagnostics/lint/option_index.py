@@ -232,7 +232,7 @@ def _other_loss_options() -> Mapping[str, str]:
     return {name: DISPLAY_NAMES[it.framework] for name, it in names.items() if name not in known}
 
 
-def _similar_option(value: Value, names: Collection[str], *, hydra: bool) -> str:
+def _similar_option(value: Value, names: frozenset[str], *, hydra: bool) -> str:
     """Return the option that a misspelt one most likely means; empty if it is none or a script's own option."""
     # argparse completes abbreviations on the command line only.
     abbreviated = not hydra and not value.place.file.endswith(TYPED_FILES)
@@ -278,22 +278,14 @@ def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
     )
 
 
-@cache
-def _config_keys(package: str, release: str, folder: str) -> frozenset[str]:
-    """Return the keys that the YAML files in a folder of a release set."""
-    surface = query.surface_of(query.Release(package, release))
-    if surface is None:
-        return frozenset()
-    names = [name for name in surface.source.modules() if name.startswith(f"{folder}/")]
-    return frozenset(key for name in names if name.endswith((".yaml", ".yml")) for key in surface.facts(name))
-
-
 def experimental_options(plan: RunPlan) -> frozenset[str]:
     """Return the keys that the configs of an experimental program of verl add to verl's own; empty for other runs."""
     release, module = plan.releases.get("verl"), plan.settings.target.rpartition(".")[0]
     if plan.framework != "verl" or not module.startswith("verl.experimental.") or release is None:
         return frozenset()
-    return _config_keys("verl", release, f"{module.replace('.', '/')}/config")
+    surface, folder = query.surface_of(query.Release("verl", release)), f"{module.replace('.', '/')}/config/"
+    files = [name for name in surface.source.modules() if name.startswith(folder)] if surface else []
+    return frozenset(key for name in files if surface for key in surface.facts(name))
 
 
 def complete_option(name: str, names: Collection[str]) -> str | None:
@@ -431,18 +423,13 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
     return not has_option and not _is_companion_option(package, name)
 
 
-def suggest(name: str, names: Iterable[str]) -> str:
+@lru_cache(4096)
+def suggest(name: str, names: frozenset[str]) -> str:
     """Return the most similar option to a misspelt name; empty if none is similar.
 
-    >>> suggest("num_generation", {"num_generations", "seed"}), suggest("wandb_entity", {"num_generations"})
+    >>> suggest("num_generation", frozenset({"num_generations", "seed"})), suggest("seeds", frozenset({"beta"}))
     ('num_generations', '')
     """
-    return _suggest(name, frozenset(names))
-
-
-@lru_cache(4096)
-def _suggest(name: str, names: frozenset[str]) -> str:
-    """Return the most similar option, cached; see `suggest`."""
     head, dot, last = name.rpartition(".")
     # A dotted name is nearly always wrong only in its last part.
     siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names
@@ -457,7 +444,7 @@ def _suggest(name: str, names: frozenset[str]) -> str:
 def find_successors(name: str, old: frozenset[str], new: frozenset[str]) -> list[str]:
     """Return at most three options of the new release that may replace an option that it does not have.
 
-    >>> find_successors("ray.num_cpus", {"ray.num_cpus"}, {"ray_kwargs.ray.num_cpus", "seed"})
+    >>> find_successors("ray.num_cpus", frozenset({"ray.num_cpus"}), frozenset({"ray_kwargs.ray.num_cpus", "seed"}))
     ['ray_kwargs.ray.num_cpus']
     """
     added = sorted(new - old)
@@ -465,7 +452,7 @@ def find_successors(name: str, old: frozenset[str], new: frozenset[str]) -> list
     moved = [option for option in added if option.endswith(f".{name}") or option.replace(".", "_") == name]
     if head != last and not moved:
         moved = [option for option in added if option.startswith(f"{head}.") and option.endswith(f".{last}")]
-    close = suggest(name, added) or suggest(name, new)
+    close = suggest(name, new - old) or suggest(name, new)
     if close and not moved and close.rpartition(".")[0] == name.rpartition(".")[0]:
         moved = [close]
     return moved[:3]

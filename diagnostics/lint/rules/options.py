@@ -251,7 +251,7 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
 def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
     """Yield a problem for options that the project's own copy of a framework does not have, by the copy's files."""
     folder = plan.versions.copies[plan.framework]
-    names = option_index.copy_options(plan.settings, folder)
+    names = frozenset(option_index.copy_options(plan.settings, folder))
     unknown = option_index.refused_options(plan.settings, names) if names else []
     if unknown:
         shown = unknown[:_MAX_SHOWN]
