@@ -198,7 +198,7 @@ def _has_option(release: query.Release, name: str) -> bool:
     """Return whether a release has an option outside Megatron commands."""
     options_of_all, surface = store.load(release.package).document("options"), query.surface_of(release)
     key, number = name.replace("-", "_"), query.release_number(release)
-    if surface is None or key not in options_of_all:
+    if number < 0 or key not in options_of_all:
         return False
     # The names of vLLM's sampling parameters and environment variables are no options of `vllm serve`.
     is_served = release.package != "vllm" or surface.has_serve_option(f"--{key}")
@@ -342,7 +342,7 @@ def _failing_releases(use: Use, provider: str, without: set[str], oldest: str) -
     if use.kind != "name" or not use.name:
         return tuple(versions)
     surfaces = ((version, query.surface_of(query.Release(provider, version))) for version in versions)
-    return tuple(version for version, surface in surfaces if surface and surface.has_module(use.module))
+    return tuple(version for version, surface in surfaces if surface.has_module(use.module))
 
 
 def _changes(
@@ -445,8 +445,8 @@ def _releases_for_incomplete_call(
 def _required_arguments(use: Use, provider: str, version: str) -> set[str] | None:
     """Return the arguments that a release requires in a call; None if its source does not show them."""
     surface = query.surface_with_companions(query.Release(provider, version))
-    definition = surface.find(use.module, use.name) if surface else None
-    signature = Lookup(surface).signature(use, definition) if surface and definition else None
+    definition = surface.find(use.module, use.name)
+    signature = Lookup(surface).signature(use, definition) if definition else None
     return set(signature.required) if signature else None
 
 
@@ -467,8 +467,8 @@ def _definition_module(use: Use, releases: NameReleases) -> tuple[str, bool, boo
     """Return the module that a name comes from, whether it is the provider's own, and whether it has a condition."""
     version = releases.installed if releases.installed in releases.having else releases.having[-1]
     surface = query.surface_of(query.Release(releases.package, version))
-    definition = surface.find(use.module, use.name) if surface else None
-    if surface is None or definition is None:
+    definition = surface.find(use.module, use.name)
+    if definition is None:
         return use.module, True, False
     is_conditional = surface.facts(use.module).get(use.name, "").startswith("?")
     # A name for another package's object may be set only if that package is installed.

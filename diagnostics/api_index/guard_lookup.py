@@ -50,8 +50,10 @@ class PlacedGuard:
     def enum_value(self, name: str) -> str | None:
         """Return the text that a member of an Enum stands for, such as `IntervalStrategy.STEPS`; None if it is none."""
         owner, _, member = name.partition(".")
-        surface = query.surface_of(self.release) if owner[:1].isupper() else None
-        return enum_members(surface, self.module, owner).get(member) if surface else None
+        is_class = owner[:1].isupper()
+        return (
+            enum_members(query.surface_of(self.release), self.module, owner).get(member) if is_class else None
+        )
 
 
 @cache
@@ -59,8 +61,6 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
     """Return the guards that a run passes at its start: of the classes of its options, and of its main program."""
     settings, companions = PACKAGES[release.package], query.companions_of(release)
     surface = query.surface_of(release, *companions)
-    if surface is None:
-        return ()
     releases = {query.module_of(item.package): item for item in (release, *companions)}
     classes = [(module, name, "") for module, name in settings.option_classes]
     guards: list[PlacedGuard] = []

@@ -84,9 +84,9 @@ def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
 def _definitions(use: Use, release: Release) -> Iterator[tuple[Use, str]]:
     """Yield (use, package) for each class that defines a member or a called method, from the class to its bases."""
     surface = query.surface_with_companions(release)
-    definition = surface.find(use.module, use.name) if surface else None
-    for item in surface.class_and_bases(definition) if surface and definition else ():
-        members = surface.own_members(item) if surface and item else {}
+    definition = surface.find(use.module, use.name)
+    for item in surface.class_and_bases(definition) if definition else ():
+        members = surface.own_members(item) if item else {}
         if item and use.path[0] in members:
             owner = query.package_of(item.module.partition(".")[0])
             yield replace(use, module=item.module, name=item.name), owner
@@ -174,19 +174,14 @@ def _find_module(package: str, owner: str, method: str) -> str:
     numbers = [number for places in bases.values() for number in places]
     if not numbers or len(numbers) > len(set(numbers)):
         return ""
-    return max(
-        sorted(bases), key=lambda module: sum(bool(item and item.find(module, owner)) for item in surfaces)
-    )
+    return max(sorted(bases), key=lambda module: sum(bool(item.find(module, owner)) for item in surfaces))
 
 
-def _extends_namesake(surface: Surface | None, module: str, owner: str) -> bool:
+def _extends_namesake(surface: Surface, module: str, owner: str) -> bool:
     """Return whether a class inherits from a class of the same name."""
-    definition = surface.find(module, owner) if surface else None
-    if surface is None or definition is None:
-        return False
-    return any(
-        item and item.name == owner for item in surface.class_and_bases(definition) if item != definition
-    )
+    definition = surface.find(module, owner)
+    classes = surface.class_and_bases(definition) if definition else ()
+    return any(item and item.name == owner for item in classes if item != definition)
 
 
 def _releases_with_class(index: store.Package, module: str, owner: str) -> Iterator[int]:
@@ -207,6 +202,6 @@ def _is_decided(package: str, use: Use, *, is_caller: bool) -> bool:
     if undecided or (found and missing):
         return bool(found and missing and not undecided)
     surface = query.surface_of(Release(package, query.find_releases(package, "")[0]))
-    exported = surface.find(query.module_of(package), use.name) if surface else None
+    exported = surface.find(query.module_of(package), use.name)
     is_long = use.kind == "argument" and use.name.strip("_").count("_") >= _LONG_NAME
     return bool(found or missing) and (is_caller or is_long or bool(exported and exported.is_class))

@@ -83,7 +83,7 @@ def _declared_choices(release: Release, option: str, companion: int = 0) -> tupl
     """Return the declared choices of an option, or those that its annotation allows."""
     surface = _surface(release, companion)
     definition, entry = _declaration(release, option, companion)
-    if surface is None or not entry:
+    if not entry:
         return ()
     if " choices " in entry:
         return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
@@ -191,8 +191,8 @@ def declared_default(release: Release, option: str) -> object:
         # vLLM's arguments take their defaults from the fields of its config classes.
         owner, _, field = text.partition(".")
         surface = _surface(release)
-        target = surface.find(definition.module, owner) if surface and definition and field else None
-        if surface is None or target is None or not target.is_class:
+        target = surface.find(definition.module, owner) if definition and field else None
+        if target is None or not target.is_class:
             break
         definition, entry = target, surface.facts(target.module).get(f"{target.name}.{field}", "")
     return ...
@@ -206,10 +206,9 @@ def _split_default(entry: str) -> tuple[str, str]:
 
 def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Definition | None, str]:
     """Return (class, entry) of an option; the class is None for argparse and YAML, the entry "" if not declared."""
-    surface = _surface(release, companion)
-    if surface is None:
+    if release.package not in PACKAGES:
         return None, ""
-    settings = PACKAGES[release.package]
+    surface, settings = _surface(release, companion), PACKAGES[release.package]
     for module in settings.option_modules:
         facts = surface.facts(module)
         entry = facts.get(f"--{option}") or facts.get(option, "")
@@ -225,7 +224,7 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 
 
 @cache
-def _surface(release: Release, companion: int = 0) -> Surface | None:
+def _surface(release: Release, companion: int = 0) -> Surface:
     """Return the API of a release, with the newest companions that fit it, or the oldest if `companion` is -1.
 
     Companions are releases of the packages whose classes this package's classes extend (`query.companions_of`).

@@ -180,13 +180,12 @@ def parse_release(text: str, packages: Iterable[str]) -> Release:
 
 
 @cache
-def surface_of(release: Release, *companions: Release) -> Surface | None:
-    """Return the API of a release; None if it is not in the index."""
-    package, number = store.load(release.package), release_number(release)
-    if number < 0:
-        return None
-    surfaces = {module_of(item.package): surface for item in companions if (surface := surface_of(item))}
-    return Surface(IndexedFacts(package, number), module_of(release.package), surfaces)
+def surface_of(release: Release, *companions: Release) -> Surface:
+    """Return the API of a release; one without names if it is not in the index."""
+    number = release_number(release)
+    index = store.load(release.package if number >= 0 else "")
+    surfaces = {module_of(item.package): surface_of(item) for item in companions}
+    return Surface(IndexedFacts(index, max(number, 0)), module_of(release.package), surfaces)
 
 
 def module_of(package: str) -> str:
@@ -236,7 +235,7 @@ def compare_names(
         uses are recorded and none of them is missing.
     """
     surface, uses = surface_of(provider), uses_of(user, provider.package)
-    if surface is None or uses is None:
+    if release_number(provider) < 0 or uses is None:
         return None
     compared = [
         use
@@ -245,8 +244,8 @@ def compare_names(
         and not _OTHER_HARDWARE.search(f"{use.file} {use.module}")
     ]
     versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
-    trainer = surface_of(user) if with_server else None
-    own = trainer.facts("trl.scripts.vllm_serve") if trainer else ()  # TRL's own server, up to 1.10
+    # TRL's own server, up to 1.10.
+    own = surface_of(user).facts("trl.scripts.vllm_serve") if with_server else ()
     own_routes = frozenset(name.removeprefix("route:") for name in own if name.startswith("route:"))
     comparison = compare(compared, surface, versions, own_routes)
     comparison.missing = [
@@ -272,9 +271,8 @@ def _exists(package: str, use: Use) -> bool:
 def has_name(release: Release, use: Use) -> bool:
     """Return whether a release satisfies a use, as far as its source shows; False if it is not in the index."""
     surface = surface_of(release)
-    if surface is None or not (use.kind in {"route", "launch"} or surface.find(use.module, use.name)):
-        return False
-    return not Lookup(surface).problem(use)
+    is_found = use.kind in {"route", "launch"} or surface.find(use.module, use.name)
+    return bool(is_found) and not Lookup(surface).problem(use)
 
 
 def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[str]]:
@@ -286,16 +284,13 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
     results: tuple[list[str], list[str], list[str]] = [], [], []
     for version in reversed(find_releases(package, "")):
         surface = surface_with_companions(Release(package, version))
-        definition = surface.find(use.module, use.name) if surface else None
-        lookup = Lookup(surface) if surface else None
-        if lookup is None:
-            continue
-        if use.path and (definition is None or not _defines_method(lookup.surface, definition, use)):
+        definition, lookup = surface.find(use.module, use.name), Lookup(surface)
+        if use.path and (definition is None or not _defines_method(surface, definition, use)):
             continue
         problem = lookup.problem(use)
         is_dynamic = definition is not None and definition.kind == "dynamic"
         # Without a name that a module imports from a compiled module, the module itself could not be imported.
-        is_dynamic &= bool(use.path) or not lookup.surface.imports_name(use.module, use.name)
+        is_dynamic &= bool(use.path) or not surface.imports_name(use.module, use.name)
         is_undecided = lookup.unfollowed or is_dynamic
         # The `apply` of autograd's Function takes no keyword argument.
         is_apply = use.kind == "argument" and definition is not None and definition.entry.endswith(".apply")
@@ -303,7 +298,7 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
     return results
 
 
-def surface_with_companions(release: Release) -> Surface | None:
+def surface_with_companions(release: Release) -> Surface:
     """Return the API of a release, together with that of the companions of its time."""
     until = upload_day(release) + timedelta(days=_LATER_DAYS)
     return surface_of(release, *companions_of(release, until=until))

@@ -284,8 +284,8 @@ def experimental_options(plan: RunPlan) -> frozenset[str]:
     if plan.framework != "verl" or not module.startswith("verl.experimental.") or release is None:
         return frozenset()
     surface, folder = query.surface_of(query.Release("verl", release)), f"{module.replace('.', '/')}/config/"
-    files = [name for name in surface.source.modules() if name.startswith(folder)] if surface else []
-    return frozenset(key for name in files if surface for key in surface.facts(name))
+    files = (name for name in surface.source.modules() if name.startswith(folder))
+    return frozenset(key for name in files for key in surface.facts(name))
 
 
 def complete_option(name: str, names: Collection[str]) -> str | None:
