@@ -296,37 +296,31 @@ def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str,
         return {}
     extracts, documents = extract_new(package, cache, _USES, extract_uses), {}
     for provider in package.uses:
-        uses = {
-            file: {key: line for key, line in keys.items() if _is_of(key, provider)}
-            for file, keys in extracts.items()
-        }
+        by_file: dict[str, list[dict[str, int]]] = {}
+        for number, files in enumerate(releases):
+            for path, checksum in files.items():
+                every = by_file.setdefault(path, [{} for _ in releases])
+                every[number] = {
+                    key: line for key, line in extracts[path, checksum].items() if _is_of(key, provider)
+                }
         documents[f"uses-{provider}"] = {
-            path: packed
-            for path, packed in _packed_by_file(uses, releases).items()
-            if any(Use.from_key(key, "", 0).kind != "arm" for key in packed)
+            path: store.pack_values(every, range(len(releases)), len(releases))
+            for path, every in by_file.items()
+            if any(Use.from_key(key, "", 0).kind != "arm" for keys in every for key in keys)
         }
     return documents
 
 
 def _packed_guards(package: IndexedPackage, cache: Cache, releases: list[dict[str, str]]) -> dict[str, Any]:
     """Return the document `guards`: for each file, its guards as texts."""
-    extracts = extract_new(package, cache, _GUARDS, extract_guard_keys)
-    packed = _packed_by_file({file: dict.fromkeys(keys, "") for file, keys in extracts.items()}, releases)
-    return {"guards": packed} if packed else {}
-
-
-def _packed_by_file(
-    extracts: Mapping[tuple[str, str], Mapping[str, Any]], releases: list[dict[str, str]]
-) -> dict[str, dict[str, Any]]:
-    """Return the packed values of each file that has any; `extracts` has them by (path, checksum)."""
-    by_path: dict[str, list[Mapping[str, Any]]] = {}
+    extracts, every = extract_new(package, cache, _GUARDS, extract_guard_keys), range(len(releases))
+    by_file: dict[str, list[dict[str, str]]] = {}
     for number, files in enumerate(releases):
-        for file in files.items():
-            by_path.setdefault(file[0], [{} for _ in releases])[number] = extracts[file]
-    every = range(len(releases))
-    return {
-        path: store.pack_values(values, every, len(every)) for path, values in by_path.items() if any(values)
-    }
+        for path, checksum in files.items():
+            if keys := extracts[path, checksum]:
+                by_file.setdefault(path, [{} for _ in every])[number] = dict.fromkeys(keys, "")
+    packed = {path: store.pack_values(keys, every, len(every)) for path, keys in by_file.items()}
+    return {"guards": packed} if packed else {}
 
 
 def _is_of(key: str, provider: str) -> bool:

@@ -14,13 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from diagnostics.api_index.source import (
-    TOO_LONG,
-    dotted_name,
-    expression_text,
-    parse_source,
-    statements_in,
-)  # fmt: skip
+from diagnostics.api_index.source import TOO_LONG, dotted_name, expression_text, parse_source, statements_in
 
 # The mark of an attribute that the function sets before the guard, and of one that it sets only if it is None.
 CHANGED, COMPLETED = "changed", "completed"
