@@ -176,7 +176,7 @@ def test_time_grows_in_proportion_to_the_text(syntax, text_of, size):
 
     def seconds(number):
         text = text_of(number)
-        option_index._suggest.cache_clear()  # it may have the names of one size only
+        option_index.suggest.cache_clear()  # it may have the names of one size only
         started = time.process_time()
         assert find_crashes(text, syntax, Versions()) == []
         return time.process_time() - started
