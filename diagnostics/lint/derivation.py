@@ -240,7 +240,7 @@ def _fill_trl(plan: RunPlan) -> None:
         plan.put(PROCESSES, replace(plan.values[PROCESSES], outside=True))
     loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
     accumulation = plan.whole_number("batch.accumulation")
-    if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
+    if loss is not None and loss.data in ("dapo", "cispo") and steps is not None and accumulation is not None:
         plan.put("train.several_steps_a_generation", loss.derive(steps > accumulation))
 
 

@@ -64,6 +64,23 @@ def test_mangled_configs_crash_no_rule():
         assert find_crashes(text, syntax, known if number % 2 else Versions()) == [], (syntax, text)
 
 
+def test_lists_and_tables_in_place_of_values_crash_no_rule():
+    """Each option of a TRL config is a list or a table."""
+    known = versions(trl="0.25.1")
+    for value in ("[1, a]", "{a: [1]}"):
+        options = (
+            "loss_type",
+            "vllm_mode",
+            "num_generations",
+            "beta",
+            "delta",
+            "max_prompt_length",
+            "use_vllm",
+        )
+        text = "".join(f"{name}: {value}\n" for name in options)
+        assert find_crashes(f"{text}generation_batch_size: 8\nsteps_per_generation: 2\n", "yaml", known) == []
+
+
 HOSTILE = {
     "shell nested": ("shell", "${X:-" * 20_000),
     "shell arithmetic": ("shell", "a $((" + "(" * 50_000),
