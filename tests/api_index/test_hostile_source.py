@@ -14,7 +14,7 @@ from diagnostics.api_index.extract import extract, extract_outline, extract_yaml
 from diagnostics.api_index.packages import IndexedPackage
 from tests.api_index.conftest import surface_of_files
 
-PACKAGE = IndexedPackage("vllm", ("vllm",), uses=("trl",))
+PACKAGE = IndexedPackage("vllm", ("vllm",), uses=("trl",), guarding=".*")
 
 
 def indented(words, depth, body):
