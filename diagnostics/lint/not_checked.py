@@ -2,7 +2,8 @@
 
 - `take_unknown_values`: values that a rule needed and that are not known.
 - `unread_inputs_check`: a check with files and configs that were not read, options that no indexed release has, parts
-  of a config that are not indexed, `+` keys that releases already have, and an unknown release if some lack an option.
+  of a config that are not indexed, `+` keys that releases already have, an unknown release if some lack an option, and
+  the checks in the source of a release that is not indexed.
 - `merge_entries`: merges entries with the same text.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 from packaging.version import Version
 
+from diagnostics.api_index import store
 from diagnostics.api_index.options import is_declared
 from diagnostics.api_index.query import Release
 from diagnostics.findings import CheckResult, NotChecked
@@ -76,9 +78,21 @@ def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
 def unread_inputs_check(plans: Iterable[RunPlan]) -> list[CheckResult]:
     """Return one check with all inputs that were not read or understood, as a list; empty if there are none."""
     entries = merge_entries(
-        entry for plan in plans for entry in (*plan.settings.not_checked, *_unchecked_options(plan))
+        entry
+        for plan in plans
+        for entry in (*plan.settings.not_checked, *_unchecked_options(plan), *_unchecked_guards(plan))
     )
     return [CheckResult.of(READING, (), entries)] if entries else []
+
+
+def _unchecked_guards(plan: RunPlan) -> list[NotChecked]:
+    """Return an entry if the index lacks the run's release, so that the checks in its source are not known."""
+    name = plan.option_package
+    release, index = plan.releases.get(name), store.load(name)
+    if release is None or plan.own_copy or not index.document("guards") or index.number(release) is not None:
+        return []
+    reason = f"the index has only {index.releases[0]} to {index.releases[-1]}"
+    return [NotChecked(f"the checks in the source of {name} {release}", reason)]
 
 
 def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
