@@ -220,6 +220,8 @@ def _check_group(
 
     `subjects` has the plans to check by the rule's scope, each as a tuple.
     """
+    if not any(rule.applies_to(plans[0]) for rule in rules for plans in subjects[rule.scope]):
+        return CheckResult(name, "skipped", "none of its rules is for this kind of run")
     findings: list[Finding] = []
     unknowns: list[NotChecked] = []
     for rule in rules:
