@@ -113,15 +113,15 @@ def _problem(options: _Options, placed: PlacedGuard, deciding: list[Value]) -> P
     for name in sorted(names_in(condition), key=len, reverse=True):
         condition = condition.replace(name, options.key(name) or name)
     required = condition.removeprefix("not ") if condition.startswith("not ") else ""
-    shown = ", ".join(dict.fromkeys(f"{value.key} {format_value(value.data)}" for value in deciding))
-    why = guard.message.replace("{}", "…") or (
+    settings = ", ".join(dict.fromkeys(f"{value.key} {format_value(value.data)}" for value in deciding))
+    reason = guard.message.replace("{}", "…") or (
         f"it requires {required}" if required else f"it refuses {condition}"
     )
     place = f"{placed.module}, {guard.function or 'the main program'}"
     test = f"unless {required}" if required else f"if {condition}"
     names = " or ".join(dict.fromkeys(value.key for value in deciding))
     return Problem(
-        f"{release} refuses {shown}: {why.rstrip('.')}. It raises {guard.exception} in {place}, {test}.",
+        f"{release} refuses {settings}: {reason.rstrip('.')}. It raises {guard.exception} in {place}, {test}.",
         [*deciding, *(value for value in options.used.values() if value not in deciding)],
         fix=f"Change {names}{f', so that {required}' if required else ''}.",
         applies=True if options.is_certain else None,
