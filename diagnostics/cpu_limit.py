@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -49,6 +50,14 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
         if is_working:
             raise CpuLimitError(f"{work} needed more than {seconds:.0f} s of processor time")
 
+    report_unraisable = sys.unraisablehook
+
+    def unraisable(error: sys.UnraisableHookArgs) -> None:
+        # Python drops errors of callbacks, such as those of the garbage collector; the next signal raises it again.
+        if not isinstance(error.exc_value, CpuLimitError):
+            report_unraisable(error)
+
+    sys.unraisablehook = unraisable
     previous, began = signal.signal(signal.SIGPROF, stop), time.process_time()
     signal.setitimer(signal.ITIMER_PROF, seconds, _REPEAT_S)
     try:
@@ -57,6 +66,7 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
         is_working = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)
+        sys.unraisablehook = report_unraisable
         if outer_s:
             left = max(outer_s - (time.process_time() - began), 0.01)
             signal.setitimer(signal.ITIMER_PROF, left, _REPEAT_S)

@@ -5,6 +5,7 @@ import io
 import itertools
 import re
 import signal
+import sys
 import threading
 
 import pytest
@@ -44,6 +45,23 @@ def test_inner_limit_leaves_the_outer_one_in_force():
 
     with pytest.raises(CpuLimitError, match="outer"), cpu_limit("outer", 3 * LIMIT_S):
         work()
+
+
+def test_error_that_python_drops_is_raised_again(capsys):
+    """The limit ends work also if its first signal comes in a finalizer, and Python prints nothing about it."""
+
+    class Slow:
+        def __del__(self):
+            compute_forever()
+
+    def work():
+        Slow()  # the error of its finalizer is dropped
+        compute_forever()
+
+    hook = sys.unraisablehook
+    with pytest.raises(CpuLimitError), cpu_limit("reading x", LIMIT_S):
+        work()
+    assert (sys.unraisablehook, *capsys.readouterr()) == (hook, "", "")
 
 
 def test_other_threads_have_no_limit():
