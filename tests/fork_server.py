@@ -198,7 +198,8 @@ def serve_requests(requests: socket.socket, *owner: int) -> None:
                 os.close(descriptor)
             os.write(status, f"{program}\n".encode())
             code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-            os.write(status, f"{code}\n".encode())
+            with contextlib.suppress(BrokenPipeError):  # the requester was killed
+                os.write(status, f"{code}\n".encode())
             os._exit(0)
         for descriptor in descriptors:
             os.close(descriptor)

@@ -24,7 +24,8 @@ from grpo_core.trainer import Trainer
 from tests.fork_server import ForkServer
 from tests.grpo_core.conftest import read_lines
 
-server_process.start_child = ForkServer("trainer").start_server
+SERVERS = ForkServer("trainer")
+server_process.start_child = SERVERS.start_server
 
 WRITERS = ("checkpoint.py", "run_files.py")
 
@@ -91,6 +92,8 @@ def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
     """Kill and resume a run up to `kills` times; print the comparison with an uninterrupted run."""
     make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
+    if "--rollout.mode=server" in settings:
+        SERVERS.run(["-c", "pass"])  # attempts are forks: each would start and leave its own fork server
     draw = random.Random(seed)
 
     def config(name: str):
