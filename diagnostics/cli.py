@@ -162,7 +162,7 @@ class _ProgramCommand(click.Command):
         return ctx.args
 
     def invoke(self, ctx: click.Context) -> int:
-        """Run the command's module and return its exit code."""
+        """Run the command's module and return its exit code; UserError if the package is not installed."""
         module, before, _ = PROGRAMS[str(self.name)]
         if importlib.util.find_spec(module) is None:
             raise UserError(f"{self.name} needs a checkout of the project; there: nox -s {self.name}")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 MB = 1_000_000
+"""Bytes, for limits that grow with the size of the input."""
 # At this interval after the limit the error is raised again, so that work that goes on after it ends soon, too.
 _REPEAT_S = 0.2
 

@@ -265,7 +265,10 @@ class Report:
 
     @property
     def incomplete_summary(self) -> str:
-        """Number of incomplete checks and a reason: "3 of 11 checks incomplete: process count: not set"; or empty."""
+        """Number of checks with unchecked inputs, and the first: "3 of 11 checks incomplete: process count: not set".
+
+        Empty if there are none; crashed checks do not count.
+        """
         incomplete = [check for check in self.checks if check.not_judged]
         if not incomplete:
             return ""

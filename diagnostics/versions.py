@@ -72,8 +72,9 @@ AFFECTED, NOT_AFFECTED, NOT_EXAMINED, UNREADABLE, UNKNOWN = (
 )  # fmt: skip
 """Answers of `affects`.
 
-NOT_EXAMINED: no claim covers the release, or it is newer than the newest examined one. UNREADABLE: the text is no
-release. UNKNOWN: the package is not installed.
+NOT_AFFECTED: the release is outside the claimed ranges. NOT_EXAMINED: the claims list only other single releases, or
+the release is newer than the newest examined one of its range. UNREADABLE: the text is no release, and a claim has a
+range. UNKNOWN: the package is not installed.
 """
 
 

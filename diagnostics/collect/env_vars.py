@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diagnostics.output.redact import MASK, mask
 
-# Variables that are reported; whether with their values depends on the rules below.
+# Variables with these prefixes are reported; the rules below decide whether their values are shown.
 _PREFIXES = (
     "ACCELERATE_", "CUDA_", "GLOO_", "HF_", "NCCL_", "NVIDIA_", "OMP_", "PYTORCH_", "RAY_", "TORCH_", "TORCHELASTIC_",
     "TRITON_", "TRL_", "TRANSFORMERS_", "VERL_", "VLLM_",
@@ -58,7 +58,7 @@ def _value(name: str, value: str, readable: set[str]) -> str:
 
 
 def _proxy(value: str) -> str:
-    """Return a proxy as host and port, without user, password and path.
+    """Return a proxy as host and port, without user, password and path; HIDDEN if it has another form.
 
     >>> _proxy("http://ada:pw@proxy.example.org:3128/pac?key=1")
     'proxy.example.org:3128'

@@ -48,7 +48,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str] = os.environ) -> Fac
 
 
 def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return the document of this node; `{"error": MESSAGE}` if it has no environment.
+    """Return this node's facts, NCCL releases and cached models as JSON data; `{"error": MESSAGE}` without environment.
 
     Args:
         options: `prefix` of the environment to examine; without it, the environment of this Python.
@@ -75,7 +75,7 @@ def system_nccl() -> list[str]:
 
 
 def cached_models(cache: Path) -> list[str]:
-    """Return the first MAX_MODELS models in a hub cache that have a snapshot."""
+    """Return the names of models in a hub cache that have a snapshot: the first MAX_MODELS by name."""
     names = sorted(name for name in list_folder(cache) if name.startswith("models--"))
     complete = [name for name in names if any((cache / name / "snapshots").glob("*"))]
     return [name.removeprefix("models--").replace("--", "/") for name in complete[:MAX_MODELS]]

@@ -1,7 +1,7 @@
 """Read the NVIDIA driver and its GPUs from `nvidia-smi -q -x`, /proc and /dev, without creating a CUDA context.
 
-`nvidia-smi` runs as a child process with a time limit; it is searched in the system's folders. GPUs of other makers are
-not read.
+`nvidia-smi` runs as a child process with a time limit; only the system's folders are searched for it. GPUs of other
+makers are not read.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _gigabytes(node: ET.Element, path: str) -> float | None:
 
 
 def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
-    """Return exit code and output; the code is None if the program did not end in time."""
+    """Return exit code and output; the code is None if the program did not end in time, 127 if it did not start."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
         child = subprocess.Popen([program, "-q", "-x"], stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT)

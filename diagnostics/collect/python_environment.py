@@ -54,11 +54,12 @@ class Package:
     Attributes:
         name: Normalised name (lower case, dashes).
         place: The metadata folder.
-        requires: The declared requirements, as written; requirements of extras only for packages in CHECKED.
+        requires: The declared requirements that are safe to parse; requirements of extras only for packages in CHECKED.
         requires_python: The declared range of Python releases; only for packages in CHECKED.
         tags: Tags of its wheel, such as "cp311-cp311-manylinux_2_28_x86_64"; only for packages in CHECKED.
         recorded: Whether the metadata lists the installed files; True for eggs.
-        damaged: Missing modules, and libraries that are missing or have another length than recorded.
+        damaged: Missing modules, and libraries that are missing or have another length than recorded; only for packages
+            in `Environment.needed`.
         lost: Whether the package's module is missing because the folder of an editable install moved.
     """
 
@@ -113,7 +114,7 @@ class Environment:
     needed: tuple[str, ...] = ()
 
     def version(self, name: str) -> str | None:
-        """Return the installed version of a package."""
+        """Return the installed version of a package; None if it is not installed."""
         package = self.packages.get(name)
         return package.version if package else None
 

@@ -115,7 +115,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = remo
 
 
 def _check_address(address: str) -> None:
-    """Raise RemoteError if nothing listens at HOST:PORT, as Ray itself retries for a minute; accept `auto`."""
+    """Raise RemoteError if nothing listens at HOST:PORT, as Ray itself retries for a minute; accept other addresses."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return

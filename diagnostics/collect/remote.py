@@ -32,7 +32,7 @@ LIMIT_S = 30.0
 MAX_HOSTS, MAX_PARALLEL = 4096, 32
 MAX_ANSWER_BYTES = 8 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
-# Patterns of our source files that are sent to a host; they use the standard library only.
+# Patterns of our source files that are sent to a host. Those that run there use the standard library only.
 _SOURCES = (
     "__init__.py", "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "hang/__init__.py",
     "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt", "output/redact.py", "output/redaction.toml",
@@ -195,7 +195,7 @@ class Host:
         port: Port for ssh; 0 for ssh's default.
         slots: Number of processes that a launcher starts on the host; 0 if unknown.
         prefix: Environment to examine on the host; empty for the environment given for all hosts.
-        python: Interpreter that runs the collector on the host; empty for the Python of the environment.
+        python: Interpreter that runs the collector on the host; empty for the environment's Python, or `python3`.
     """
 
     name: str
@@ -278,7 +278,7 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         limit_s: Connection limit of ssh.
 
     Raises:
-        RemoteError: The template is invalid.
+        RemoteError: The template is invalid, or the path of the Python cannot be part of a command.
     """
     where = host.prefix or prefix
     python = host.python or (f"{where}/bin/python" if where else "python3")
@@ -317,7 +317,7 @@ def query_hosts(
     """Run a program on all hosts, at most MAX_PARALLEL at a time; return a member for each host, in their order.
 
     Raises:
-        RemoteError: The template is invalid.
+        RemoteError: `host_command` refused the template or the path of a Python.
     """
     commands = [host_command(host, template, prefix, limit_s) for host in hosts]
     running: set[Popen[Any]] = set()

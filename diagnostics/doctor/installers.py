@@ -142,7 +142,7 @@ def _count_installers(environment: Environment) -> Counter[str]:
 
 
 def _owning_project(prefix: Path) -> tuple[Path, str]:
-    """Return the folder that a project of this environment would have, and its manager; none without a lock.
+    """Return the folder that a project of this environment would have, and its manager; "" without a lock.
 
     Only environments named `.venv`, or in `.pixi/envs`, belong to a project.
     """

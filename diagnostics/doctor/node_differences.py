@@ -20,12 +20,14 @@ from diagnostics.frameworks import ENGINE_PACKAGES, TRAINER_PACKAGES
 
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
 ABSENT = "none"
+"""The value of something that a node lacks."""
 # Packages whose differences have the kind `framework`; other packages have the kind `package`.
 STACK = (*ENGINE_PACKAGES, "torch", "ray", *TRAINER_PACKAGES, "transformers", "deepspeed", "flash-attn")
 # Kind and name of a value.
 Key = tuple[str, str]
 # The nodes with each value of a key.
 Groups = dict[str, list[Node]]
+# A key of which the nodes have several values.
 Difference = tuple[Key, Groups]
 
 

@@ -1,4 +1,4 @@
-"""Collect the facts of a job's nodes over ssh or Ray, and decode their answers.
+"""Collect the facts of a job's nodes over ssh, a command or Ray, and decode their answers.
 
 Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in order.
 

@@ -18,6 +18,7 @@ from diagnostics.frameworks import PACKAGES
 
 _CHECK_S = 20.0
 STATIC = "static: read from files; nothing was imported, so an installed package may still fail to start (--tier probe)"
+"""The report's note on the method of the static tier."""
 
 
 def examine(

@@ -128,7 +128,7 @@ def _edges_between_collectives(
     """
     counts = Counter(names.values()).most_common(2)
     if len(counts) < 2:
-        receivers = [process for process in inside if _only_receives(index.states[process.key])]
+        receivers = [process for process in inside if _waits_for_message(index.states[process.key])]
         if index.snapshot.live and len(inside) > 1 and receivers == inside:
             for process, partner in permutations(inside[:_MAX_RECEIVERS], 2):
                 yield replace(_edge(index, process, partner, "sends nothing"), kind="receive", certain=False)
@@ -146,8 +146,8 @@ def _edges_between_collectives(
             yield _edge_between(index, process, target, records)
 
 
-def _only_receives(state: BlockedState) -> bool:
-    """Return whether a rank has waited for a while for a message of another rank."""
+def _waits_for_message(state: BlockedState) -> bool:
+    """Return whether a rank has waited in `recv` for longer than LONG_SLEEP_S."""
     return normalized_operation(state.call.operation) == "recv" and (state.asleep_s or 0.0) > LONG_SLEEP_S
 
 

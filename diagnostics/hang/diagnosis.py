@@ -267,7 +267,7 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _may_wait_for_work(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether no process may owe anything: the blocking one waits for a signal, or no request is known."""
+    """Return whether the blocking process is idle and may owe nothing: it awaits a signal, or no request is known."""
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
     if len(states) != 2 or states[1].kind not in ("idle", "loop"):
         return False

@@ -23,7 +23,7 @@ T = TypeVar("T")
 _MAX_PEERS = 128
 """Limit of processes at the other end of a connection; forked servers share a listening socket."""
 _GREETING_BYTES = 512
-"""Bytes; a smaller total is the login at a listener of multiprocessing, with a name, and asks for nothing."""
+"""A connection that received fewer bytes has only logged in at a listener of multiprocessing: it requests nothing."""
 _CONSUMER_KINDS = ("processes_queue", "processes_lock", "pipe")
 _TRANSFER_KINDS = ("pipe_full", "socket_full", "pipe", "socket", "http", "input")
 _CONNECTION = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/connection\.py$")
@@ -46,7 +46,7 @@ class JobIndex:
         states: The blocked state of each process, by key.
         sockets: Sockets by (host, inode).
         descriptors: Descriptors of sockets by (key of the process, number).
-        connections: TCP sockets by (local address, remote address).
+        connections: Sockets by (local address, remote address).
         listeners: Listening sockets by port.
         hosts: Hosts that have a TCP socket with this local address, by address.
         owners: Processes that have a pipe or socket open, by (host, inode).

@@ -167,7 +167,10 @@ def _print_verdict(console: Console, document: dict[str, Any]) -> None:
 
 
 def _print_first_screen(console: Console, document: dict[str, Any], finding: Finding | None) -> None:
-    """Print the fix, the next command, the place at which each process is blocked, and what was not checked."""
+    """Print the fix, the next command, the place at which each process is blocked, and what was not checked.
+
+    If the outcome is unknown, the chain of waits is printed, too.
+    """
     if finding:
         console.print()
         print_finding(console, finding)

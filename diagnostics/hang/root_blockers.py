@@ -78,7 +78,7 @@ class RootSearch:
         return self._end_of_path(key, ())
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
-        """Return the root blocker that a path leads to; of several, the first by level, then by length of the chain."""
+        """Return the root blocker that a path leads to: of several, the first by level, then the one farthest away."""
         edges = self._graph.get(key, [])
         state = self._index.states.get(key)
         if state is None:

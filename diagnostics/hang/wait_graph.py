@@ -22,7 +22,7 @@ from diagnostics.output.redact import mask_and_cut
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
 _LOCKS = ("lock", "processes_lock", "shared_event")
 _MAY_WAIT_FOR_DEAD_CHILD = (*_LOCKS, "sleep", "event", "native", "barrier", "tasks_done")
-_RING_MEMORY = "/psm_"
+_RING_MEMORY = "/psm_"  # in the names of Python's shared memory, which vLLM's ring buffers use
 _MAX_MAPPINGS = 512
 """Mappings of ring buffers that are followed from one process."""
 _MIN_EDGES = 16
@@ -55,7 +55,9 @@ class _Waiter:
         self.syscall_file = f"/proc/{self.process.pid}/task/{self.thread.tid}/syscall"
 
     def edges(self) -> list[Edge]:
-        """Return edges by the first of these that gives any: descriptors, `ended_by`, dead processes, other peers.
+        """Return edges by the first of these that gives any.
+
+        They are: descriptors, `ended_by`, dead children, siblings at a named pipe, dead siblings, other peers.
 
         An idle process has edges only for requests that it may have forwarded, or while clients wait to be accepted.
         """

@@ -46,7 +46,7 @@ class InterpreterError(UserError):
     """Raised when a cell's Python is not on this machine and was not fetched."""
 
 
-def machine() -> str:
+def platform_name() -> str:
     """Return this machine's platform, such as 'linux-x86_64'."""
     return f"{platform.system()}-{platform.machine()}".lower()
 

@@ -33,11 +33,11 @@ class Publication:
     changed: list[str] = field(default_factory=list)
     """New or different verdicts of layers, and different verdicts of cells."""
     kept_count: int = 0
-    """Number of questions whose published answer stays, because the store has none or the cell is not updated."""
+    """Number of questions whose published answer stays: the store has no final one, or the cell is not updated."""
     dropped: list[str] = field(default_factory=list)
     """Published verdicts of questions that no cell has any more."""
     unanswered: list[str] = field(default_factory=list)
-    """Questions that have neither an answer in the store nor a published answer."""
+    """Questions without a published answer that are not updated from a final answer in the store."""
 
 
 def read_published(path: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Resolution:
     platform: str = ""
     """The target platform, such as 'x86_64-manylinux_2_28'; empty for this machine."""
     refused: str = ""
-    """uv's message if the matrix's own platform, which is tried first, has no solution; else empty."""
+    """uv's message about the matrix's own platform, if another platform was tried after it; else empty."""
 
     @property
     def pins(self) -> tuple[str, ...]:

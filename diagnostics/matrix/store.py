@@ -104,6 +104,9 @@ class Store:
         """Return the events in the order of the file, without invalid lines (such as a torn last one).
 
         A store without a file has none.
+
+        Raises:
+            StoreError: The file cannot be read.
         """
         with _reported_as_store_error(self.path, "read"):
             try:

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+:-]{0,200}"
 Code = Annotated[str, Meta(pattern=r"\A[A-Z]{1,8}[0-9]{0,6}\Z")]
 Fact = tuple[Literal["package", "missing", "undecided"], str, str]
-"""("package", name, version), or "missing" or "undecided" with the name that TRL uses and a remark."""
+"""("package", name, version), or "missing" or "undecided" with a name that the trainer uses and a remark."""
 LogPath = Annotated[str, Meta(pattern=rf"\A(logs/{NAME}/{NAME})?\Z")]
 
 

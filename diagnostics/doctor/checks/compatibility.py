@@ -29,7 +29,7 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
 
     - CMP902: in the matrix it failed, or its requirements have no solution.
     - CMP905: it was not run, and by metadata or source it cannot work.
-    - CMP901: it was not run, and nothing is known against it.
+    - CMP901: it was not run, and nothing is known against it, or the API index cannot compare its names.
 
     A pair of which some layers ran and none failed gives no finding.
     """
@@ -49,7 +49,7 @@ def compatibility(case: CheckInput) -> Iterator[Finding]:
 
 
 def _unrun_finding(case: CheckInput, pair: Compatibility, installed: Evidence) -> Finding:
-    """Return CMP905 for a pair without a run that the API index contradicts, else CMP901."""
+    """Return CMP905 for a pair whose names were compared and that the API index contradicts, else CMP901."""
     missing, text = pair.missing_in_grpo, pair_text(pair)
     known_by = "static" if pair.names else "declared"
     evidence = [installed, Evidence(text, f"API index, {known_by}")]

@@ -50,7 +50,10 @@ def removed_engine(case: CheckInput) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def proxies(case: CheckInput) -> Iterator[Finding]:
-    """Report a proxy for HTTP unless no_proxy or NO_PROXY contains `*`, or both localhost and 127.0.0.1 (NET901)."""
+    """Report a proxy for HTTP, unless no_proxy exempts `*`, or both localhost and 127.0.0.1 (NET901).
+
+    NO_PROXY is read if no_proxy has no value.
+    """
     proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
     # HTTP clients for Python prefer the lower-case spelling if it has a value.
     spelling = "no_proxy" if case.variables.get("no_proxy") else "NO_PROXY"

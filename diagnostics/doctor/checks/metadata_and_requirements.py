@@ -27,7 +27,7 @@ from diagnostics.frameworks import DISPLAY_NAMES, TRAINER_LIBRARIES, configuring
 from diagnostics.versions import in_range
 
 MAX_LISTED = 6
-# Requirements of the trainer libraries that are not imported with them; without another requirement no run starts.
+# A trainer library starts without these of its requirements; without any other one no run starts.
 _NOT_IMPORTED = {*requirements.OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
 # transformers compares the releases of these packages with its requirements at import, and raises an error.
 _COMPARED_AT_IMPORT = {

@@ -23,8 +23,8 @@ from diagnostics.output.redact import mask
 
 Change = Install | SetOption
 _MAX_EVIDENCE = 200
-# Programs that change nothing that has to be undone.
-_READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mkdir"}
+# Programs that change nothing, or nothing that has to be undone.
+_NO_UNDO = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mkdir"}
 
 
 def setting_steps(
@@ -102,7 +102,7 @@ def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
     if isinstance(action, SetVariables | Unset):
         names = list(action.names) if isinstance(action, Unset) else [name for name, _ in action.values]
         return _restore_variables(names, environment)
-    if not isinstance(action, Run) or action.words[0] in _READ_ONLY or "venv" in action.words:
+    if not isinstance(action, Run) or action.words[0] in _NO_UNDO or "venv" in action.words:
         return ()
     if "mv" in action.words[:2]:
         return (Run((*action.words[:-2], action.words[-1], action.words[-2])),)

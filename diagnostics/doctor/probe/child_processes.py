@@ -94,6 +94,9 @@ class ChildProcesses:
             program: Name of the program in `programs`.
             arguments: The program's arguments.
             limit_s: Seconds after which the program is killed.
+
+        Raises:
+            OSError: The interpreter cannot be started.
         """
         temp = self.create_folder()
         answer = temp / "answer.json"

@@ -44,6 +44,7 @@ def _load_syscalls(machine: str) -> dict[int, str]:
 SYSCALLS = _load_syscalls(platform.machine())
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The environment variables that `environment` returns."""
+# Longest value of such a variable, and largest number of descriptors of a `poll` that is read.
 MAX_VALUE = 256
 MAX_POLLED = 256
 FILE_TIMEOUT_S = 2.0
@@ -123,7 +124,7 @@ def owner_uid(pid: int) -> int | None:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line, or the name of a process without one."""
+    """Return the command line with secrets masked, cut to 400 characters, or the name of a process without one."""
     line = " ".join(read_proc(pid, "cmdline").replace("\0", " ").split())
     return mask_and_cut(line, 400) or read_proc(pid, "comm").strip()
 
@@ -180,7 +181,7 @@ def bytes_moved(pid: int) -> tuple[int, int]:
 
 
 def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
-    """Return the open files of a process; None without permission."""
+    """Return the open files of a process; None without permission, or if the process has ended."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - as fast as it gets
     except OSError:

@@ -30,7 +30,7 @@ class Selection:
     Without pids and pattern, processes of this user or root that look like part of a job are observed.
 
     Attributes:
-        pids: Process ids; their descendants and connected processes are included.
+        pids: Process ids. Descendants and connected processes of all selected processes are included.
         pattern: Pattern for command lines.
         seconds: Duration of the observation.
         samples: Number of stack samples; at most two are taken of many processes.
@@ -105,6 +105,7 @@ def _select(host: peers.Host, selection: Selection) -> list[int]:
     return sorted(pids)
 
 
+# Nanoseconds in which each thread was runnable, by its id, and bytes read and written.
 _Counters = tuple[dict[int, int | None], tuple[int, int]]
 
 
@@ -156,7 +157,7 @@ class _Observer:
         self._sources = stacks.SourceReader()
 
     def observe(self, pids: set[int], samples: int, seconds: float) -> list[Process]:
-        """Return the processes: sample stacks, and read counters before and after."""
+        """Sample the stacks of processes, read counters before and after, and return the processes."""
         foreign = {pid: uid for pid in pids if (uid := self.host.processes[pid].uid) not in self.owners}
         reason = "it belongs to uid {}, as no process that --pid or --match names: name it with --pid"
         self.refused |= {pid: reason.format(uid) for pid, uid in foreign.items()}
@@ -181,7 +182,7 @@ class _Observer:
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]
 
     def _sample(self, observations: dict[int, _Observation], pythons: list[int]) -> None:
-        """Add one stack sample per process."""
+        """Add one stack sample per process, or the reason why there is none."""
         for pid, result in (stacks.dump_stacks(self.program, pythons) if self.program else {}).items():
             if isinstance(result, str):
                 observations[pid].problem = result

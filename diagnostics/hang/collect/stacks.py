@@ -32,7 +32,7 @@ MAX_SOURCE_FILE, MAX_SOURCE_TOTAL = 4 << 20, 256 << 20
 MAX_OUTPUT = 64 << 20
 # A hostile process can make py-spy take gigabytes; of one that imported torch it takes less than 64 MiB.
 ADDRESS_SPACE = 512 << 20
-_BLOCKED: str | None = "(blocked)"
+_BLOCKED: str | None = "(blocked)"  # instead of a call, if the file could not be read in time
 MAX_LINE = 1000
 # Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
 _TID_OFFSETS = (0x2D0, 0xD0, 0x30)

@@ -120,7 +120,10 @@ def _parse_document(document: Any, name: str) -> Snapshot:
 
 
 def _parse_text(text: str, name: str) -> Snapshot:
-    """Parse stacks, or messages of NCCL's watchdog: these if their ranks differ, or without py-spy's stacks."""
+    """Parse stacks, or messages of NCCL's watchdog.
+
+    A text with both gives the messages if their ranks differ, or if py-spy did not print the stacks.
+    """
     lines = clean_lines(text)
     ranks = nccl.parse_watchdog(lines)
     if ranks is not None and nccl.ranks_differ(ranks):

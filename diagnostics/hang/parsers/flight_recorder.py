@@ -132,7 +132,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     An empty recorder gives a snapshot without processes.
 
     Raises:
-        ParseError: The rank is unknown.
+        ParseError: The rank is unknown, or the last collective has more text than a recorder writes.
     """
     entries = [entry for entry in document["entries"] if isinstance(entry, dict)]
     match = _RANK.search(name.rpartition("/")[2].removesuffix(".pickle").removesuffix(".pkl"))

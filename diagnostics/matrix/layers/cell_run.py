@@ -18,7 +18,7 @@ from typing import Any
 
 from diagnostics.matrix import environments, locks
 from diagnostics.matrix.cells import Cell, LayerSettings
-from diagnostics.matrix.context import Context, InterpreterError, machine, without_local_paths
+from diagnostics.matrix.context import Context, InterpreterError, platform_name, without_local_paths
 from diagnostics.matrix.environments import BuildError, BuildMarker
 from diagnostics.matrix.layers.layer import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, Outcome
@@ -81,7 +81,7 @@ def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
         _path, version = context.interpreter(cell.python)
     except InterpreterError:
         version = f"{cell.python} (absent)"
-    return {"python": version, "machine": machine(), "lock": locks.environment_digest(context, cell)}
+    return {"python": version, "machine": platform_name(), "lock": locks.environment_digest(context, cell)}
 
 
 def program_inputs(context: Context, cell: Cell) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 LIMIT = datetime.timedelta(seconds=60)
 
 
-def collective(backend: str, rendezvous: str, rank: int) -> str:
+def sum_over_ranks(backend: str, rendezvous: str, rank: int) -> str:
     """Sum a tensor of ones (rank 0) and of twos (rank 1), check the result, and return the type of device."""
     import torch
     import torch.distributed as dist
@@ -42,7 +42,7 @@ def probe(answer: dict[str, Any]) -> None:
     backend, rendezvous = sys.argv[1:3]
     peer = subprocess.Popen([sys.executable, sys.argv[0], backend, rendezvous, "1"])
     try:
-        answer["device"] = collective(backend, rendezvous, 0)
+        answer["device"] = sum_over_ranks(backend, rendezvous, 0)
         if code := peer.wait(timeout=LIMIT.total_seconds()):
             raise RuntimeError(f"rank 1 ended with {code}")
     finally:
@@ -51,6 +51,6 @@ def probe(answer: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 3:
-        collective(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+        sum_over_ranks(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
         doctor_child.run(probe)

@@ -60,7 +60,7 @@ def make_model(folder: str) -> Any:
     return model
 
 
-def start(folder: str, *, gpu: bool) -> Any:
+def start_engine(folder: str, *, gpu: bool) -> Any:
     """Start the engine with 32-bit floats on a CPU, or 16-bit floats on a GPU, whose attention kernels need them."""
     import vllm
 
@@ -83,7 +83,7 @@ def start(folder: str, *, gpu: bool) -> Any:
     )
 
 
-def compare(llm: Any, model: Any) -> list[float]:
+def log_prob_differences(llm: Any, model: Any) -> list[float]:
     """Sample, and return for each sampled token |log-prob of the engine - log-prob of transformers|."""
     import torch
     import vllm
@@ -121,10 +121,10 @@ def probe(answer: dict[str, Any]) -> None:
     answer["version"] = str(vllm.__version__)
     answer["device"] = str(getattr(current_platform, "device_type", "") or "none")
     begin_step("starting the engine")
-    llm = start(sys.argv[1], gpu=answer["device"] == "cuda")
+    llm = start_engine(sys.argv[1], gpu=answer["device"] == "cuda")
     answer["engine"] = "V1" if ".v1." in type(llm.llm_engine).__module__ else "V0"
     begin_step("sampling")
-    differences = compare(llm, model)
+    differences = log_prob_differences(llm, model)
     answer |= {"step": "done", "tokens": len(differences), "largest": max(differences)}
 
 
