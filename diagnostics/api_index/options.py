@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 import yaml
 
@@ -166,6 +166,7 @@ def declared_type(release: Release, option: str) -> frozenset[str]:
     return frozenset(ast.unparse(part) for part in parts) - {"None"}
 
 
+@lru_cache(4096)
 def declared_default(release: Release, option: str) -> object:
     """Return the declared default of an option; `...` if there is none, or if it is computed at run time.
 
@@ -204,6 +205,7 @@ def _split_default(entry: str) -> tuple[str, str]:
     return head, default
 
 
+@lru_cache(4096)
 def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Definition | None, str]:
     """Return (class, entry) of an option; the class is None for argparse and YAML, the entry "" if not declared."""
     if release.package not in PACKAGES:

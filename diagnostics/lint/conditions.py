@@ -46,7 +46,8 @@ def _parse(condition: str) -> ast.expr:
         return ast.Constant(...)
 
 
-def names_in(condition: str) -> list[str]:
+@cache
+def names_in(condition: str) -> tuple[str, ...]:
     """Return the dotted names in a condition, longest first for each chain, in their order."""
 
     def names_below(node: ast.AST) -> Iterator[str]:
@@ -57,7 +58,7 @@ def names_in(condition: str) -> list[str]:
             for child in ast.iter_child_nodes(node):
                 yield from names_below(child)
 
-    return list(dict.fromkeys(names_below(_parse(condition))))
+    return tuple(dict.fromkeys(names_below(_parse(condition))))
 
 
 def unmarked(condition: str) -> str:

@@ -198,12 +198,12 @@ def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
     reads_config = name == "verl" and settings.target in {"", "verl.trainer.main_ppo"}
     if plan.own_copy or name not in {"trl", "verl"}:
         return {}
-    # A config that was not read may have keys of its own, but hardly those of EasyR1.
-    easyr1_names, roots = option_names("easyr1"), {key.partition(".")[0] for key in option_names("verl")}
     names, release = option_names(name, plan.role), plan.versions.known.get(name)
     for value in options_to_check(settings):
         if not reads_config and name == "verl":
-            if value.key in easyr1_names and value.key.partition(".")[0] not in roots:
+            # A config that was not read may have keys of its own, but hardly those of EasyR1.
+            roots = (key.partition(".")[0] for key in option_names("verl"))
+            if value.key in option_names("easyr1") and value.key.partition(".")[0] not in roots:
                 found[value.key] = value, f"{value.key} is an option of EasyR1, not of verl", ""
             continue
         declared = value.key in settings.script_options
@@ -418,8 +418,7 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
         return False
     # vLLM accepts `disable_x` where it has `enable_x`.
     opposite = release_span(package, re.sub("^disable_", "enable_", name)) if package == "vllm" else None
-    spans = {span, opposite or span}
-    has_option = any(first <= release <= last for first, last in spans)
+    has_option = any(first <= release <= last for first, last in {span, opposite or span})
     return not has_option and not _is_companion_option(package, name)
 
 
@@ -434,8 +433,7 @@ def suggest(name: str, names: frozenset[str]) -> str:
     # A dotted name is nearly always wrong only in its last part.
     siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names
     last_parts = [option.rpartition(".")[2] for option in siblings]
-    match = difflib.get_close_matches(last, last_parts, 1, _SIMILARITY)
-    if match:
+    if match := difflib.get_close_matches(last, last_parts, 1, _SIMILARITY):
         return head + dot + match[0]
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []
     return match[0] if match else ""

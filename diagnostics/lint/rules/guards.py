@@ -40,8 +40,10 @@ def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
         if placed.prefix is None and plan.settings.target not in _MAIN_PROGRAMS:
             continue
         options, guard_conditions = _Options(plan, placed, release), placed.guard.conditions
-        if guard_conditions and all(condition_result(item, options.lookup) for item in guard_conditions):
-            keys = map(options.key, names_in(guard_conditions[-1]))
+        keys = [options.key(name) for item in guard_conditions[-1:] for name in names_in(item)]
+        # Most guards read no option that the run sets, and their conditions need not be evaluated.
+        is_set = any(key in plan.options or key.endswith("world_size") for key in keys)
+        if is_set and all(condition_result(item, options.lookup) for item in guard_conditions):
             deciding = [options.used[key] for key in keys if key in options.used]
             if deciding and plan.reported.isdisjoint(value.key for value in deciding):
                 yield _problem(options, placed, deciding)
@@ -53,11 +55,8 @@ class _Options:
     def __init__(self, plan: RunPlan, placed: PlacedGuard, release: Release) -> None:
         self._plan, self._placed, self._release = plan, placed, release
         self.used: dict[str, Value] = {}
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the release of the guard is the run's; that of another package, such as transformers, is assumed."""
-        return self._release.package in self._plan.versions.known and self._placed.release == self._release
+        # Whether the release of the guard is the run's; that of another package, such as transformers, is assumed.
+        self.is_certain = release.package in plan.versions.known and placed.release == release
 
     def key(self, name: str) -> str:
         """Return the option that a name in a condition stands for; empty if none."""
