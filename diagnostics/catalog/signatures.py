@@ -166,15 +166,17 @@ _compiled = functools.cache(re2.compile)
 
 def matches(signature: Signature, text: str) -> bool:
     """Return whether lines of a text match some pattern of `any`, all of `all` and none of `none`."""
-    lines = text.splitlines()
+    lines, patterns = text.splitlines(), (*signature.any, *signature.all, *signature.none)
+    return is_satisfied(signature, {item for item in patterns if any(map(_compiled(item).search, lines))})
 
-    def occurs(pattern: str) -> bool:
-        compiled = _compiled(pattern)
-        return any(compiled.search(line) for line in lines)
 
-    if any(map(occurs, signature.none)) or not all(map(occurs, signature.all)):
-        return False
-    return any(map(occurs, signature.any))
+def is_satisfied(signature: Signature, found: set[str]) -> bool:
+    """Return whether the patterns that lines of a text match include one of `any`, all of `all` and none of `none`."""
+    return (
+        found.isdisjoint(signature.none)
+        and found.issuperset(signature.all)
+        and not found.isdisjoint(signature.any)
+    )
 
 
 def check(issue: Issue, folder: Path = FOLDER) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from diagnostics import UserError, catalog
-from diagnostics.catalog.signatures import matches
+from diagnostics.catalog.signatures import is_satisfied
 from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
 from diagnostics.matrix.cells import Cell, Matrix
@@ -27,6 +27,7 @@ from diagnostics.matrix.layers.repros import REPRO_MODULES
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
 from diagnostics.toml_source import close_matches
+from diagnostics.triage.rules import Rules
 
 _FAILED = frozenset({Outcome.FAIL, Outcome.UNRESOLVABLE, Outcome.TIMEOUT})
 # The form of the signs of the layer `contract`.
@@ -295,6 +296,13 @@ def is_inactive(code: str) -> bool:
 
 
 @cache
+def _rules() -> Rules:
+    return Rules(catalog.load())
+
+
+@cache
 def _codes_in(text: str) -> tuple[str, ...]:
-    signed = ((code, issue.signature) for code, issue in catalog.load().items())
-    return tuple(code for code, signature in signed if signature is not None and matches(signature, text))
+    rules = _rules()
+    found = {rules.rules[index].pattern for line in text.splitlines() for index in rules.set.match(line)}
+    signed = ((code, issue.signature) for code, issue in rules.issues.items())
+    return tuple(code for code, signature in signed if signature and is_satisfied(signature, found))
