@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_core.console_text import escape
 from repro import render, runner, upstream
 from repro.drivers import imports
 from repro.fuzz import search, stories
@@ -56,22 +57,22 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         with contextlib.redirect_stdout(sys.stderr):
             text, code = options.command(options, importlib.import_module(registry).REPROS)
     except (UsageError, search.SearchError, stories.StoryError) as error:
-        _report_line(f"repro: {error}")
+        render.print_error(f"repro: {error}")
         return USAGE
     except KeyboardInterrupt:
         print("repro: interrupted; the processes it started are gone", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - faults of the program itself
         if os.environ.get("GRPO_DOCTOR_DEBUG"):
-            traceback.print_exception(error)
+            render.print_error(traceback.format_exc())
         message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        _report_line(
+        render.print_error(
             f"repro: failed, which is a fault of its own: {message} (GRPO_DOCTOR_DEBUG=1 shows where)"
         )
         return USAGE
     # The reader may be gone: `| head -1`.
     with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:
-        out.write(render.escape_controls(render.without_secrets(text, shared=options.json)) + "\n")
+        out.write(escape(render.without_secrets(text, shared=options.json)) + "\n")
     return int(code)
 
 
@@ -79,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
     """Parser that escapes control characters in its messages."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message(render.escape_controls(message), file)
+        super()._print_message(escape(message), file)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,7 +152,7 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.times < 1:
         raise UsageError(f"--times {options.times}: expected at least 1")
     comparison, plans = _plans(options, repros)
-    results = runner.run(repros, plans, limit_s=options.timeout, report_line=_report_line)
+    results = runner.run(repros, plans, limit_s=options.timeout, report_line=render.print_error)
     if options.json:
         text = _json(render.run_document(repros, results, comparison))
     else:
@@ -238,10 +239,10 @@ def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
     results = []
     for seed in range(options.seeds):
         results.append(search.search_isolated(seed, options.seconds))
-        _report_line(search.finding_lines(results[-1])[-1])
+        render.print_error(search.finding_lines(results[-1])[-1])
     if options.save:
         for path in search.save_stories(results, options.save):
-            _report_line(f"saved {path}")
+            render.print_error(f"saved {path}")
     code = FINDINGS if any(result["found"] for result in results) else FINE
     if options.json:
         return _json(search.search_document(results)), code
@@ -266,10 +267,6 @@ def _check_seconds(seconds: float, option: str = "--timeout") -> None:
 
 def _json(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1)
-
-
-def _report_line(line: str) -> None:
-    print(render.escape_controls(render.without_secrets(line, shared=False)), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, TypeVar
 
+from repro import render
+
 _Result = TypeVar("_Result")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -117,7 +119,7 @@ def start(
             work(writer)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - nothing may leave this block
-            traceback.print_exc()
+            render.print_error(traceback.format_exc())
             os._exit(1)
     writer.close()
     with reader:

@@ -1,26 +1,21 @@
 """Render the results of a run as text and JSON, and the list of repros as JSON.
 
-`without_secrets` masks secrets, and `escape_controls` escapes control characters.
+`without_secrets` masks secrets; `print_error` prints a text without them on standard error, escaped.
 """
 
 from __future__ import annotations
 
 import platform
-import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from grpo_core.console_text import escape
 from repro import upstream
 from repro.registry import Attempt, AttemptOutcome, Repro, overall_outcome
 
-# Characters that are active or invisible on a terminal: controls except newline and tab, direction marks, surrogates.
-# `##[`, and `::` at the start of a line, begin commands to a CI runner.
-_ACTIVE_TEXT = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-    r"|(?<=#)#(?=\w{0,32}\[)|(?m:^)(?P<blanks>[^\S\n]*):(?=:)"
-)
 SCHEMA = "grpo-doctor.repro.v1"
 LIST_SCHEMA = "grpo-doctor.repros.v1"
 _SHOWN_MODIFIED = 5
@@ -33,15 +28,9 @@ _VERDICTS = {
 }
 
 
-def escape_controls(text: str) -> str:
-    r"""Escape CI commands and control characters as JSON does, so that a JSON document stays valid.
-
-    Newline and tab are not escaped.
-
-    >>> escape_controls("unknown code '##[error]'")
-    "unknown code '#\\u0023[error]'"
-    """
-    return _ACTIVE_TEXT.sub(lambda match: f"{match['blanks'] or ''}\\u{ord(match[0][-1]):04x}", text)
+def print_error(text: str) -> None:
+    """Print a text on standard error, with secrets masked, and control characters and CI commands escaped."""
+    print(escape(without_secrets(text, shared=False)), file=sys.stderr, flush=True)
 
 
 def without_secrets(text: str, *, shared: bool) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from grpo_core.config import Config, ConfigError
+from grpo_core.console_text import escape
 from grpo_core.types import Completion
 
 SCHEMA = "grpo-doctor.checkpoint.v1"
@@ -151,7 +152,7 @@ def load(folder: Path) -> State | None:
         try:
             return _load_folder(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"grpo_core: {path} is damaged ({error}) and is passed over", file=sys.stderr)
+            print(escape(f"grpo_core: {path} is damaged ({error}) and is passed over"), file=sys.stderr)
     return None
 
 

@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Callable, Collection
 from typing import Any
 
+from grpo_core.console_text import escape
+
 
 def run_program(description: str, observe: Callable[..., dict[str, Any]], **choices: Collection[str]) -> None:
     """Print the report of `observe`, called with the arguments of the command line: a word for each of `choices`."""
@@ -37,7 +39,7 @@ def print_report(observe: Callable[[], dict[str, Any]], *, as_json: bool) -> Non
         os.environ["TMPDIR"], tempfile.tempdir = folder, None
         document = observe()
     lines = "\n".join(f"{key}: {value}" for key, value in document.items())
-    print(json.dumps(document) if as_json else lines, file=answer)
+    print(escape(json.dumps(document) if as_json else lines), file=answer)
     answer.close()
     sys.stderr.flush()
     os._exit(1 if document["outcome"] == "failed" else 0)

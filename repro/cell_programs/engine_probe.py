@@ -30,6 +30,7 @@ from grpo_core.settings import load
 from grpo_core.tasks import model
 from grpo_core.tasks.dataset import ShippedTask, long_prompt, requests_for
 from grpo_core.types import Completion, SamplingParams
+from repro import render
 from repro.cell_programs import print_report
 
 SCHEMA = "grpo-doctor.engine.v1"
@@ -118,7 +119,7 @@ def main(arguments: list[str]) -> None:
     try:
         config = load(None, [argument for argument in arguments if argument != "--json"])
     except ConfigError as error:
-        print(f"engine_probe: {error}", file=sys.stderr)
+        render.print_error(f"engine_probe: {error}")
         raise SystemExit(2) from error
     print_report(lambda: probe(config), as_json="--json" in arguments)
 

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from repro import upstream
+from repro import render, upstream
 from repro.cell_programs import run_program
 from repro.drivers import whole_engine
 
@@ -36,7 +36,7 @@ def observe() -> dict[str, Any]:
         if not document["max_difference"] <= BOUND:
             error = f"apart by up to {document['max_difference']:.1e}, more than {BOUND:g}"
     except Exception as failure:  # noqa: BLE001 - any exception is recorded
-        traceback.print_exc()
+        render.print_error(traceback.format_exc())
         error = f"{type(failure).__name__}: {failure}"
     outcome = "failed" if error else "ok"
     return document | {"outcome": outcome, "error": error, "versions": upstream.versions()}

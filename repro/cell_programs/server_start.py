@@ -31,7 +31,7 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_releases import prepare_start
 from grpo_core.tasks import model
-from repro import processes, upstream
+from repro import processes, render, upstream
 from repro.cell_programs import print_report
 from repro.drivers import hangs
 
@@ -148,7 +148,7 @@ def _serving(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        sys.stderr.write(log.read_text(errors="replace"))
+        render.print_error(log.read_text(errors="replace"))
 
 
 def _accepts_connections(port: int) -> bool:

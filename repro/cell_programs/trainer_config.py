@@ -23,7 +23,7 @@ from typing import Any
 
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.tasks import model
-from repro import upstream
+from repro import render, upstream
 from repro.cell_programs import run_program
 
 SCHEMA = "grpo-doctor.config.v1"
@@ -146,7 +146,7 @@ def explain_refusal(parse: Callable[[Sequence[str]], None], words: Sequence[str]
         with contextlib.redirect_stdout(sys.stderr):
             parse(words)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure is a refusal
-        traceback.print_exc()
+        render.print_error(traceback.format_exc())
         return " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return None
 

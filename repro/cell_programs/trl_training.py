@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import Any
 
-from repro import judge, upstream
+from repro import judge, render, upstream
 from repro.cell_programs import run_program
 from repro.drivers import tiny_trl, whole_engine
 
@@ -46,7 +46,7 @@ def observe(engine: str) -> dict[str, Any]:
         outcome = "not_run" if missing else "failed" if error else "ok"
         document |= {"outcome": outcome, "error": error}
     except Exception as failure:  # noqa: BLE001 - any exception is recorded
-        traceback.print_exc()
+        render.print_error(traceback.format_exc())
         document |= {"outcome": "failed", "error": f"{type(failure).__name__}: {failure}"}
         document["where"] = find_failing_line(failure)
     return document | {"versions": upstream.versions()}

@@ -117,6 +117,13 @@ def test_damaged_checkpoint_is_skipped(short_run, capsys):
     assert again["parameters"] == full_run["parameters"]
 
 
+def test_path_of_a_damaged_checkpoint_is_escaped(tmp_path, capsys):
+    folder = tmp_path / "a\x1b[2J\n::error::"
+    (folder / "step-00000001").mkdir(parents=True)
+    assert checkpoint.load(folder) is None
+    assert "a\\u001b[2J\n\\u003a:error::/step-00000001 is damaged" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("damage", ["{", "", '{"schema": "other"}', "[]"])
 def test_invalid_state_file_is_skipped(tmp_path, damage):
     """A truncated, empty or foreign file counts as no checkpoint, without an exception."""

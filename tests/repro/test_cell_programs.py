@@ -13,7 +13,7 @@ from grpo_core.config import Config
 from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.settings import load
 from repro import upstream
-from repro.cell_programs import logprob_agreement, trl_training
+from repro.cell_programs import logprob_agreement, trainer_config, trl_training
 from repro.cell_programs.engine_probe import probe
 from repro.drivers import whole_engine
 from tests.cells import ROOT
@@ -116,6 +116,19 @@ def test_programs_leave_no_temporary_folder(tmp_path, module, arguments):
     done = run_python("-c", program, env=environment, cwd=ROOT)
     assert json.loads(done.stdout)["outcome"] == "ok", done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_of_libraries_are_escaped(capsys):
+    """Neither the report nor the traceback of a library's error has control characters or CI commands."""
+    error = "\x1b[2J\n::error::x"
+
+    def parse(_words):
+        raise ValueError(error)
+
+    assert trainer_config.explain_refusal(parse, ())
+    assert "ValueError: \\u001b[2J\n\\u003a:error::x" in capsys.readouterr().err
+    program = f"from repro.cell_programs import print_report as p; p(lambda: {{'outcome': {error!r}}}, as_json=False)"
+    assert run_python("-c", program, cwd=ROOT).stdout == "outcome: \\u001b[2J\n\\u003a:error::x\n"
 
 
 def test_probe_compares_before_and_after_an_update():

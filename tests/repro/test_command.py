@@ -1,5 +1,6 @@
 """The repro command refuses wrong usage in one line, prints results on stdout, and has the documented exit codes."""
 
+import io
 import json
 import re
 import sys
@@ -7,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from diagnostics.output.sanitize import SanitizedStream
+from grpo_core.console_text import escape
 from repro import __main__ as command
 from repro import render
 from repro.issues import REPROS
@@ -33,6 +36,7 @@ def test_wrong_usage_is_refused_in_one_line(run_command, arguments, message):
 
 
 HOSTILE = "##[error]a\x1b[2J\x9b\n  ::add-mask::b##vso[task.setvariable]\u202e"
+ACTIVE = re.compile(r"##\w*\[|^\s*::|[\x1b\x9b\u202e]", re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -42,15 +46,39 @@ def test_arguments_are_escaped_for_terminals_and_ci_runners(run_command, argumen
     """Hostile arguments are escaped in refusals and in results."""
     done = run_command(*arguments)
     for text in (done.stdout, done.stderr):
-        assert not re.search(r"##\w*\[|^\s*::|[\x1b\x9b\u202e]", text, re.MULTILINE)
+        assert not ACTIVE.search(text)
     assert "#\\u0023[error]a" in done.stdout + done.stderr
 
 
 def test_escaped_document_parses_equal():
     """Control characters of a JSON document are escaped as JSON escapes, so the document stays equal."""
     document = {"a": HOSTILE, "b": ["x\n::error::y"]}
-    assert json.loads(render.escape_controls(json.dumps(document, indent=1))) == document
-    assert json.loads(render.escape_controls(json.dumps(document, ensure_ascii=False))) == document
+    assert json.loads(escape(json.dumps(document, indent=1))) == document
+    assert json.loads(escape(json.dumps(document, ensure_ascii=False))) == document
+
+
+def test_texts_are_escaped_as_in_diagnostics():
+    """repro and grpo_core escape the same characters and CI commands as the output sanitizer."""
+    text = "\n".join(
+        [*(f"a{chr(code)}" for code in range(sys.maxunicode + 1)), " ::a", "\x85::a", " \x0b::a", HOSTILE]
+    )
+    stream = SanitizedStream(io.StringIO())
+    stream.write(text)
+    assert escape(text) == stream.inner.getvalue()
+
+
+def test_traceback_is_escaped(run_command, monkeypatch):
+    """With GRPO_DOCTOR_DEBUG=1, a fault's traceback has no active characters."""
+
+    def raise_hostile(_):
+        raise ValueError(HOSTILE)
+
+    monkeypatch.setenv("GRPO_DOCTOR_DEBUG", "1")
+    monkeypatch.setattr(render, "list_document", raise_hostile)
+    done = run_command("list", "--json")
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert not ACTIVE.search(done.stderr)
 
 
 def test_missing_hypothesis_is_explained(run_command, monkeypatch):

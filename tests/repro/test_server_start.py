@@ -73,7 +73,9 @@ def test_server_counts_as_running_only_if_it_answers(observe, path, answer, outc
     assert message is None or message in document["error"]
 
 
-def test_server_that_exits_is_reported_by_its_first_error(observe):
-    document = observe('import sys\nprint("OSError: first")\nprint("RuntimeError: second")\nsys.exit(3)\n')
+def test_server_that_exits_is_reported_by_its_first_error(observe, capsys):
+    """The server's output is printed, escaped."""
+    document = observe('import sys\nprint("OSError: first")\nprint("RuntimeError: \\x1b[2J")\nsys.exit(3)\n')
+    assert "RuntimeError: \\u001b[2J" in capsys.readouterr().err
     assert document["outcome"] == "failed"
     assert document["error"] == "ended with 3 before it was up: OSError: first"
