@@ -295,9 +295,7 @@ def is_inactive(code: str) -> bool:
     return issue is not None and issue.status != "active"
 
 
-@cache
-def _rules() -> Rules:
-    return Rules(catalog.load())
+_rules = cache(lambda: Rules(catalog.load()))
 
 
 @cache

@@ -19,8 +19,7 @@ STYLE = Path(__file__).parent / "look.css"
 
 def render_page(template: str, **values: Any) -> str:
     """Return the page of a template with values filled in; a value is escaped unless it is Markup."""
-    page: str = _environment().get_template(template).render(**values)
-    return page + "\n"
+    return str(_environment().get_template(template).render(**values)) + "\n"
 
 
 @cache

@@ -97,13 +97,10 @@ class SanitizedStream:
         changed = self._change(text) if self._change and len(text) > 1 else text
         printed = _HASH_COMMAND.sub(r"#\\u0023", self._pattern.sub(_escape_match, changed))
         head, newline, rest = ("", "", printed) if self._at_line_start else printed.partition("\n")
-        if self._at_line_start or newline:
-            rest = _COLON_COMMAND.sub(r"\1\\u003a", rest)
         _, line_end, last_line = printed.rpartition("\n")
-        if printed:
-            self._at_line_start = bool((line_end or self._at_line_start) and _BLANK.fullmatch(last_line))
+        self._at_line_start = bool((line_end or self._at_line_start) and _BLANK.fullmatch(last_line))
         with self._broken_pipe_ignored():
-            self.inner.write(head + newline + rest)
+            self.inner.write(head + newline + _COLON_COMMAND.sub(r"\1\\u003a", rest))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -183,8 +180,8 @@ def console(stream: TextIO | None = None, *, redraws: bool = False, **options: A
 
     options = {"highlight": False, "markup": False, "emoji": False} | options
     # Rich and Python refuse numbers of more than 4,300 digits.
-    sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
-    options["_environ"] = {**os.environ, **{name: text[:5] for name, text in sizes.items()}}
+    sizes = {name: os.environ.get(name, "")[:5] for name in ("COLUMNS", "LINES")}
+    options["_environ"] = {**os.environ, **sizes}
     stream_type = _CursorStream if redraws else _ColourStream
     target: Any = stream_type(unwrap(sys.stdout if stream is None else stream))
     rich_console = Console(file=target, **options)

@@ -38,12 +38,8 @@ def render(report: Report) -> str:
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    command = command_of(Explain(finding.code))
-    return {
-        "id": finding.code,
-        "shortDescription": {"text": redact(finding.title)},
-        "help": {"text": command},
-    }
+    texts = {"shortDescription": redact(finding.title), "help": command_of(Explain(finding.code))}
+    return {"id": finding.code} | {name: {"text": text} for name, text in texts.items()}
 
 
 def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
