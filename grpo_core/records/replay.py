@@ -41,8 +41,9 @@ def replay(
         step: Number of the step, counted from 1.
         policy: The parameters at the start of the step: a transformers checkpoint, or `policy.safetensors` of a
             checkpoint of the run; None: searched in the run's folder, or its initial model for version 0.
-        overrides: Other settings, as `--section.key=VALUE`. With a `--loss.advantage_...` setting, the advantages are
-            computed again from the recorded rewards; otherwise the recorded ones are used.
+        overrides: Other settings, as on the command line. A `--loss.dialect` replaces the recorded `[loss]` settings.
+            With it, or with a `--loss.advantage_...` setting, the advantages are computed again from the recorded
+            rewards; otherwise the recorded ones are used.
 
     Returns:
         The document of `replay --json`. `outcome` is `equal` if loss, gradient and the policy's digest (where recorded)
@@ -50,7 +51,7 @@ def replay(
 
     Raises:
         RecordError: The record is missing, torn or altered.
-        ConfigError: An override or the policy is not usable.
+        ConfigError: An override or the policy is not usable, or the step can't be computed on this machine.
     """
     recorded = read_step(folder, step)
     config = _settings(recorded, overrides)
@@ -80,7 +81,10 @@ def replay(
 
 def _settings(recorded: Recorded, overrides: Sequence[str]) -> Config:
     """Validate a record's settings (they are not trusted), and return them with the overrides."""
-    config = load(None, [*as_arguments(recorded.config.as_dict()), *overrides])
+    # A dialect sets only keys that are not set, and the record has all of them.
+    has_dialect = any(each.startswith("--loss.dialect") for each in overrides)
+    settings = recorded.config.as_dict() | ({"loss": {}} if has_dialect else {})
+    config = load(None, [*as_arguments(settings), *overrides])
     if config.train.threads > MOST_THREADS:
         raise ConfigError(f"train.threads: {config.train.threads}: expected at most {MOST_THREADS}")
     # peft searches a name that is no folder on the hub, even if the files are here.
@@ -130,8 +134,8 @@ def _find_parameters(folder: Path, version: int) -> Path | None:
 
 
 def _samples(recorded: Recorded, config: Config, overrides: Sequence[str]) -> list[Sample]:
-    """Return the samples with the recorded advantages, or with new ones if an override changes their formula."""
-    if not any(override.startswith("--loss.advantage_") for override in overrides):
+    """Return the samples with the recorded advantages, or with new ones if an override may change their formula."""
+    if not any(override.startswith(("--loss.advantage_", "--loss.dialect")) for override in overrides):
         return recorded.samples
     groups: dict[int, list[Sample]] = {}
     for prompt, sample in zip(recorded.numbers["prompt_index"], recorded.samples, strict=True):

@@ -1,4 +1,4 @@
-"""Replaying a recorded step gives equal bits, the first difference, or the numbers of a different dialect.
+"""Replaying a recorded step gives equal bits, the first difference, or the numbers of other settings or a dialect.
 
 Parameters and settings that can't be used are refused.
 """
@@ -131,15 +131,26 @@ def test_smallest_logprob_change_changes_the_gradient(recorded_run, tmp_path):
     assert replay(tmp_path, 1)["gradient"] != recorded.entry["result"]["gradient"]
 
 
-def test_replay_with_another_dialect(recorded_run, model_dir):
-    """The loss is that of a trainer with these settings, with advantages of the recorded rewards."""
-    overrides = ["--loss.advantage_scale=none", "--loss.aggregation=sequence"]
+@pytest.mark.parametrize(
+    ("overrides", "options"),
+    [
+        (["--loss.advantage_scale=none", "--loss.aggregation=sequence"], {"scale": "none"}),
+        (["--loss.dialect", "verl-0.9.1/gspo", "--loss.advantage_ddof=0"], {"epsilon": 1e-6, "ddof": 0}),
+    ],
+    ids=["settings", "dialect"],
+)
+def test_replay_with_another_loss(recorded_run, model_dir, overrides, options):
+    """The loss is that of a trainer with these settings or this dialect, with advantages of the recorded rewards.
+
+    A dialect replaces the recorded settings of the loss, here the KL.
+    """
     document = replay(recorded_run, 1, None, overrides)
     samples = sample_step(1)
     rewards = [sample.reward for sample in samples]
-    flat = [a for g in group_advantages([rewards[:4], rewards[4:]], scale="none") for a in g]
+    flat = [a for g in group_advantages([rewards[:4], rewards[4:]], **options) for a in g]
     batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
-    config = load(None, [*SETTINGS, *overrides])
+    own = SETTINGS[:-1] if "--loss.dialect" in overrides else SETTINGS
+    config = load(None, [*own, *overrides])
     policy = Policy(str(model_dir), config)
     loss = Updater(policy, config, World()).compute_gradients(batch)
     assert (document["loss"], document["gradient"]) == (loss, gradient_digest(policy))
@@ -149,7 +160,7 @@ def test_replay_with_another_dialect(recorded_run, model_dir):
 
 
 def test_recorded_advantages_are_used_unchanged(recorded_run, tmp_path):
-    """Only advantage settings replace them, because a program's advantages may not follow from its settings."""
+    """Only advantage settings and dialects replace them: a program's advantages may not follow from its settings."""
     samples = [dataclasses.replace(sample, advantage=2.0) for sample in read_step(recorded_run, 1).samples]
     record_again(recorded_run, tmp_path, samples)
     twice = replay(tmp_path, 1)["loss"]
