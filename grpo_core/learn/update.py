@@ -69,8 +69,9 @@ class Updater:
     ) -> dict[str, float]:
         """Run `train.iterations` passes with `train.mini_batches` updates each, and return the step's metrics.
 
-        `loss`, `grad_norm` and `lr` are those of the last update; `kl`, `clip_ratio` and `ratio/mean` those of the
-        last pass; entropy and mismatch are from before the first update.
+        `loss`, `grad_norm` and `lr` are those of the last update. `kl`, `clip_ratio` and `ratio/mean` are means over
+        the tokens with a gradient in the last pass. Entropy and mismatch are from before the first update, over all
+        tokens.
 
         Args:
             batch: All samples of the step.
@@ -91,8 +92,8 @@ class Updater:
                     on_gradients(self._policy, loss)
                 on_gradients, norm = None, self._step(loss)
                 sums += window_sums
-        tokens = int(batch.mask_BT.sum())
-        kl, clipped, ratio = (sum(column) / tokens for column in zip(*sums, strict=True))
+        tokens, trained = int(batch.mask_BT.sum()), max(int(batch.counted_BT.sum()), 1)
+        kl, clipped, ratio = (sum(column) / trained for column in zip(*sums, strict=True))
         entropy = sum(float(part.entropy_BT.sum()) for part in parts) / tokens
         means = self._world.sums([kl, clipped, ratio, entropy])
         return {

@@ -91,7 +91,7 @@ def test_resampling_ahead_keeps_the_staleness_bound(short_run):
 
 
 def test_overlong_filter_counts_truncated_samples_and_changes_the_gradient(short_run):
-    """The mean reward stays the same."""
+    """The mean reward stays the same, and so does the mean ratio, which covers only tokens with a gradient."""
     settings = {"sampling.max_tokens": 4, "task.max_length": 3, "train.steps": 1}
     _, (plain,) = run_training(short_run(**settings))
     options = {"sampling.overlong_filter": "true", "output.name": "filtered"}
@@ -99,4 +99,5 @@ def test_overlong_filter_counts_truncated_samples_and_changes_the_gradient(short
     assert plain["reward/mean"] == filtered["reward/mean"]
     assert filtered["completions/filtered"] == plain["completions/truncated"] > 0
     assert plain["completions/filtered"] == 0
+    assert plain["ratio/mean"] == filtered["ratio/mean"] == 1.0
     assert filtered["grad_norm"] != plain["grad_norm"]
