@@ -94,6 +94,8 @@ class SharedEngine:
 
     With `per_rank` every rank has its own engine, which samples a slice of the requests, or all of them if the ranks do
     not divide their number. Otherwise only rank 0 has an engine.
+
+    The version, the fingerprint and the probe of a weight sync are rank 0's: they don't prove the other ranks' engines.
     """
 
     def __init__(self, engine: Engine | None, world: World, *, per_rank: bool) -> None:
@@ -116,7 +118,7 @@ class SharedEngine:
         return [completion for part in parts for completion in part]
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        """Return a method of the engines: it calls every engine and returns rank 0's answer."""
+        """Return a method of the engines: it takes no keywords, calls every engine and returns rank 0's answer."""
         return lambda *arguments: self._first(lambda engine: getattr(engine, method)(*arguments))
 
     def close(self) -> None:
@@ -129,13 +131,13 @@ class SharedEngine:
         return self._all(call)[0]
 
     def _all(self, call: Callable[[Any], Any]) -> list[Any]:
-        """Call every engine; an EngineError on one rank is raised on all, so that none waits for it."""
+        """Call every engine; the first rank's EngineError is raised on all ranks, so that none waits for it."""
         value, failure = None, None
         try:
             value = None if self._engine is None else call(self._engine)
         except EngineError as error:
-            failure = str(error)
+            failure = error
         answers = self._world.gather((value, failure))
-        if messages := [message for _, message in answers if message is not None]:
-            raise EngineError(messages[0])
+        if failures := [failure for _, failure in answers if failure is not None]:
+            raise failures[0]
         return [value for value, _ in answers]

@@ -13,7 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from grpo_core.config import ConfigError, ModelConfig
-from grpo_core.rollout.engine import Capabilities, EngineError, check_answers, check_parameters
+from grpo_core.machine.world import SharedEngine, World
+from grpo_core.rollout.engine import (
+    Capabilities,
+    EngineError,
+    EngineTimeoutError,
+    check_answers,
+    check_parameters,
+)
 from grpo_core.rollout.engine_factory import ENGINES, build_engine
 from grpo_core.rollout.transformers_engine import sample_tokens
 from grpo_core.rollout.wire import (
@@ -35,26 +42,37 @@ REQUESTS = [Request(f"r{i}", PROMPTS[i // 3], seed=100 + i) for i in range(12)]
 
 
 @pytest.fixture
-def embedded(model_dir):
-    """Yield the embedded engine on the tiny model."""
+def transformers_engine(model_dir):
+    """Yield the transformers engine on the tiny model."""
     torch.set_num_threads(1)
     with closing(build_engine(engine_config(), model_dir)) as engine:
         yield engine
 
 
-def test_repeated_requests_are_bit_identical(embedded):
-    """The conformance suite allows rounding of log-probs; the embedded engine must be exact."""
-    assert embedded.generate(REQUESTS, PARAMS) == embedded.generate(REQUESTS, PARAMS)
+def test_repeated_requests_are_bit_identical(transformers_engine):
+    """The conformance suite allows rounding of log-probs; the transformers engine must be exact."""
+    assert transformers_engine.generate(REQUESTS, PARAMS) == transformers_engine.generate(REQUESTS, PARAMS)
 
 
-def test_fingerprint_needs_weights(embedded):
+def test_fingerprint_needs_weights(transformers_engine):
     """An engine that is asleep, or awake but not updated yet, refuses to give a fingerprint."""
-    embedded.sleep()
+    transformers_engine.sleep()
     with pytest.raises(EngineError, match="fingerprint: the engine is asleep; wake it first"):
-        embedded.fingerprint()
-    embedded.wake()
+        transformers_engine.fingerprint()
+    transformers_engine.wake()
     with pytest.raises(EngineError, match="fingerprint: it lost its weights asleep; update them first"):
-        embedded.fingerprint()
+        transformers_engine.fingerprint()
+
+
+def test_shared_engine_keeps_the_kind_of_an_error(transformers_engine, monkeypatch):
+    """A time-out on one rank is a time-out on all, which decides the exit code."""
+
+    def late(*_):
+        raise EngineTimeoutError("no answer")
+
+    monkeypatch.setattr(transformers_engine, "generate", late)
+    with pytest.raises(EngineTimeoutError, match="no answer"):
+        SharedEngine(transformers_engine, World(), per_rank=False).generate(REQUESTS, PARAMS)
 
 
 def test_inverse_cdf_sampling_follows_the_distribution():
@@ -69,7 +87,7 @@ def test_inverse_cdf_sampling_follows_the_distribution():
 
 
 GOOD = [Completion("a", (1, 2), (-0.5, -0.1), (0, 0), "stop"), Completion("b", (3,), (-1.0,), (0,), "length")]
-ASKED = [Request("a", (0,), 1), Request("b", (0,), 2)]
+PAIRED_REQUESTS = [Request("a", (0,), 1), Request("b", (0,), 2)]
 
 
 def with_first(completion):
@@ -79,7 +97,7 @@ def with_first(completion):
 
 def test_serialization_keeps_every_bit():
     exact = Completion("a", (1,), (-0.1 - 2**-50,), (3,), "stop")
-    assert decode_completions(encode_completions([exact]), ASKED[:1], "x") == [exact]
+    assert decode_completions(encode_completions([exact]), PAIRED_REQUESTS[:1], "x") == [exact]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +121,7 @@ def test_serialization_keeps_every_bit():
 )
 def test_mismatched_completions_are_refused(answer, message):
     with pytest.raises(EngineError, match="x engine, generate") as caught:
-        decode_completions(answer, ASKED, "x")
+        decode_completions(answer, PAIRED_REQUESTS, "x")
     assert message in str(caught.value)
 
 
