@@ -70,7 +70,7 @@ def test_token_comes_from_the_environment(monkeypatch):
     assert "GRPO_CORE_TOKEN" not in os.environ
 
 
-@pytest.mark.parametrize("text", ["two\nlines", "a" * 4096, "\u00e9"])
+@pytest.mark.parametrize("text", ["two\nlines", "a" * 4097, "\u00e9"])
 def test_invalid_token_is_refused_without_being_shown(monkeypatch, text):
     """The error names the variable and does not show the token."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", text)

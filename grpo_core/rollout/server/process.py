@@ -59,7 +59,8 @@ def serve(
         allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.
 
     Raises:
-        ConfigError: The model can't be loaded, the token is missing or invalid, or the address can't be bound.
+        ConfigError: The model is missing or can't be loaded, the token is missing, invalid or not needed, or the
+            address can't be bound.
         EngineError: The engine did not start.
     """
     rollout = config.rollout
@@ -116,7 +117,7 @@ def token_from_environment() -> str | None:
         ConfigError: An HTTP header can't carry it; names the variable, never the text.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
-    if len(token) >= _MAX_TOKEN or not (token.isascii() and token.isprintable()):
+    if len(token) > _MAX_TOKEN or not (token.isascii() and token.isprintable()):
         raise ConfigError(
             f"{TOKEN_VARIABLE}: a token is a line of 1 to {_MAX_TOKEN} printable ASCII characters"
         )
