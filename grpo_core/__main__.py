@@ -5,8 +5,8 @@ JSON document in both cases. Messages, and output of libraries and child process
 messages are escaped.
 
 Exit codes: 0 success; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function
-failed), or a replay differs; 2 wrong usage, a missing package, or a bug of this program; 3 an engine did not answer in
-time; 130 interrupted.
+failed), or a replay differs; 2 wrong usage, an unreadable record, a missing package, or a bug of this program; 3 an
+engine did not answer `train` in time; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
       python -m grpo_core replay runs/mine 3 --policy runs/mine/checkpoints/step-00000002/policy.safetensors
       python -m grpo_core replay runs/mine 1 --loss.dialect verl-0.9.1/grpo
 
-    exit codes: 0 the same bits, or other settings were given; 1 a number differs; 2 wrong usage, or no such record
+    exit codes: 0 the same bits, or other settings were given; 1 a number differs; 2 wrong usage, or an unusable record
     """
     if len(arguments) < 2 or not arguments[1].isdecimal():
         raise ConfigError("command line: expected replay RUN STEP: a run's folder and a recorded step")

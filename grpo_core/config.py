@@ -144,7 +144,7 @@ class RolloutConfig:
     memory_share: float = option(0.45, above=0, high=0.95)
     """If both use one GPU at the same time: the engine's share of its memory. The trainer gets the rest."""
     max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
-    """Most completions that the embedded engine samples at one time."""
+    """Most completions that the transformers engine samples at one time."""
     sync: str = option("auto", choices=("auto", "shm", "http", "files"), needs=_SEPARATE)
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
     sync_tolerance: float = option(0.0, low=0)
@@ -211,7 +211,7 @@ class TrainConfig:
     max_grad_norm: float = option(1.0, above=0)
     """Gradients are scaled down to this norm."""
     seed: int = option(0, low=0)
-    """Seed of the tiny model, the task's words and every sample."""
+    """Seed of the tiny model, new adapters, the words or the order of the rows, and every sample."""
     threads: int = option(1, low=1)
     """Torch threads of trainer and engine. Runs are bit-identical only with the same number of threads."""
     device: str = option("auto")

@@ -68,7 +68,7 @@ def sampling_notes(config: Config) -> Iterator[str]:
 
 
 def _prompt_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Check the task, the data, their lengths, and the name of the run."""
+    """Yield (keys, fix) for the task, the data, their lengths, evaluation, and the name of the run."""
     task, data, model, sampling = config.task, config.data, config.model, config.sampling
     if task.min_length > task.max_length:
         yield "task.min_length task.max_length", "min_length must not be greater"
@@ -92,7 +92,7 @@ def _prompt_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _training_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Check the model, the reward, the loss and the number of mini-batches."""
+    """Yield (keys, fix) for the model, the reward, the loss and the number of mini-batches."""
     reward, model, loss, train = config.reward, config.model, config.loss, config.train
     if reward.weights and len(reward.weights) != len(reward.functions):
         yield "reward.weights reward.functions", "expected one weight for each function, or none"
@@ -112,7 +112,7 @@ def _training_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _rollout_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Check sampling, the mode and its engine or server."""
+    """Yield (keys, fix) for sampling, the mode and its engine or server."""
     rollout, updates = config.rollout, config.train.updates
     if config.sampling.top_p < 1 and config.sampling.min_p > 0:
         fix = "engines apply these two in different orders, with different results; set one of them"

@@ -1,7 +1,8 @@
 """Define the training loops of the three rollout modes (colocate, async, server), side by side.
 
-Each loop builds its engine, or connects to one, and closes it: in this process (colocate), in a child process (async),
-or behind HTTP (server: a running server, or one that the run starts). `RolloutQueue` keeps the async engine busy.
+The engine is in this process (colocate), in a child process (async), or behind HTTP (server: a running server, or one
+that the run starts). Each loop builds its engine or connects to one, and closes it at the end. `RolloutQueue` keeps
+the async engine busy.
 """
 
 from __future__ import annotations
@@ -92,12 +93,13 @@ class RolloutQueue:
     """The async mode's queue of rollouts that the engine samples ahead of the trainer; checkpoints save it.
 
     Which rollouts are requested depends only on counts, never on time, so a run can be repeated and resumed exactly. An
-    idle engine gets the newest policy version, and as many rollouts as will not be too old when they are trained on.
+    idle engine gets the newest policy version, and as many of the run's rollouts as will not be too old when they are
+    trained on.
     With `max_staleness = 0` nothing is requested ahead, and the numbers equal those of colocate.
     """
 
     def __init__(self, trainer: Trainer, engine: ProcessEngine) -> None:
-        """Continue with the rollouts that were being sampled when the run was killed, if any."""
+        """Sample the rollouts that were in flight at the checkpoint again, if the run is resumed."""
         self._trainer, self._engine, self._sync = trainer, engine, trainer.publisher(engine)
         self._saves_weights = trainer.config.rollout.max_staleness > 0 and trainer.config.checkpoint.every > 0
         self._flight: list[Rollout] = []

@@ -8,6 +8,8 @@ nothing looked like one that worked. Here the engine must report the version tha
    (`grpo_core.rollout.weights.digest`).
 2. *Probe*: the engine samples a short completion from a fixed prompt and seed, and its log-probs are compared to the
    trainer's for the same ids. It needs no access to the engine's weights, and covers kernels and caches.
+
+If each rank has an engine (`SharedEngine`), only rank 0's engine is proven.
 """
 
 from __future__ import annotations

@@ -34,11 +34,12 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
         resume: Continue the run of this name, from its beginning if it ended before its first checkpoint.
 
     Returns:
-        The document of `train --json`. `outcome` is `ok`, `failed` (a named error in `error`), `timeout` or
-        `interrupted`. Rewards are means over the first and last tenth of the steps.
+        The document of `train --json`. `outcome` is `ok`, `failed`, `timeout` or `interrupted`; `error` has the message
+        unless it is `ok`. Rewards are means over the first and last tenth of the steps.
 
     Raises:
-        ConfigError: The settings can't be used, or a run of this name exists or can't be resumed.
+        ConfigError: The settings can't be used, a run of this name exists or can't be resumed, or a checkpoint can't be
+            written.
     """
     folder = _run_folder(config, resume=resume)
     trainer = Trainer(config, folder, report, resume=resume)
@@ -50,11 +51,11 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
         trainer.save_policy()
     except (KeyboardInterrupt, Exception) as failure:
         if trainer.interrupts.received or isinstance(failure, KeyboardInterrupt):
-            outcome, error = "interrupted", "interrupted (SIGINT); --resume goes on from the last step"
+            outcome, error = "interrupted", "interrupted (SIGINT); --resume goes on from the last checkpoint"
         elif isinstance(failure, RunError):
             outcome, error = failure.outcome, f"{type(failure).__name__}: {failure}"
         else:
-            raise  # a bug of this program, with its traceback
+            raise  # a ConfigError, or a bug of this program with its traceback
     finally:
         gc.unfreeze()
         trainer.close()

@@ -116,12 +116,12 @@ def _completion_entry(step: int, sample: Sample) -> dict[str, Any]:
 
 
 def is_due(step: int, every: int, config: Config) -> bool:
-    """Return whether an action is due: at the first step, every `every` steps after it, and at the last."""
+    """Return whether an action is due: at the first step, every `every` steps after it, and at the last; 0: never."""
     return bool(every) and ((step - 1) % every == 0 or step == config.train.steps)
 
 
 class StepProgress:
-    """Prints metrics of the first and last step, of about twenty between, and of a step after 20 s without a line."""
+    """Prints metrics of the first and last step, of 20 to 40 between, and of a step after 20 s without a line."""
 
     def __init__(
         self, steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic

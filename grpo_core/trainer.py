@@ -48,11 +48,12 @@ class Trainer:
         step: Number of finished steps.
         sampling: Sampling parameters of the training.
         history: The metrics of each step so far.
-        proofs: The proof of each weight sync.
+        proofs: The proof of each weight sync; of those before a resume only the last.
         interrupts: Handler that records a Ctrl-C.
         engine_name: Name of the engine; `unknown` for a server before the first connection.
         in_flight: Function that returns the mode's unfinished rollouts for a checkpoint; most modes have none.
-        resumed: The checkpoint of an earlier run, from which the mode restores its state; None: a new run.
+        resumed: The checkpoint of an earlier run, from which the mode restores its state; None: there is nothing to
+            restore.
     """
 
     def __init__(self, config: Config, folder: Path, report: Report, *, resume: bool = False) -> None:
@@ -237,7 +238,10 @@ class Trainer:
             self._times[part] = self._times.get(part, 0.0) + time.perf_counter() - started
 
     def save_policy(self) -> None:
-        """Write the policy as a transformers checkpoint, adapters merged, with its tokenizer."""
+        """Write the policy to `policy/` as a transformers checkpoint, in the engine's dtype, with its tokenizer.
+
+        Adapters are merged.
+        """
         tensors = dict(self.policy.tensors())  # all processes take part
         if self.world.is_first:
             self.policy.causal.save_pretrained(self.folder / "policy", state_dict=tensors)
@@ -268,7 +272,7 @@ class Trainer:
 
 
 def _load_checkpoint(folder: Path) -> checkpoint.State | None:
-    """Load the newest checkpoint; without one, rank 0 removes the records of the run, which starts over."""
+    """Load the newest usable checkpoint. Without one the run starts over: rank 0 removes checkpoints and records."""
     saved = checkpoint.load(folder / "checkpoints")
     if saved is None and os.environ.get("RANK", "0") == "0":
         for name in ("checkpoints", "rollouts"):

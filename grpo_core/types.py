@@ -16,7 +16,7 @@ Scored = tuple[float, dict[str, "float | None"]]  # a reward, and its parts by f
 
 
 class RunError(RuntimeError):
-    """Base class of named errors that end a run: an engine, a sync, a reward or a loss failed.
+    """Base class of named errors that end a run: an engine, a sync, a reward or a loss failed, or a token is too old.
 
     Attributes:
         outcome: The value of `outcome` in the run's summary.
@@ -46,7 +46,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Parameters of sampling. Every field is sent to the engine: none comes from the files of a model.
+    """Parameters of sampling. Every field is sent to the engine, which takes none from the model's files.
 
     Attributes:
         max_tokens: Longest completion, in tokens.

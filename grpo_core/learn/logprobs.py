@@ -129,7 +129,9 @@ def completion_logprobs(
     chunk: int,
     known: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute log-probs and entropies of the completions in `ids_BL` by one forward pass.
+    """Compute log-probs and entropies of the completions in `ids_BL`.
+
+    This takes one forward pass, or two if prompts are shared: one for the prompts and one for the completions.
 
     Args:
         model: A causal language model of transformers with a plain linear output layer.

@@ -9,7 +9,8 @@ Settings choose ratio, surrogate, importance correction, KL to the reference, an
 | current   | the trainer's now; the only stream with a gradient | the ratio, and the KL                  |
 | reference | the model's before training; optional              | the KL                                 |
 
-Shapes: B samples, T tokens of the longest completion; padding is at the end and is masked by length.
+Shapes: B samples, T tokens of the longest completion. The caller's mask leaves out padding, which is at the end, and
+samples without a gradient.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """One micro-batch's part of a step's loss, with sums over its tokens (divide by the step's token count).
+    """One micro-batch's part of a step's loss, with sums over its unmasked tokens.
 
     Attributes:
         value: Scalar with a gradient; the parts of a step add up to its loss.
@@ -57,7 +58,8 @@ def token_weights(mask_BT: Tensor, aggregation: str, max_tokens: int) -> Tensor:
     Args:
         mask_BT: True at real tokens.
         aggregation: `token`: all tokens have equal weight. `sequence`: all sequences have equal weight.
-            `sequence_sum`: a token has weight 1 / B. `constant`: a token has weight 1 / (B * max_tokens).
+            `sequence_sum`: a token has weight 1 / B. `constant`: a token has weight 1 / (B * max_tokens). B also counts
+            samples whose tokens are all masked.
         max_tokens: The longest completion that was allowed.
     """
     mask = mask_BT.to(torch.get_default_dtype())

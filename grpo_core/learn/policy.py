@@ -23,7 +23,7 @@ from grpo_core.rollout.weights.digest import sha256_digest
 from grpo_core.tasks import model
 
 
-class _Scorer(nn.Module):  # type: ignore[misc]
+class _LogprobModule(nn.Module):  # type: ignore[misc]
     """Module whose forward pass returns log-probs and entropies, because data parallel wrappers hook `forward`."""
 
     def __init__(self, causal: Any, **options: Any) -> None:
@@ -72,7 +72,7 @@ class Policy:
         self._adapters = bool(config.model.lora_rank)
         if self._adapters:
             inject_adapters(self.causal, config.model, config.train.seed)
-        self.module = _Scorer(self.causal, chunk=config.train.logprob_chunk, known=self.vocabulary)
+        self.module = _LogprobModule(self.causal, chunk=config.train.logprob_chunk, known=self.vocabulary)
         self._engine_dtype = getattr(torch, config.engine_dtype)
         self.low_precision_copy = LowPrecisionCopy(self.module, config.model) if low_precision else None
         computing = self.low_precision_copy.module if self.low_precision_copy else self.module
@@ -140,10 +140,10 @@ class Policy:
 class ReferencePolicy:
     """The model before training, for the KL in the loss."""
 
-    def __init__(self, scorer: Any, adapters: Sequence[Any]) -> None:
-        """Copy the model. With adapters, the model without them is the model before training."""
+    def __init__(self, module: Any, adapters: Sequence[Any]) -> None:
+        """Copy the module. With adapters nothing is copied: the model without them is the model before training."""
         self._adapters = adapters
-        self._scorer = scorer if adapters else copy.deepcopy(scorer).requires_grad_(False)
+        self._module = module if adapters else copy.deepcopy(module).requires_grad_(False)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def logprobs(self, rows: Batch, temperature: float) -> torch.Tensor:
@@ -152,7 +152,7 @@ class ReferencePolicy:
             for layer in self._adapters:
                 layer.enable_adapters(enabled=False)
                 stack.callback(layer.enable_adapters, enabled=True)
-            logprobs: torch.Tensor = self._scorer(rows, temperature)[0]
+            logprobs: torch.Tensor = self._module(rows, temperature)[0]
             return logprobs
 
 
@@ -205,20 +205,20 @@ class LowPrecisionCopy:
         return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
 
 
-def _convert(scorer: Any, dtype: torch.dtype, float32_parts: tuple[str, ...]) -> None:
-    """Convert a model to a dtype, except for the parts that stay in float32; float32 norms round their output."""
-    head = scorer.causal.get_output_embeddings()
-    if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
+def _convert(module: Any, dtype: torch.dtype, float32_parts: tuple[str, ...]) -> None:
+    """Convert a module to a dtype, except for the parts that stay in float32; float32 norms round their output."""
+    head = module.causal.get_output_embeddings()
+    if "head" in float32_parts and head.weight is module.causal.get_input_embeddings().weight:
         # The head is tied to the embedding, which is converted to the compute dtype: give the head its own weight.
         head.weight = nn.Parameter(head.weight.detach().clone())
-    scorer.to(dtype)
+    module.to(dtype)
     if "head" in float32_parts:
         head.float()
     if "norms" in float32_parts:
-        for name, module in scorer.causal.named_modules():
+        for name, layer in module.causal.named_modules():
             if "norm" in name.rpartition(".")[2]:
-                module.float()
-                module.register_forward_hook(lambda _, __, out: out.to(dtype))
+                layer.float()
+                layer.register_forward_hook(lambda _, __, out: out.to(dtype))
 
 
 def _gradient_hook(trained: torch.Tensor) -> Any:

@@ -3,7 +3,7 @@
 A checkpoint is a folder, written under another name and renamed when complete. Its `state.json` has the checksums of
 its tensor files; a checkpoint whose files do not match is skipped, with a message. No state of random generators is
 saved: each request has its own seed, and a reward function that uses random numbers must seed them itself.
-`check_resumable` refuses to resume a run with settings that would change its numbers.
+`check_resumable` refuses to resume a run with other settings, except those in `_CHANGEABLE`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
-# A resumed run may change these settings: they change no number of the steps before.
+# A resumed run may change these settings: the finished steps stay valid. With a schedule, `train.steps` and
+# `train.epochs` change the learning rate of the later steps.
 _CHANGEABLE = (
     "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "rollout.timeout_s",
     "rollout.host", "rollout.port",
@@ -102,7 +103,7 @@ _CHANGEABLE = (
 def check_resumable(path: Path, config: Config) -> None:
     """Refuse to resume a run that does not exist, or whose settings (saved in `path`) were different.
 
-    Settings that change no number may differ. A run without the file is accepted.
+    The settings in `_CHANGEABLE` may differ. A run without the file is accepted.
 
     Raises:
         ConfigError: No run is named, the run does not exist or had other settings, or the file is not JSON.
@@ -128,7 +129,7 @@ def check_resumable(path: Path, config: Config) -> None:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
-    """Describe the changed settings that affect the numbers."""
+    """Describe the changed settings, except those in `_CHANGEABLE`."""
     changes = []
     for key, value in now.items():
         if not key.startswith(_CHANGEABLE) and before.get(key, value) != value:

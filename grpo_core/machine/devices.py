@@ -3,8 +3,9 @@
 `with_devices` also fills in the engine's dtype and the tolerance of weight syncs. `check_devices` refuses missing or
 unsuitable GPUs, and batch sizes and engines that do not fit the number of processes.
 
-In colocate mode trainer and engine take turns on the same devices. In async and server mode they work at the same time:
-each of them has its own GPUs, both share one GPU whose memory is divided by `rollout.memory_share`, or they use CPUs.
+In colocate mode trainer and engine take turns on the same devices. In async and server mode both hold memory at the
+same time: each has its own GPUs, both share one GPU whose memory is divided by `rollout.memory_share`, or they use
+CPUs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def resolve_devices(config: Config) -> Config:
 
 
 def shared_gpu(config: Config, processes: int) -> bool:
-    """Return whether trainer and engine use one GPU at the same time, so that its memory must be divided."""
+    """Return whether trainer and engine hold memory of one GPU at the same time; False for a running server."""
     if config.rollout.mode == "colocate" or (config.rollout.mode == "server" and config.rollout.port):
         return False
     return bool(_gpus(config.train.device, processes) & _gpus(config.rollout.device, processes))

@@ -78,7 +78,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
-        """Delay KeyboardInterrupt to the end of the block; also raise for a signal that was swallowed before."""
+        """Delay KeyboardInterrupt to the end of the block; also raise it there for a signal that was swallowed before.
+
+        An error in the block is raised instead.
+        """
         self._shielded = True
         try:
             yield

@@ -109,7 +109,8 @@ def check_answers(
         vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
 
     Raises:
-        EngineError: A completion does not match; the message has the request's id.
+        EngineError: The counts differ, or a completion does not match or is unusable; for a completion the message has
+            the request's id.
     """
     place = f"{engine} engine, generate"
     if len(completions) != len(requests):
@@ -139,10 +140,10 @@ def _completion_fault(request: Request, completion: Completion, vocabulary: int 
 def check_requests(
     requests: Sequence[Request], params: SamplingParams, *, engine: str, vocabulary: int, max_model_len: int
 ) -> None:
-    """Refuse requests that no engine can sample.
+    """Refuse requests that an engine with this vocabulary and length can't sample.
 
     Raises:
-        EngineError: A request is invalid; the message says which and why.
+        EngineError: The temperature or a request is invalid; the message says which and why.
     """
     place = f"{engine} engine, generate"
     if not 0 < params.temperature < math.inf:

@@ -1,7 +1,8 @@
 """Call a rollout server over HTTP: each call has one time limit, and ends with an answer or an EngineError.
 
-While the server answers 503, the call is repeated until the limit; with `repeat`, also once after a lost connection.
-Bodies are sent with a CRC-32; an answer that has one is checked against it. Answers of more than 1 GiB are refused.
+While the server answers 503, the call is repeated until the limit. With `repeat`, it is also repeated once after a
+failed connection or an answer with a wrong checksum. Bodies are sent with a CRC-32; an answer that has one is checked
+against it. Answers of more than 1 GiB are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class HttpClient:
 
     Attributes:
         name: The engine's name, for messages.
-        timeout_s: Time limit of one call, from connecting to the last byte of the answer.
+        timeout_s: Time limit of one call with its repeats, from connecting to the last byte of the answer.
         death: Function that returns how the server's process ended; None while it runs, or if unknown.
     """
 
@@ -96,11 +97,11 @@ class HttpClient:
             body: Bytes, an upload, or a dictionary, which is sent as JSON. Its checksum is sent, too.
             headers: Besides those of every call.
             deadline: A deadline that several calls share; by default this call has `timeout_s`.
-            repeat: Whether to repeat the call once if the connection is lost, because it changes nothing.
+            repeat: Whether to repeat the call once if the connection fails, because it changes nothing.
 
         Raises:
             EngineTimeoutError: There was no answer in time.
-            EngineError: The server can't be reached, or its answer is too large.
+            EngineError: The connection failed, or the answer is too large or has a wrong checksum.
         """
         all_headers = {**self._headers, **(headers or {})}
         if isinstance(body, dict):

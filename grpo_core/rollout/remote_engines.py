@@ -28,7 +28,7 @@ class RemoteEngine:
     """Engine that samples on our own rollout server. Every call has a time limit.
 
     Attributes:
-        capabilities: Those of the engine behind the server.
+        capabilities: Those of the engine behind the server, except sleep.
         policy_version: Version that the server reported at connection or after this client's last update.
     """
 
@@ -38,7 +38,7 @@ class RemoteEngine:
         """Read the server's `/info`; `sync` is the transport of weights, see `grpo_core.rollout.weights.transport`.
 
         Raises:
-            EngineError: No server answers, or it is not a rollout server.
+            EngineError: No server answers, it is not a rollout server, or `sync` is unknown.
         """
         self._http = HttpClient("remote", host, port, timeout_s=timeout_s, token=token)
         status, text = self._http.call("GET", "/info", repeat=True)
@@ -88,7 +88,7 @@ class RemoteEngine:
         return int(self._field(path, answer, "policy_version", int))
 
     def fingerprint(self) -> str | None:
-        """Return the digest of the weights that the server holds, computed now."""
+        """Return the digest of the weights that the server holds, computed now; None if its engine can't read them."""
         answer = self._http.json("GET", "/fingerprint", repeat=True)
         self._check_weights("/fingerprint", answer)
         kinds = (str,) if self.capabilities.fingerprint else (str, type(None))
@@ -149,7 +149,7 @@ class ProcessEngine(RemoteEngine):
         """Wait for the completions of the oldest `start_generate`.
 
         Raises:
-            EngineError: The child died, failed or answered something else.
+            EngineError: The child died, failed or answered something else, or nothing was started.
         """
         if not self._in_flight:
             raise EngineError(f"{self.name} engine: finish_generate without start_generate")
@@ -171,7 +171,7 @@ def engine_for(
         options: Settings; only `server`, `sync` and `timeout_s` are used.
         host: Host of the server.
         port: Port of the server.
-        folder: Folder in which weights may be written for a server that reads files.
+        folder: Folder for the weights of a server that reads files; each update deletes it with all its content.
         token: Token of the server.
 
     Raises:

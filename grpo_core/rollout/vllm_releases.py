@@ -168,7 +168,7 @@ def _reload_takes_tensors(worker: Any) -> bool:
 
 
 def _load(worker: Any, tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """Load the tensors by `load_weights`; return the names of parameters that it did not load."""
+    """Load the tensors by `load_weights` unless parameters are packed; return those that were not loaded."""
     model = worker.model_runner.model
     if packed := [name for name, value in model.named_parameters() if not value.numel()]:
         return packed

@@ -44,8 +44,9 @@ _UPDATING = "grpo-core: an update is under way, or has failed"
 class VllmServerEngine:
     """Engine that samples on a `vllm serve`: one HTTP call per completion, because a call has one seed.
 
-    Each update stores a unique mark in the server (`/update_weight_version`), and each rollout ends by reading it. So a
-    server that was restarted, or got weights from another trainer, is detected before its tokens are used.
+    Each update stores a unique mark in the server (`/update_weight_version`), and each rollout after it ends by reading
+    the mark. So a server that was restarted, or whose mark another trainer replaced, is detected before its tokens are
+    used.
 
     Attributes:
         capabilities: The calls that the server supports with its version and start options.
@@ -71,7 +72,8 @@ class VllmServerEngine:
             port: The server's.
             timeout_s: The time limit of one call, and of a whole rollout.
             token: Its --api-key.
-            folder: Where weights are written; server and trainer see it under the same path. None: nowhere.
+            folder: Where weights are written; server and trainer see it under the same path. Each update deletes it
+                with all its content. None: updates are refused.
             sync: `files` or `auto`: weights go by files, which the server reads.
 
         Raises:
@@ -145,7 +147,7 @@ class VllmServerEngine:
         self._closed = True
 
     def _reload_from_file(self, state: Mapping[str, torch.Tensor], version: int, deadline: float) -> None:
-        """Write a safetensors file and make the server load it.
+        """Write a safetensors file, make the server load it, and delete the folder.
 
         `reload_weights` repacks weights for the kernels; `load_weights` fails on a CPU.
         """
@@ -247,7 +249,7 @@ def inspect_server(http: HttpClient) -> VllmServer:
     """Query a server's version, model, endpoints and parameters.
 
     Raises:
-        EngineError: It is not `vllm serve`, or too old.
+        EngineError: It does not answer, is not `vllm serve`, or is too old.
     """
     try:
         schema = http.json("GET", "/openapi.json", repeat=True)

@@ -37,6 +37,11 @@ class DataSet:
     """
 
     def __init__(self, config: Config, tokenizer: Any, key: str, path: str, split: str) -> None:
+        """Read and tokenize the rows of `path`; `key` is the option that names it, for messages.
+
+        Raises:
+            ConfigError: A row can't be used, or none is left.
+        """
         self._tokenizer, self._config, options = tokenizer, config, config.data
         self.rows: list[tuple[tuple[int, ...], dict[str, Any], Any]] = []
         self.dropped = self.truncated = 0
@@ -248,7 +253,7 @@ def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:
 
 
 def rollout(source: ShippedTask | DataSet, number: int, config: Config) -> Rollout:
-    """Build the prompts and requests of a rollout; they depend only on the settings and the rollout's number."""
+    """Build the prompts and requests of a rollout; they depend only on the settings, the data and its number."""
     prompts = source.batch(number, config.train.prompts_per_step)
     requests = requests_for(prompts, config.sampling.group_size, config.train.seed)
     return Rollout(number, tuple(prompts), tuple(requests))
@@ -264,7 +269,7 @@ def requests_for(prompts: list[Prompt], group_size: int, seed: int) -> list[Requ
 
 
 def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
-    """Repeat a probe's prompt to 160 tokens, or to as many as there is room for.
+    """Repeat or cut a probe's prompt to 160 tokens, or to as many as there is room for.
 
     Engines cache a prompt's keys in whole blocks, of 128 tokens in vLLM's CPU build. A shorter prompt would not detect
     stale keys that were cached under the old weights.

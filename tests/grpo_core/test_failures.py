@@ -35,7 +35,7 @@ def ends_within(pid: int, within_s: float) -> bool:
 
 @pytest.mark.parametrize("mode", ["async", "server"])
 def test_killed_engine_ends_the_run_with_a_named_error(short_run, trainer, monkeypatch, mode):
-    """When the engine is killed in step 2 of 50, the error names process and signal, and finished steps are kept."""
+    """When the engine is killed in step 2 of 50, the error has the signal, and finished steps are kept."""
     servers = []
 
     def start(*arguments):

@@ -1,4 +1,4 @@
-"""The trainer learns the shipped task in the three modes with several seeds, about as well as TRL's trainer.
+"""The trainer learns the shipped task in the three modes, about as well as TRL's trainer.
 
 The task is the shipped one with words of a single letter, which takes three seconds of CPU time a run.
 `evaluation/trainer/learning.py` runs the whole task, and compares the curves.

@@ -99,7 +99,7 @@ def test_run_trains_on_truncated_logprobs(short_run, mode):
     """Sampled tokens are likelier in the truncated distribution, so the first importance ratios are below 1."""
     document, (entry,) = run_training(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}))
     assert entry["importance_ratio/max"] < 1
-    # Three of the thirteen about equally likely ids.
+    # The probability of the three likeliest of thirteen ids, which is above 3 / 13.
     assert entry["importance_ratio/mean"] == pytest.approx(3 / 12, abs=0.1)
     assert document["max_logprob_difference"] < 1e-3  # of the proofs
     samples = read_lines(document["completions"])

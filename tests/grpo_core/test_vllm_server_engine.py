@@ -50,7 +50,7 @@ class SimulatedVllm:
             "/version": {"version": "0.31.0"}, "/pause": {"status": "paused"}, "/resume": {"status": "resumed"},
             "/reset_prefix_cache": {"success": True},
         }  # fmt: skip
-        # Completions wait from one to the other.
+        # While the first is set, completions wait for the second.
         self.hold_completions, self.release_completions = threading.Event(), threading.Event()
 
     def __call__(self, call) -> None:
@@ -79,7 +79,7 @@ class SimulatedVllm:
     def on_v1_completions(self, call) -> None:
         """Answer with ids that continue the prompt, bent by `bend`; a call for top log-probs gets those of the mode."""
         body = call.document()
-        if body["logprobs"]:  # what the log-probs mean is being found out
+        if body["logprobs"]:  # the client's check of the log-probs mode; completions have 0
             spread = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
             top = {"token_id:1": -1.0, "token_id:2": -1.0 - spread}
             return call.answer({"choices": [{"logprobs": {"top_logprobs": [top]}}]})

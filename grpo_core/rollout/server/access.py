@@ -1,11 +1,11 @@
 """Control access to the rollout server: refuse requests before their body is read, and close idle connections.
 
-Requests are refused by Host, Origin, token and length of the body; the body must arrive in time. `UVICORN_OPTIONS`
-limits connections: their number, the time to the first request, and one request on each.
+Requests are refused by Host, Origin, Sec-Fetch-Site, token, target and length of the body; the body must arrive in
+time. `UVICORN_OPTIONS` limits connections: their number, the time to the first request, and one request on each.
 
 A web page in a browser can send requests to servers on the user's own machine. With DNS rebinding it can even read the
-answers; the Host header is then the page's own name. So a server on loopback requires a loopback name as Host, and
-refuses requests that the browser marks as cross-site (Origin, Sec-Fetch-Site).
+answers; the Host header is then the page's own name. So a server on loopback requires a loopback name as Host. Servers
+on any address refuse requests that the browser marks as cross-site (Origin, Sec-Fetch-Site).
 """
 
 # mypy: disable-error-code="misc"
@@ -37,7 +37,7 @@ Refusal = tuple[int, str]
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of every request.
+    """Limits of requests.
 
     Attributes:
         generate_bytes: Largest body, weight uploads excluded.

@@ -74,9 +74,10 @@ class EngineThread:
     Attributes:
         engine: The engine, for properties that can be read at any time.
         limits: Limits of every request.
-        calls: Number of calls that run or wait, updates excluded.
-        weights: Id of the loaded weights, sent with each answer: a new random text at each update, empty before the
-            first. Two clients may both upload a version 3; by the id a client notices answers from the other's weights.
+        calls: Number of calls that wait for an answer, updates excluded.
+        weights: Id of the loaded weights, sent with completions, digests and updates: a new random text at each update,
+            empty before the first. Two clients may both upload a version 3; by the id a client notices answers from the
+            other's weights.
         stopping: Set while the server ends; calls without an answer then get status 503.
     """
 
@@ -89,8 +90,8 @@ class EngineThread:
         """Run `function(engine)` in the engine's thread.
 
         Raises:
-            HTTPException: 422: the engine refused. 503: too many calls wait, this one took too long, or the server
-                stops.
+            HTTPException: 422: the engine refused or failed. 503: too many calls wait, this one took too long, or the
+                server stops.
         """
         if self.calls >= self.limits.waiting:
             raise HTTPException(503, "too many calls are waiting for the engine; try again later")
@@ -101,7 +102,7 @@ class EngineThread:
             self.calls -= 1
 
     async def update(self, tensors: Mapping[str, torch.Tensor], version: int) -> dict[str, int | str]:
-        """Load a policy version, also if too many calls wait."""
+        """Load a policy version, also if too many calls wait; raises the other errors of `call`."""
 
         def load(engine: Engine) -> dict[str, int | str]:
             previous, self.weights = self.weights, secrets.token_hex(8)

@@ -62,7 +62,7 @@ def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every
 
 
 def sha256_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Compute SHA-256 over names, types, shapes and bytes, in the order of the names; records and runs store it.
+    """Compute SHA-256 over names, types, shapes and bytes, in the order of the names; a run's summary has it.
 
     >>> a, b = torch.zeros(2), torch.ones(1)
     >>> sha256_digest([("a", a), ("b", b)]) == sha256_digest([("b", b), ("a", a)])

@@ -204,7 +204,7 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
 
 
 def engine_config(engine: str) -> Config:
-    """Return the settings of an engine of this name, by default the embedded one, on the CPU."""
+    """Return the settings of an engine of this name, by default the transformers engine, on the CPU."""
     options = RolloutConfig(engine=engine or "transformers", device="cpu", timeout_s=LIMIT_S)
     return Config(model=ModelConfig(max_length=MAX_MODEL_LEN), rollout=options)
 

@@ -261,10 +261,10 @@ def _queue_full(link, bench, draw) -> None:
     """Suspend the engine and queue other calls until the server answers 503; then send this call."""
     switch = bench.servers.switch
     switch.suspend_during("fingerprint")
-    calls = [threading.Thread(target=_ask_fingerprint, args=(bench, refused := threading.Event()))]
+    calls = [threading.Thread(target=_call_fingerprint, args=(bench, refused := threading.Event()))]
     calls[0].start()
     switch.wait_suspended()
-    calls += [threading.Thread(target=_ask_fingerprint, args=(bench, refused)) for _ in range(40)]
+    calls += [threading.Thread(target=_call_fingerprint, args=(bench, refused)) for _ in range(40)]
     for call in calls[1:]:
         call.start()
     assert refused.wait(500), "forty calls are waiting, and none was refused"
@@ -276,7 +276,7 @@ def _queue_full(link, bench, draw) -> None:
         call.join()
 
 
-def _ask_fingerprint(bench, refused: threading.Event) -> None:
+def _call_fingerprint(bench, refused: threading.Event) -> None:
     """Send a call that waits for the engine; set `refused` if the answer is status 503."""
     connection = http.client.HTTPConnection(*bench.proxy.upstream, timeout=500)
     connection.request("GET", "/fingerprint")
