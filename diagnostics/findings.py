@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.cpu_limit import CpuLimitError
-from diagnostics.fixes import Fix
+from diagnostics.fixes import Action, Fix
 
 if TYPE_CHECKING:
     from rich.console import Console  # 0.1 s that `--help` does not need
@@ -103,6 +103,11 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     remedy: Fix | None = None
     references: tuple[str, ...] = ()
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The actions of the recommended fix; empty without one."""
+        return self.remedy.actions if self.remedy else ()
 
     @property
     def proof(self) -> str:

@@ -64,7 +64,7 @@ def start(
         env: The program's whole environment; None to inherit ours.
         cwd: Working folder.
         address_space: Limit of the program's address space in bytes, set just after its start; None for ours. A lower
-            limit that it has already stays.
+            hard limit that it has already stays, unless this process runs as root.
         streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is empty by default.
     """
     streams.setdefault("stdin", subprocess.DEVNULL)

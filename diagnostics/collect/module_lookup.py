@@ -1,7 +1,8 @@
 """Look up modules on a search path: missing ones that a trainer's entry module imports, and ones that hide others.
 
 `follow_entry_points` parses the trainer's own modules, up to a limit, and follows their imports. Only imports that run
-whenever a module is imported count: not those in functions, under `if`, or in a `try` that catches ImportError.
+whenever a module is imported count: not those in functions, under `if`, or in a `try` or `with suppress` that may catch
+an ImportError.
 `find_shadows` finds modules that hide an installed or standard module. Nothing is imported.
 """
 
@@ -200,10 +201,15 @@ def _unconditional_imports(body: Iterable[ast.stmt]) -> Iterator[Import]:
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif isinstance(node, ast.ClassDef | ast.With):
+        elif isinstance(node, ast.ClassDef) or (isinstance(node, ast.With) and not _may_suppress(node)):
             yield from _unconditional_imports(node.body)
         elif isinstance(node, ast.Try) and not any(map(_catches_import_error, node.handlers)):
             yield from _unconditional_imports([*node.body, *node.finalbody])
+
+
+def _may_suppress(node: ast.With) -> bool:
+    """Return whether a `with` statement may suppress an ImportError, as `contextlib.suppress` does."""
+    return any("suppress" in ast.dump(item.context_expr) for item in node.items)
 
 
 def _imported_modules(imports: Iterable[Import], package: str) -> Iterator[tuple[int, str]]:

@@ -115,7 +115,12 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = remo
 
 
 def _check_address(address: str) -> None:
-    """Raise RemoteError if nothing listens at HOST:PORT, as Ray itself retries for a minute; accept other addresses."""
+    """Raise RemoteError for `local`, with which Ray starts a cluster, and if nothing listens at HOST:PORT.
+
+    At such an address Ray itself would retry for a minute. Other addresses are not checked.
+    """
+    if address == "local":
+        raise RemoteError("--ray local: expected the address of a running cluster, or auto")
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return

@@ -134,11 +134,8 @@ def find_installer(environment: Environment) -> Installer:
 def _count_installers(environment: Environment) -> Counter[str]:
     """Count the names in INSTALLER files: those of the installed frameworks, or else of all packages."""
     framework_packages = [environment.packages[name] for name in PACKAGES if name in environment.packages]
-    results: Counter[str] = Counter()
-    for package in framework_packages or environment.packages.values():
-        if name := package.installer.split(" ")[0].lower():  # Poetry adds its version to its name
-            results[name] += 1
-    return results
+    packages = framework_packages or environment.packages.values()
+    return Counter(filter(None, (package.installer.lower() for package in packages)))
 
 
 def _owning_project(prefix: Path) -> tuple[Path, str]:

@@ -194,8 +194,7 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
     """Return the requirements of a finding's fix; none if one is unreadable, or if the fix does more than install."""
-    actions = finding.remedy.actions if finding.remedy else ()
-    changes = [action for action in actions if not isinstance(action, Advice | Explain)]
+    changes = [action for action in finding.actions if not isinstance(action, Advice | Explain)]
     installs = [action for action in changes if isinstance(action, Install)]
     constraints = [install_constraints(finding.code, action, finding.known_by) for action in installs]
     if len(installs) < len(changes) or not all(constraints):

@@ -445,10 +445,12 @@ def test_real_ray_cluster_with_a_differing_and_a_dead_node(tmp_path, capsys):
     assert code == (1 if errors else 3)
 
 
-def test_missing_ray_cluster_is_refused_in_one_line(capsys):
-    assert main(["doctor", "--ray", f"127.0.0.1:{free_port()}"]) == 2
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "local"])
+def test_missing_ray_cluster_is_refused_in_one_line(capsys, address):
+    """Nothing listens at the address; with `local`, Ray would start a cluster."""
+    assert main(["doctor", "--ray", address.format(free_port())]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("grpo-doctor: ")
+    assert error.startswith(f"grpo-doctor: --ray {address.partition('{')[0]}")
 
 
 def test_environment_without_ray_is_refused(environment, capsys):

@@ -16,9 +16,10 @@ from diagnostics.api_index import query
 from diagnostics.collect import python_environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import installers, run_checks
+from diagnostics.doctor.fix_plan.package_steps import install_step
 from diagnostics.doctor.fix_plan.plan_builder import build_plan
 from diagnostics.doctor.installers import REINSTALL
-from diagnostics.doctor.requirements import adjust_for_installed
+from diagnostics.doctor.requirements import Constraint, adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.fixes import Fix, Install, Uninstall, command_of, edit_text
 from diagnostics.output import finding_filters
@@ -208,6 +209,13 @@ def test_unmet_requirements_become_one_command_without_conflicts(environment):
     assert commands(packages)[0].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
     (conflict,) = [item for item in plan.conflicts if "torch" in item.resolution]
     assert set(conflict.between) == {"trl 0.26.2 needs torch<2.8", "vllm 0.11.0 needs torch==2.8.0"}
+
+
+def test_install_step_has_the_weakest_evidence_of_its_requirements(environment):
+    required = [Constraint("a", "numpy", "<3", level) for level in ("executed", "static")]
+    installer = installers.find_installer(python_environment.collect(environment.prefix, {}))
+    (step,) = install_step([], required, None, installer)
+    assert step.known_by == "static"
 
 
 def test_settings_are_merged_and_use_the_installed_frameworks_options(environment):

@@ -87,6 +87,7 @@ def test_missing_module_imported_by_the_trainer_is_an_error(maker):
     entry.write_text(
         "import accelerate\nimport lacking\ntry:\n    import wished\nexcept ImportError:\n    pass\n"
         "if accelerate:\n    import perhaps\nfrom ..helper import thing\n"
+        "with contextlib.suppress(ImportError):\n    import optional\n"
     )
     (maker.site / "trl" / "helper.py").write_text("from . import other\nimport json, deeper.down\n")
     results, _ = examine(maker)

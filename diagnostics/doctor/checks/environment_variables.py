@@ -169,7 +169,7 @@ def foreign_modules(case: CheckInput) -> Iterator[Finding]:
         path
         for path in case.variables.get("PYTHONPATH", "").split(":")
         if path.rstrip("/").endswith(("site-packages", "dist-packages"))
-        and not path.startswith(case.environment.prefix)
+        and not path.startswith(f"{case.environment.prefix}/")
     ]
     effects = {
         "PYTHONPATH": "Modules in PYTHONPATH come before the environment's own packages." if foreign else "",

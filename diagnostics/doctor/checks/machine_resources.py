@@ -95,7 +95,7 @@ def _more_files(machine: Machine, files: Limit) -> tuple[str, Run]:
     file = "/etc/security/limits.d/90-nofile.conf"
     command = Run(("echo", "* - nofile 65535"), piped=(("sudo", "tee", file),))
     if machine.container in {"docker", "podman"}:
-        command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
+        command = Run((machine.container, "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
     return "Raise the hard limit of open files: as root, or where the container is started.", command
 
 

@@ -17,7 +17,7 @@ from diagnostics.doctor.fix_plan.plan import Conflict, Step
 from diagnostics.doctor.fix_plan.setting_steps import reason_lines
 from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, constraints_on, satisfiable
-from diagnostics.findings import Finding, Severity
+from diagnostics.findings import EVIDENCE_LEVELS, Finding, Severity
 from diagnostics.fixes import Advice, count_of
 from diagnostics.output.redact import mask
 
@@ -72,7 +72,7 @@ def install_step(
         max((finding.severity for finding in causes), default=Severity.WARNING),
         tuple(codes | dict.fromkeys(item.code for item in required if item.code)),
         tuple(dict.fromkeys(filter(None, texts))),
-        "executed" if target else min((item.known_by for item in required), default="declared"),
+        "executed" if target else min((item.known_by for item in required), key=[*EVIDENCE_LEVELS].index),
         cost=_cost(target, to_install),
         commands=(installer.install(to_install),),
         text=_caveats(to_install, installer),

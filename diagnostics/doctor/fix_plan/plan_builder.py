@@ -140,8 +140,7 @@ def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
 
 def _is_replaced(finding: Finding, versions: Mapping[str, str]) -> bool:
     """Return whether a finding's fix only installs releases that the plan replaces by others."""
-    actions = finding.remedy.actions if finding.remedy else ()
-    changes = [action for action in actions if not isinstance(action, Advice | Explain | Run)]
+    changes = [action for action in finding.actions if not isinstance(action, Advice | Explain | Run)]
     return bool(changes) and all(
         isinstance(action, Install) and len(_excluded(action, versions)) == len(action.requirements)
         for action in changes

@@ -67,13 +67,9 @@ def reason_lines(finding: Finding) -> list[str]:
     ]
 
 
-def _actions(finding: Finding) -> tuple[Action, ...]:
-    return finding.remedy.actions if finding.remedy else ()
-
-
 def _commands(finding: Finding) -> tuple[Action, ...]:
     """Return the commands of a finding's fix."""
-    return tuple(item for item in _actions(finding) if not isinstance(item, Advice | SetOption | Explain))
+    return tuple(item for item in finding.actions if not isinstance(item, Advice | SetOption | Explain))
 
 
 def finding_step(finding: Finding, environment: Environment) -> Step:
@@ -93,7 +89,7 @@ def finding_step(finding: Finding, environment: Environment) -> Step:
         finding.known_by,
         undo=tuple(undo for action in commands for undo in _undo(action, environment)),
         commands=commands,
-        text=tuple(action for action in _actions(finding) if isinstance(action, Advice | SetOption)),
+        text=tuple(action for action in finding.actions if isinstance(action, Advice | SetOption)),
     )
 
 
