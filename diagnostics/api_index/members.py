@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import PACKAGES
@@ -96,8 +97,7 @@ def _definitions(use: Use, release: Release) -> Iterator[tuple[Use, str]]:
 
 def find_class(owner: str) -> list[tuple[str, str]]:
     """Return (package, module) of each indexed package that has a class or function of that name."""
-    places = ((package, _find_module(package, owner, "")) for package in store.indexed_packages())
-    return [(package, module) for package, module in places if module]
+    return [(name, module) for name in store.indexed_packages() if (module := _find_module(name, owner, ""))]
 
 
 def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
@@ -153,6 +153,7 @@ def find_namesake(use: Use, provider: str) -> str:
     return ""
 
 
+@lru_cache(1024)
 def _find_module(package: str, owner: str, method: str) -> str:
     """Return the module from which most releases can import a class or function; '' if there is none.
 
@@ -161,8 +162,8 @@ def _find_module(package: str, owner: str, method: str) -> str:
     If a method is named and some of these classes define it, only they are considered.
     """
     index = store.load(package)
-    defined = {module: set(_releases_with_class(index, module, owner)) for module in index.find_name(owner)}
-    defined = {module: places for module, places in defined.items() if places}
+    classes = ((module, set(_releases_with_class(index, module, owner))) for module in index.find_name(owner))
+    defined = {module: places for module, places in classes if places}
     with_method = [module for module in defined if method and f"{owner}.{method}" in index.packed(module)]
     defined = {module: defined[module] for module in with_method or defined}
     surfaces = [query.surface_of(Release(package, version)) for version in index.releases if defined]

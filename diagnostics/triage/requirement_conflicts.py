@@ -43,7 +43,7 @@ _BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
 # Other packages call this file of transformers, too.
 _VERSION_CHECK = "transformers/utils/versions.py"
 # An exception's message.
-_RAISED = re.compile(r"\b\w*(?:Error|Exception)\b")
+_RAISED = re.compile(r"(?:Error|Exception)\b")
 _WARNED = re.compile(r"(?i)\bplease (?:upgrade|downgrade|install)\b.{1,200}\bfound \d")
 _TITLES = {"pytorch": "torch"}
 _PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
@@ -64,8 +64,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-_PATTERNS, _SEARCHED, _STATED = ([*map(_compile, _TABLE[key])] for key in ("lines", "texts", "raised"))
-_UV, _UV_MISSING = _compile(_TABLE["uv"]), _compile(_TABLE["uv_missing"])
+_UV, _UV_MISSING, *_PATTERNS = map(_compile, (_TABLE["uv"], _TABLE["uv_missing"], *_TABLE["lines"]))
+_SEARCHED, _STATED = ([[*map(_compile, pair)] for pair in _TABLE[key]] for key in ("texts", "raised"))
 _REWORDED = [(_compile(item["pattern"]), item["as_pip"]) for item in _TABLE["reworded"]]
 _MAX_LINES, _MAX_EVIDENCE, _MAX_SENTENCE, _MAX_FITTING = 2000, 8, 4000, 20
 # Checks of a release against a specifier, which take about a microsecond each; known logs need some hundred.
@@ -280,7 +280,8 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
         for wording, replacement in _REWORDED:
             pip_text = wording.sub(replacement, pip_text)
         matches = [match for pattern in _PATTERNS if (match := pattern.match(pip_text))]
-        matches += [match for pattern in _SEARCHED for match in pattern.finditer(text)]
+        searched = (pattern for hint, pattern in _SEARCHED if hint.search(text))
+        matches += [match for pattern in searched for match in pattern.finditer(text)]
         is_raised = number in failures or bool(_RAISED.search(text))
         is_warning = not is_raised and bool(_WARNED.search(text))
         if (is_raised or is_warning) and not matches:
@@ -299,8 +300,7 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             name, release = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
             offered = _describe_offered(groups, (groups.get("name"), groups["range"]) in missing)
             if specifier is not None and not in_range(release, specifier):
-                raised = number in failures
-                yield StatedRequirement(user, name, specifier, release, evidence, offered, is_raised=raised)
+                yield StatedRequirement(user, name, specifier, release, evidence, offered, number in failures)
 
 
 def _raising_package(failure: Traceback | None, log: LogFacts) -> str:
@@ -340,11 +340,10 @@ def _raised_requirements(
     text: str, user: str, evidence: Evidence, installed: Mapping[str, str]
 ) -> Iterator[StatedRequirement]:
     """Yield the first requirement on a known package that an exception's message states, unless it is met."""
-    for pattern in _STATED:
-        demand = re.search(r"(?i)\b(?:needs|requires) ", text)  # a release before that is the one in use
+    demand = re.search(r"(?i)\b(?:needs|requires) ", text)  # a release before that is the one in use
+    for pattern in (pattern for hint, pattern in _STATED if hint.search(text)):
         match = pattern.search(text, demand.end() if demand else 0) or pattern.search(text)
-        match = match if "found" in pattern.groupindex or _DEMAND.search(text) else None
-        if match is None:
+        if match is None or not ("found" in pattern.groupindex or _DEMAND.search(text)):
             continue
         # A sentence may end after a version.
         groups = {key: (value or "").rstrip(".") for key, value in match.groupdict().items()}

@@ -10,7 +10,7 @@ import textwrap
 import httpx
 import pytest
 
-from diagnostics.api_index import build, query, store
+from diagnostics.api_index import build, members, query, store
 from diagnostics.api_index.extract import extract
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.surface import Surface
@@ -44,6 +44,7 @@ PACKAGES = {
 
 _CACHED = (
     store._load, query.surface_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
+    members._find_module,
 )  # fmt: skip
 
 
