@@ -171,10 +171,8 @@ class Updater:
                 reference = self._policy.reference
                 reference_BT = reference and reference.logprobs(rows, self._temperature)
                 streams = Streams(rows.behaviour_BT, part.proximal_BT, reference_BT)
-                mask_BT, weights_BT = rows.counted_BT, rows.weights_BT
-                loss = policy_loss(
-                    current_BT, streams, rows.advantages_B, mask_BT, weights_BT, self._config.loss
-                )
+                mask_BT, options = rows.counted_BT, self._config.loss
+                loss = policy_loss(current_BT, streams, rows.advantages_B, mask_BT, rows.weights_BT, options)
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
             value += float(loss.value.detach())

@@ -100,9 +100,9 @@ def _load_policy(folder: Path, recorded: Recorded, config: Config, source: Path 
 
     policy = Policy(config.model.path or str(folder / "model"), config, World())
     size = policy.causal.get_input_embeddings().num_embeddings
-    greatest = max(*recorded.numbers["prompt_ids"], *recorded.numbers["completion_ids"])
-    if greatest >= size:
-        raise ConfigError(f"token id {greatest} was recorded, and the model has {size}: it is another one")
+    ids = [*recorded.numbers["prompt_ids"], *recorded.numbers["completion_ids"]]
+    if others := [token for token in ids if type(token) is not int or not 0 <= token < size]:
+        raise ConfigError(f"token id {others[0]} was recorded, and the model has {size}: it is another one")
     step, version = recorded.entry["step"], recorded.entry["policy_version"]
     source = source or _find_parameters(folder, version)
     if source is None and version:

@@ -225,11 +225,21 @@ def test_unusable_recorded_settings_are_refused(recorded_run, tmp_path, settings
     assert "\n" not in str(caught.value)
 
 
-def test_ids_of_another_vocabulary_are_refused(recorded_run, tmp_path):
-    """The error names the largest id."""
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (lambda ids: ids + 2**40, r"\d{13}"),
+        (lambda ids: ids - 50, r"-\d+"),
+        (lambda ids: ids + 0.5, r"\d+\.5"),
+        (lambda ids: ids[:, None], r"\[\d+\]"),
+    ],
+    ids=["greater", "negative", "float", "nested"],
+)
+def test_ids_of_another_vocabulary_are_refused(recorded_run, tmp_path, change, shown):
+    """The error names the first id that the model lacks."""
     ids = torch.tensor(read_step(recorded_run, 1).numbers["prompt_ids"])
-    folder = change_record(recorded_run, tmp_path, numbers={"prompt_ids": ids + 2**40})
-    with pytest.raises(ConfigError, match=r"token id \d{13} was recorded, and the model has"):
+    folder = change_record(recorded_run, tmp_path, numbers={"prompt_ids": change(ids).contiguous()})
+    with pytest.raises(ConfigError, match=rf"token id {shown} was recorded, and the model has"):
         replay(folder, 1, recorded_run / "1.safetensors")
 
 
