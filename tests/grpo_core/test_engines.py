@@ -67,10 +67,10 @@ def test_fingerprint_needs_weights(transformers_engine):
 def test_shared_engine_keeps_the_kind_of_an_error(transformers_engine, monkeypatch):
     """A time-out on one rank is a time-out on all, which decides the exit code."""
 
-    def late(*_):
+    def time_out(*_):
         raise EngineTimeoutError("no answer")
 
-    monkeypatch.setattr(transformers_engine, "generate", late)
+    monkeypatch.setattr(transformers_engine, "generate", time_out)
     with pytest.raises(EngineTimeoutError, match="no answer"):
         SharedEngine(transformers_engine, World(), per_rank=False).generate(REQUESTS, PARAMS)
 
