@@ -4,7 +4,7 @@
 
 - memory bandwidth and bfloat16 matmul, and computes from both the shortest possible times of a step;
 - training steps of grpo_core, with random weights and the layer sizes of a 0.5B Llama;
-- with --trl, an interpreter with TRL: the same steps with TRL, and the ratio. --vllm adds a run of TRL with vLLM.
+- with --trl, an interpreter with TRL: the same steps with TRL, and the ratio; --vllm then adds TRL with vLLM.
 
 The trainers take steps alternately. Times are wall time, because CPU time does not include the work of the GPU.
 Measured values are medians with 95 % bootstrap intervals. With --json, the lines go to standard error and one JSON

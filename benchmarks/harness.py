@@ -41,7 +41,8 @@ class Program:
         """Let the program take its next step; return its report with the step's wall time (`wall_s`).
 
         Raises:
-            RuntimeError: The program has ended.
+            RuntimeError: The program ended during the step.
+            BrokenPipeError: The program ended before.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None

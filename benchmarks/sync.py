@@ -84,7 +84,7 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print a line for each transport, then the speed of a SHA-256 digest."""
+    """Print the speed of memcpy, a line for each transport, and the speed of a SHA-256 digest."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
     tensors = random_llama_tensors(mib)

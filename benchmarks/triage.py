@@ -3,8 +3,9 @@
     python -m benchmarks.triage [--megabytes 200] [--ripgrep PATH]
 
 The log is generated: lines as trainers and engines print them, with prefixes of ranks and of Ray, and a traceback after
-every 200,000 lines. Both programs read it from the page cache; ripgrep uses one thread. The fastest of three runs (by
-CPU time) counts. Without ripgrep only triage is measured. The figures are printed as one JSON document.
+every 200,000 lines (more often in a log below 20 MB). Both programs read it from the page cache; ripgrep uses one
+thread. The fastest of three runs (by CPU time) counts. Without ripgrep only triage is measured. The figures are printed
+as one JSON document.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m repro`: reproduce known issues on the installed packages, test mitigations, and fuzz a scheduler.
 
 The commands are `list`, `run`, `imports` and `fuzz`. The result goes to standard output, as text or JSON, with control
-characters escaped; progress, errors and all output of libraries go to standard error.
+characters escaped and secrets masked; progress, errors and all output of libraries go to standard error.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
-    """Run the searches and save failing sequences, or replay one; return the report and the exit code."""
+    """Run the searches, with --save keep failing sequences, or replay one; return the report and the exit code."""
     if options.replay:
         return _replay(options)
     if options.engine is None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from repro.registry import Attempt, AttemptOutcome, InapplicableError, Repro, Tally, UpstreamFailureError
 
-_LONGEST = 12  # maximum number of lines of an assertion
+_LONGEST = 12  # maximum number of lines after the first of an assertion
 
 
 def run_attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
@@ -88,7 +88,7 @@ def judge_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
         outcome, message = AttemptOutcome.REPRODUCED, ""
     else:
         outcome = AttemptOutcome.NOT_REPRODUCED
-        message = f"another {noun} than the one sought ({repro.failure})"
+        message = f"another {noun} than the expected one ({repro.failure})"
     text = " ".join(str(error).split()) if is_data and not same else ""
     return replace(
         empty,
@@ -129,7 +129,10 @@ def below_site_packages(filename: str) -> str | None:
 
 
 def failed_statement(filename: str, line: int) -> str:
-    """Return the assertion that begins on a line of a file, without its message; for another statement, the line."""
+    """Return the assertion that begins on a line of a file, without its message; else the line.
+
+    The result is empty if the file or the line does not exist.
+    """
     lines = linecache.getlines(filename)[line - 1 : line + _LONGEST]
     for count in range(1, len(lines) + 1):
         try:

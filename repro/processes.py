@@ -74,7 +74,9 @@ def receive(reader: Connection, limit_s: float | None = None) -> Any:
 
 
 def start_python(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a Python program that finds our packages, but no modules of the working folder; its input is empty.
+    """Start a Python program that finds our packages; its input is empty.
+
+    From Python 3.11 on it finds no modules of the working folder.
 
     Args:
         arguments: Arguments of the interpreter.

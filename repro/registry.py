@@ -37,7 +37,7 @@ class AttemptOutcome(str, Enum):
 
 
 class InapplicableError(Exception):
-    """Raised by a trigger that cannot run in this environment; the message is the reason."""
+    """Raised by a trigger that cannot run in this environment or with this mitigation; the message is the reason."""
 
 
 class UpstreamFailureError(Exception):
@@ -217,7 +217,7 @@ class Repro:
 
     @property
     def failure(self) -> str:
-        """The expected failure: the statement, or else the exception and a part of its text; empty if silent."""
+        """The expected failure: the statement, or else the exception and a part of its text; empty without both."""
         return self.assertion or (f"{self.raises}: {self.message}" if self.message else "")
 
     def trigger(self, name: str) -> Trigger:
@@ -264,6 +264,8 @@ def repro(
     code: str, *, triggers: Sequence[Trigger], recommended: Mapping[str, str] | None = None, **parts: Any
 ) -> Repro:
     """Register the repro of a known issue and return it; title, descriptions and mitigations come from its entry.
+
+    A trigger raises InapplicableError for a mitigation that does not list it in `helps` or `fails`.
 
     Args:
         code: Code of the known issue.
@@ -312,8 +314,8 @@ class Attempt:
         function: Function of the statement.
         chain: `function (path:line)` for each frame from the trigger on, outermost first, including our frames.
         detail: Further observations, in one line.
-        finished: Number of requests that were finished exactly once with all their tokens.
-        expected: Number of requests.
+        finished: Number of requests that were finished exactly once with all their tokens, or of checks that passed.
+        expected: Number of requests or checks.
         tokens: Number of tokens that reached their callers.
         leaked_blocks: Number of KV cache blocks that were not given back.
         seconds: Duration.

@@ -72,7 +72,7 @@ def run_document(
 
 
 def mitigation_results(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return, for each mitigation that was tried, the triggers with which it helped and did not help, and a verdict."""
+    """Return, for each mitigation with an attempt, the triggers with which it helped or did not help, and a verdict."""
     result = {}
     for mitigation in repro.mitigations:
         tried = [attempt for attempt in attempts if attempt.mitigation == mitigation.name]

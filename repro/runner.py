@@ -48,7 +48,7 @@ def run(
         plans: (trigger, mitigation) pairs to try, by code.
         limit_s: Time limit of an attempt in seconds.
         report_line: Function that is called with a line for each import, for each outcome from a worker, and for each
-            code without an applicable trigger.
+            code whose triggers are all inapplicable for the same reason.
         import_limit_s: Seconds in which a worker must import the modules that its attempts need.
     """
     results: dict[str, list[Attempt]] = {code: [] for code in plans}

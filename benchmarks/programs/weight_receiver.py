@@ -1,13 +1,12 @@
 """Run the rollout server of grpo_core with a stand-in engine that only copies weights, for the weight sync benchmark.
 
 It listens on a free port of 127.0.0.1, which it prints. `GET /timings` returns the CPU time of this process (all its
-threads) since the last call, the digest of the weights, and the CPU time of the digest. The process runs on the last
-core with one PyTorch thread, and ends when its standard input is closed.
+threads) since the last call, the digest of the weights, and the CPU time of the digest. The process uses one
+PyTorch thread, and ends when its standard input is closed. The benchmark pins it to a core.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -65,6 +64,5 @@ def serve(engine: CopyingEngine) -> None:
 
 
 if __name__ == "__main__":
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     serve(CopyingEngine())

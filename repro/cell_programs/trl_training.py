@@ -124,7 +124,7 @@ def find_failure(document: dict[str, Any]) -> str | None:
 
 
 def find_failing_line(failure: BaseException) -> str | None:
-    """Return `file:line in function` of the last frame within an installed package."""
+    """Return `file:line in function` of the last frame within an installed package; None without one."""
     for frame in reversed(traceback.extract_tb(failure.__traceback__)):
         if path := judge.below_site_packages(frame.filename):
             return f"{path}:{frame.lineno} in {frame.name}"

@@ -164,7 +164,10 @@ def run_program(program: HangProgram, mitigation: str | None) -> Tally:
 
 
 def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Read until all names are done, the program has ended or a limit has passed; return the names ready and done."""
+    """Read until all names are done, the program has ended, or a limit has passed; return the names ready and done.
+
+    The limit is READY_S until all are ready, and then STUCK_S without a report.
+    """
     reports: dict[str, set[str]] = {"ready": set(), "done": set(), "blocking": set()}
     limit = time.monotonic() + READY_S
     text = b""
@@ -213,7 +216,7 @@ def start_silent_server() -> int:
 
 
 def start_ray(cpus: int) -> Any:
-    """Start a Ray cluster on this machine, in up to four attempts, and return the `ray` module.
+    """Start a Ray cluster on this machine, up to four times if it times out, and return the `ray` module.
 
     An actor does not have the file descriptor for reports, so its driver requests its process id and reports it.
     """

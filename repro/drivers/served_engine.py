@@ -59,7 +59,7 @@ def wait_for_server(port: int, path: str) -> None:
 def request_status(
     port: int, path: str, limit: float | None = None, document: dict[str, Any] | None = None
 ) -> int:
-    """Send a request (POST if there is a document); return the status, or 0 if there is none within `limit` seconds."""
+    """Send a request (POST with a document); return the status, or 0 if the server is silent for `limit` seconds."""
     body = None if document is None else json.dumps(document).encode()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     with contextlib.suppress(TimeoutError):

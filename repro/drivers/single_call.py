@@ -32,7 +32,7 @@ def repro(
 
     Args:
         code: Code of the known issue.
-        needs: Distributions that must all be installed; their modules have the same names.
+        needs: Distributions that must all be installed; their modules have the same names, with underscores for dashes.
         raises: Class of upstream's exception and a part of its text, such as "ValueError: must be divisible".
         modules: Modules to import once, before the attempts; None for those named as the distributions.
         simulated: Parts of an attempt that are simulated.

@@ -1,7 +1,7 @@
 """Check invariants of vLLM's V1 scheduler and of the tokens that it delivers, for the fuzzer.
 
-The functions in INVARIANTS read upstream's own structures (vLLM 0.31.0) and yield a message for each violation.
-`check`, `check_step` and `check_end` raise BrokenInvariantError for the first one.
+The functions in INVARIANTS yield a message for each violation. They read upstream's own structures (vLLM 0.31.0), or
+what the engine delivered. `check`, `check_step` and `check_end` raise BrokenInvariantError for the first one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reproduce refusals by vLLM's, verl's and Ray's own unmodified functions, called directly, without an engine or a job.
+"""Reproduce refusals by unmodified functions of vLLM, verl and Ray, called directly, without an engine or a trainer.
 
 The refusals are about memory (MEM004, MEM005, MEM006), a weight update (SYN013), serialization (SYN021), verl's actor
 (CFG019), rewards (REW003) and prompt lengths (TOK017). Ray raises for a dead actor (RAY010), a wrong cluster address

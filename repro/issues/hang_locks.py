@@ -108,7 +108,7 @@ LOCKER = "the process that wants the lock"
 
 @hangs.trigger("HNG007", LOCKER, needs=("filelock",))
 def holder_stopped(mitigation: str) -> None:
-    """The holder is stopped while it compiles."""
+    """The holder of a lock file is stopped, as if it were compiling."""
     from filelock import FileLock
 
     folder = _new_folder()
@@ -168,7 +168,7 @@ PATTERN = r"<answer>(\w+\s?)+</answer>"
 
 @hangs.trigger("HNG011", REWARD, needs=("math-verify",))
 def tower_in_thread(mitigation: str) -> None:
-    """A tower of five powers is compared in a thread with timeout_seconds=None."""
+    """A tower of four powers is compared in a thread with timeout_seconds=None."""
     from math_verify import parse, verify
 
     gold = parse(r"\boxed{3}", parsing_timeout=None)
@@ -181,7 +181,7 @@ def tower_in_thread(mitigation: str) -> None:
 
 @hangs.trigger("HNG011", REWARD, needs=("math-verify",))
 def answer_in_log(mitigation: str) -> None:
-    """The parsed answer, a tower of five powers, is printed in a log line: its str() does not return."""
+    """The parsed answer, a tower of four powers, is printed in a log line: its str() does not return."""
     from math_verify import parse
 
     small = COMPLETION.count("^") <= MOST_POWERS

@@ -93,7 +93,7 @@ def count_calls(report: Mapping[str, Any]) -> Tally:
 
 
 def find_cause(report: Mapping[str, Any]) -> str:
-    """Return the reason why the workers were not found, by the report of the engine process."""
+    """Return why the workers were not found, or that they are there, by the report of the engine process."""
     elsewhere = [name for name in report.get("everywhere", ()) if name.partition("/")[2] in NAMES]
     if "engine_address" not in report:
         return "the engine process joined no cluster"

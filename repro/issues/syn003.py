@@ -98,7 +98,7 @@ def _generate_in_sleep_mode(mitigation: str | None) -> Tally:
 
 
 def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Tally:
-    """Count the log-probs that equal the policy's, and note how many equal the base model's."""
+    """Count the log-probs within TOLERANCE of the policy's, and note how many are within it of the base model's."""
     differences = [abs(a - b) for a, b in zip(engine, policy, strict=True)]
     passed = {f"token {index}": value <= TOLERANCE for index, value in enumerate(differences)}
     old = sum(abs(a - b) <= TOLERANCE for a, b in zip(engine, base, strict=True))

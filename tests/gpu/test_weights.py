@@ -11,16 +11,12 @@ import torch
 from grpo_core.rollout.transformers_engine import TransformersEngine
 from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.tasks.model import load_model
-from grpo_core.types import Request, SamplingParams
 from tests.gpu.devices import DEVICES, on_gpu, storage_bytes
 
-PARAMS = SamplingParams(max_tokens=8)
-REQUESTS = [Request(f"r{i}", (1, 2, 3, 10), seed=i) for i in range(4)]
 
-
-def start_engine(device, model_dir, kind=TransformersEngine, dtype="float32"):
+def start_engine(device, model_dir, dtype="float32"):
     """Return an engine with version 0 of the weights, and those weights on the same device."""
-    engine = kind(model_dir, max_model_len=64, device=device, dtype=dtype)
+    engine = TransformersEngine(model_dir, max_model_len=64, device=device, dtype=dtype)
     weights = {
         name: value.detach().to(device, getattr(torch, dtype))
         for name, value in load_model(model_dir).named_parameters()
@@ -32,7 +28,7 @@ def start_engine(device, model_dir, kind=TransformersEngine, dtype="float32"):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_digest_matches_the_cpu(device, dtype, model_dir):
-    """For every dtype, the digest of weights on a device equals the digest of the same weights on the CPU."""
+    """For three dtypes, the digest of weights on a device equals the digest of the same weights on the CPU."""
     engine, weights = start_engine(device, model_dir, dtype=dtype)
     on_cpu = {name: value.cpu() for name, value in weights.items()}
     assert engine.fingerprint() == spot_digest(on_cpu.items(), 0)

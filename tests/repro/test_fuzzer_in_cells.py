@@ -90,7 +90,7 @@ DETECTED_BY = {
 
 
 @pytest.mark.parametrize("engine", DETECTED_BY)
-def test_every_check_detects_its_fault(findings, engine):
+def test_broken_driver_is_detected_by_its_check(findings, engine):
     """Each broken driver is detected by its check, and the correct driver passes."""
     for result, expected in zip(findings[engine].values(), DETECTED_BY[engine], strict=True):
         assert (result or "nothing").removeprefix("broken invariant: ").startswith(expected)

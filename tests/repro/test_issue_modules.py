@@ -131,7 +131,10 @@ def test_import_without_the_failure_of_the_code_is_not_counted(error, outcome, m
     report = failed_import(error) if error else {"ok": True, "error": None, "where": None}
     with pytest.raises(outcome, match=message):
         trl_imports.judge_import("CMP002", "trainer", report)
-    assert trl_imports.identify("ModuleNotFoundError: No module named 'vllm.transformers_utils'") == "CMP002"
+    assert (
+        trl_imports.identify_failure("ModuleNotFoundError: No module named 'vllm.transformers_utils'")
+        == "CMP002"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from repro.registry import Attempt, AttemptOutcome, Tally, Trigger, UpstreamFail
 
 UPSTREAM = """
 def fails(kind):
-    if kind == "sought":
+    if kind == "expected":
         assert len([1]) == 0, (
             "a message that "
             "is long")
@@ -34,7 +34,7 @@ def upstream(tmp_path):
 @pytest.fixture
 def repro(toys, upstream):
     """Return a toy repro with two more triggers, which fail in upstream's code: as expected, and otherwise."""
-    expected = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
+    expected = Trigger("expected", lambda _: upstream.fails("expected"), "fails as expected")
     other = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
     base = toys.REPROS["TOY001"]
     return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, expected, other))
@@ -42,7 +42,7 @@ def repro(toys, upstream):
 
 def test_expected_assertion_is_reproduced_with_its_location(repro):
     """The attempt has the statement, the path in the wheel, the line, the function and the calls."""
-    observed = judge.run_attempt(repro, "sought", None)
+    observed = judge.run_attempt(repro, "expected", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.REPRODUCED, True)
     assert observed.assertion == "assert len([1]) == 0"
     assert (observed.where, observed.function) == ("pack/core.py:4", "fails")
@@ -54,7 +54,7 @@ def test_other_upstream_assertion_does_not_count(repro):
     observed = judge.run_attempt(repro, "other", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
     assert observed.assertion == "assert kind == 'never'"
-    assert "sought" in observed.detail
+    assert "than the expected one" in observed.detail
 
 
 def judge_remote_failure(repro, upstream, kind, line, mitigation=None):
@@ -62,7 +62,7 @@ def judge_remote_failure(repro, upstream, kind, line, mitigation=None):
     error = UpstreamFailureError(
         kind, "what it said", [("/here/repro/x.py", 1, "main"), (upstream.__file__, line, "fails")], "a note"
     )
-    return judge.judge_exception(Attempt("sought", mitigation, AttemptOutcome.ERROR), repro, error)
+    return judge.judge_exception(Attempt("expected", mitigation, AttemptOutcome.ERROR), repro, error)
 
 
 def test_failure_of_another_process_counts(repro, upstream):
@@ -78,7 +78,7 @@ def test_other_exception_of_another_process_is_reported(repro, upstream):
     """Another exception counts as not reproduced; under a mitigation it counts as not mitigated."""
     observed = judge_remote_failure(repro, upstream, "RuntimeError", 4)
     assert observed.outcome is AttemptOutcome.NOT_REPRODUCED
-    assert "another failure than the one sought" in observed.detail
+    assert "another failure than the expected one" in observed.detail
     assert "RuntimeError: what it said" in observed.detail
     observed = judge_remote_failure(repro, upstream, "RuntimeError", 4, "helps")
     assert observed.outcome is AttemptOutcome.NOT_MITIGATED
@@ -88,13 +88,13 @@ def test_other_exception_of_another_process_is_reported(repro, upstream):
 def test_own_failure_in_another_process_is_a_harness_error(repro):
     """A failure in another process without a frame in an installed package is an error of the harness."""
     error = UpstreamFailureError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
-    observed = judge.judge_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
+    observed = judge.judge_exception(Attempt("expected", None, AttemptOutcome.ERROR), repro, error)
     assert observed.outcome is AttemptOutcome.ERROR
     assert "the harness failed" in observed.detail
 
 
 @pytest.mark.parametrize(
-    ("sought", "outcome"),
+    ("expected", "outcome"),
     [
         ({"function": "fails"}, AttemptOutcome.REPRODUCED),
         ({"function": "other"}, AttemptOutcome.NOT_REPRODUCED),
@@ -103,14 +103,14 @@ def test_own_failure_in_another_process_is_a_harness_error(repro):
         ({"assertion": ""}, AttemptOutcome.NOT_REPRODUCED),
     ],
 )
-def test_failure_is_matched_by_statement_function_or_text(repro, upstream, sought, outcome):
+def test_failure_is_matched_by_statement_function_or_text(repro, upstream, expected, outcome):
     """Statement, function and message that the repro names must match; without any, no exception is expected."""
-    assert judge_remote_failure(replace(repro, **sought), upstream, "AssertionError", 4).outcome is outcome
+    assert judge_remote_failure(replace(repro, **expected), upstream, "AssertionError", 4).outcome is outcome
 
 
 def test_mitigation_with_another_assertion_does_not_help(repro):
     """The detail says whether the same or another assertion failed with the mitigation."""
-    assert judge.run_attempt(repro, "sought", "helps").detail == "the same assertion"
+    assert judge.run_attempt(repro, "expected", "helps").detail == "the same assertion"
     observed = judge.run_attempt(repro, "other", "helps")
     assert observed.outcome is AttemptOutcome.NOT_MITIGATED
     assert observed.detail == "another assertion in its place"

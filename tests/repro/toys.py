@@ -85,19 +85,19 @@ def toy(code, *triggers, modules=(), inapplicable=None):
         triggers=triggers,
         mitigations=(
             TriedMitigation("helps", "does", frozenset({"silent"})),
-            TriedMitigation("useless", "is on record as helping, and doesn't", frozenset({"silent"})),
+            TriedMitigation("useless", "is recorded as helping, and does not help", frozenset({"silent"})),
             TriedMitigation("senseless", "has no meaning", frozenset()),
         ),
         inapplicable_reason=lambda: inapplicable,
     )
 
 
-SILENT = Trigger("silent", silent, "loses a token without a word", silent=True)
+SILENT = Trigger("silent", silent, "loses a token without an exception", silent=True)
 ALL = [
     toy(
         "TOY001",
-        Trigger("hang", hang, "waits for ever"),
-        Trigger("escape", escape, "waits for ever, and so does what left its session"),
+        Trigger("hang", hang, "waits forever"),
+        Trigger("escape", escape, "waits forever, as does a process in another session"),
         Trigger("crash", crash, "dies of a signal"),
         Trigger("leave", leave, "ends its process"),
         Trigger("chatter", chatter, "prints"),
@@ -112,5 +112,5 @@ ALL = [
     toy("TOY006", SILENT),
 ]
 REPROS = {repro.code: repro for repro in ALL}
-# The same toy, with an upstream package that is not installed.
+# A toy whose upstream package is not installed.
 REPROS["TOY007"] = Repro(**{**vars(toy("TOY007", SILENT)), "distributions": ("no-such-distribution",)})

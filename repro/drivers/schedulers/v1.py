@@ -68,7 +68,7 @@ class V1Request:
         prompt: Length of the prompt.
         max_tokens: Maximum number of tokens to generate.
         min_tokens: Minimum number of tokens to generate.
-        stop_at: Number of the sampled token that is a stop token; 0 for none.
+        stop_at: Number of the sampled token that is a stop token, at least `min_tokens` + 1; 0 for none.
         family: Number of the token of which the prompt consists; prompts of a family share a prefix.
         priority: Priority; with scheduling by priority, lower values are served first.
     """
@@ -184,6 +184,9 @@ class SimulatedRunner:
 
         Returns:
             vLLM's own `ModelRunnerOutput`.
+
+        Raises:
+            BrokenInvariantError: Data of the step are missing, or a token or slot is not the expected one.
         """
         from vllm.v1.outputs import ModelRunnerOutput
 

@@ -209,5 +209,5 @@ def rew005_chance(mitigation: str | None) -> str | None:
 
     tiny_trl.take_step(record)
     different = sum(compute(texts) != rewards for texts, rewards in recorded)
-    message = f"{different} of {len(recorded)} batches were worth something else when asked again"
+    message = f"{different} of {len(recorded)} batches got other rewards in a second call"
     return message if different else None
