@@ -57,16 +57,16 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         with contextlib.redirect_stdout(sys.stderr):
             text, code = options.command(options, importlib.import_module(registry).REPROS)
     except (UsageError, search.SearchError, stories.StoryError) as error:
-        render.print_error(f"repro: {error}")
+        render.print_to_stderr(f"repro: {error}")
         return USAGE
     except KeyboardInterrupt:
         print("repro: interrupted; the processes it started are gone", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - faults of the program itself
         if os.environ.get("GRPO_DOCTOR_DEBUG"):
-            render.print_error(traceback.format_exc())
+            render.print_to_stderr(traceback.format_exc())
         message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        render.print_error(
+        render.print_to_stderr(
             f"repro: failed, which is a fault of its own: {message} (GRPO_DOCTOR_DEBUG=1 shows where)"
         )
         return USAGE
@@ -152,7 +152,7 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.times < 1:
         raise UsageError(f"--times {options.times}: expected at least 1")
     comparison, plans = _plans(options, repros)
-    results = runner.run(repros, plans, limit_s=options.timeout, report_line=render.print_error)
+    results = runner.run(repros, plans, limit_s=options.timeout, report_line=render.print_to_stderr)
     if options.json:
         text = _json(render.run_document(repros, results, comparison))
     else:
@@ -239,10 +239,10 @@ def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
     results = []
     for seed in range(options.seeds):
         results.append(search.search_isolated(seed, options.seconds))
-        render.print_error(search.finding_lines(results[-1])[-1])
+        render.print_to_stderr(search.finding_lines(results[-1])[-1])
     if options.save:
         for path in search.save_stories(results, options.save):
-            render.print_error(f"saved {path}")
+            render.print_to_stderr(f"saved {path}")
     code = FINDINGS if any(result["found"] for result in results) else FINE
     if options.json:
         return _json(search.search_document(results)), code

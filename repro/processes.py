@@ -121,7 +121,7 @@ def start(
             work(writer)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - nothing may leave this block
-            render.print_error(traceback.format_exc())
+            render.print_to_stderr(traceback.format_exc())
             os._exit(1)
     writer.close()
     with reader:

@@ -1,6 +1,6 @@
 """Render the results of a run as text and JSON, and the list of repros as JSON.
 
-`without_secrets` masks secrets; `print_error` prints a text without them on standard error, escaped.
+`without_secrets` masks secrets; `print_to_stderr` prints a text without them, escaped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VERDICTS = {
 }
 
 
-def print_error(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print a text on standard error, with secrets masked, and control characters and CI commands escaped."""
     print(escape(without_secrets(text, shared=False)), file=sys.stderr, flush=True)
 

@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> None:
     try:
         config = load(None, [argument for argument in arguments if argument != "--json"])
     except ConfigError as error:
-        render.print_error(f"engine_probe: {error}")
+        render.print_to_stderr(f"engine_probe: {error}")
         raise SystemExit(2) from error
     print_report(lambda: probe(config), as_json="--json" in arguments)
 

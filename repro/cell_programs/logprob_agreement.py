@@ -37,7 +37,7 @@ def observe() -> dict[str, Any]:
         if not document["max_difference"] <= BOUND:
             error = f"apart by up to {document['max_difference']:.1e}, more than {BOUND:g}"
     except Exception as failure:  # noqa: BLE001 - any exception is recorded
-        render.print_error(traceback.format_exc())
+        render.print_to_stderr(traceback.format_exc())
         error = f"{type(failure).__name__}: {failure}"
     outcome = "failed" if error else "ok"
     return document | {"outcome": outcome, "error": error, "versions": upstream.versions()}

@@ -148,7 +148,7 @@ def _serving(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        render.print_error(log.read_text(errors="replace"))
+        render.print_to_stderr(log.read_text(errors="replace"))
 
 
 def _accepts_connections(port: int) -> bool:

@@ -146,7 +146,7 @@ def explain_refusal(parse: Callable[[Sequence[str]], None], words: Sequence[str]
         with contextlib.redirect_stdout(sys.stderr):
             parse(words)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure is a refusal
-        render.print_error(traceback.format_exc())
+        render.print_to_stderr(traceback.format_exc())
         return " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return None
 

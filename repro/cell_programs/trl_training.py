@@ -46,7 +46,7 @@ def observe(engine: str) -> dict[str, Any]:
         outcome = "not_run" if missing else "failed" if error else "ok"
         document |= {"outcome": outcome, "error": error}
     except Exception as failure:  # noqa: BLE001 - any exception is recorded
-        render.print_error(traceback.format_exc())
+        render.print_to_stderr(traceback.format_exc())
         document |= {"outcome": "failed", "error": f"{type(failure).__name__}: {failure}"}
         document["where"] = find_failing_line(failure)
     return document | {"versions": upstream.versions()}
