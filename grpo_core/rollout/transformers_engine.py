@@ -58,7 +58,7 @@ class TransformersEngine:
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
         self._check("generate")
-        vocabulary, longest = self._model.config.vocab_size, self._max_model_len
+        vocabulary, longest = self._model.config.get_text_config().vocab_size, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         batches: dict[int, list[int]] = {}
         for index, request in enumerate(requests):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.machine.world import SharedEngine, World
@@ -73,6 +73,25 @@ def test_shared_engine_keeps_the_kind_of_an_error(transformers_engine, monkeypat
     monkeypatch.setattr(transformers_engine, "generate", time_out)
     with pytest.raises(EngineTimeoutError, match="no answer"):
         SharedEngine(transformers_engine, World(), per_rank=False).generate(REQUESTS, PARAMS)
+
+
+def test_model_with_a_nested_text_config_is_sampled(tmp_path):
+    """The configuration of a model for text and images has no vocabulary size of its own."""
+    text = {
+        "vocab_size": 50,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "head_dim": 16,
+    }
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 28, "patch_size": 14}
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=vision)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with closing(build_engine(engine_config(), tmp_path)) as engine:
+        (completion,) = engine.generate([Request("r", (1, 2, 3), 0)], SamplingParams(max_tokens=4))
+    assert len(completion.ids) == 4
 
 
 def test_inverse_cdf_sampling_follows_the_distribution():
