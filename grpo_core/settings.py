@@ -54,7 +54,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}  # section.key -> where it was set
     for source, key, value in [*_file_entries(path), *_argument_entries(overrides)]:
-        values[key], sources[key] = _converted(source, key, value), source
+        values[key], sources[key] = _convert(source, key, value), source
     explicit = {key: fields()[key].metadata for key in values}
     if values.get("loss.dialect"):
         for key, value in _dialect_settings(sources["loss.dialect"], values["loss.dialect"]).items():
@@ -148,7 +148,7 @@ def _suggestion(key: str) -> str:
     return f"; {_sections_text()} (see train --help-settings)"
 
 
-def _converted(source: str, key: str, value: Any) -> Any:
+def _convert(source: str, key: str, value: Any) -> Any:
     """Convert a value to the option's type, and check that it is allowed."""
     if key not in fields():
         raise ConfigError(f"{source}: {key}: unknown key{_suggestion(key)}")

@@ -139,7 +139,7 @@ def read_step(folder: Path, step: int) -> Recorded:
     try:
         entry = _entry(path, step)
         data = _read_verified(folder, str(entry["file"]), str(entry["sha256"]))
-        return _recorded(entry, {name: values.tolist() for name, values in load_numbers(data).items()})
+        return _build_recorded(entry, {name: values.tolist() for name, values in load_numbers(data).items()})
     except (*UNREADABLE, SafetensorError) as error:
         wrong = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path}: step {step}: not a whole {SCHEMA}: {wrong}") from error
@@ -201,7 +201,7 @@ def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[st
     }
 
 
-def _recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
+def _build_recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
     """Build the samples of a step from its line and its numbers."""
     prompt_ids = _split(numbers["prompt_ids"], numbers["prompt_lengths"])
     prompts = [Prompt(ids=ids, **row) for row, ids in zip(entry["prompts"], prompt_ids, strict=True)]

@@ -89,7 +89,7 @@ class RewardSet:
             f"{_quote(prompt.text)}"
             for index, (prompt, completion, text) in enumerate(zip(prompts, completions, texts, strict=True))
         ]
-        by_function = {name: _checked(name, values, samples) for name, values in _call_all(calls).items()}
+        by_function = {name: _as_floats(name, values, samples) for name, values in _call_all(calls).items()}
         scored = []
         for index, values in enumerate(zip(*by_function.values(), strict=True)):
             weighed = [w * v for w, v in zip(self.weights, values, strict=True) if v is not None]
@@ -192,7 +192,7 @@ def _named_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-def _checked(name: str, returned: Any, samples: Sequence[str]) -> list[float | None]:
+def _as_floats(name: str, returned: Any, samples: Sequence[str]) -> list[float | None]:
     """Return the rewards of a function as floats or None, one per sample; raise RewardError for any other result."""
     with _named_errors(name):
         values = None if returned is None else list(returned)

@@ -44,7 +44,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
+def simulate_server(handle: Callable[[Call], None]) -> Iterator[Server]:
     """Serve each call by `handle` in a separate thread, then close the connection."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     server = Server(listener.getsockname()[1], [], threading.Event())

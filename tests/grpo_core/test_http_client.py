@@ -18,7 +18,7 @@ from grpo_core.rollout.http_client import PROTOCOL, HttpClient
 from grpo_core.rollout.remote_engines import RemoteEngine, engine_for
 from grpo_core.rollout.wire import checksum
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.simulated_server import simulated
+from tests.grpo_core.simulated_server import simulate_server
 
 INFO = {
     "schema": PROTOCOL,
@@ -34,7 +34,7 @@ def http(server, timeout_s: float = 500) -> HttpClient:
 
 
 def test_response_is_returned_and_token_is_sent():
-    with simulated(lambda call: call.answer({"a": 1})) as server:
+    with simulate_server(lambda call: call.answer({"a": 1})) as server:
         assert http(server).json("POST", "/x", {"b": 2}) == {"a": 1}
     (call,) = server.calls
     assert (call.method, call.path, call.document()) == ("POST", "/x", {"b": 2})
@@ -61,7 +61,7 @@ def test_lost_response_is_retried_once_if_safe(lose, repeat):
         else:
             call.answer({"a": 1})
 
-    with simulated(handle) as server:
+    with simulate_server(handle) as server:
         if repeat:
             assert http(server).json("GET", "/x", repeat=True) == {"a": 1}
         else:
@@ -81,7 +81,7 @@ def test_slow_trickle_response_times_out(head):
         while not call.over.wait(0.05):
             call.sock.sendall(b" ")
 
-    with simulated(handle) as server:
+    with simulate_server(handle) as server:
         started = time.monotonic()
         with pytest.raises(EngineTimeoutError, match=r"no answer in 0.5 s \(rollout.timeout_s\)"):
             http(server, timeout_s=0.5).json("GET", "/x", repeat=True)
@@ -95,7 +95,7 @@ def test_status_503_is_retried_until_the_timeout(monkeypatch):
         busy = len(server.calls) <= 2
         call.answer({"detail": "busy"} if busy else {"a": 1}, status=503 if busy else 200)
 
-    with simulated(handle) as server:
+    with simulate_server(handle) as server:
         assert http(server).json("POST", "/x") == {"a": 1}
         assert len(server.calls) == 3
     now = [0.0]
@@ -109,7 +109,7 @@ def test_status_503_is_retried_until_the_timeout(monkeypatch):
         call.answer({"detail": "busy"}, status=503)
 
     monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    with simulated(always) as server:
+    with simulate_server(always) as server:
         with pytest.raises(EngineError, match="status 503: busy"):
             http(server).json("POST", "/x")
         assert len(server.calls) == 4
@@ -132,7 +132,7 @@ def test_invalid_responses_name_the_endpoint(monkeypatch, text, status, message)
     """Garbage, refusals and oversized responses are errors."""
     monkeypatch.setattr(client, "_MAX_ANSWER", 1000 if text.startswith(b'{"a"') else 2**30)
     with (
-        simulated(lambda call: call.answer(text=text, status=status)) as server,
+        simulate_server(lambda call: call.answer(text=text, status=status)) as server,
         pytest.raises(EngineError, match=f"some engine, http://127.0.0.1:[0-9]+/x: .*{message}"),
     ):
         http(server).json("GET", "/x")
@@ -172,7 +172,7 @@ def serve_documents(documents):
 def test_other_servers_are_refused(tmp_path, wanted, documents, message):
     """The error says which kind of server was expected, or which call failed."""
     options = RolloutConfig(server=wanted, timeout_s=500)
-    with simulated(serve_documents(documents)) as server, pytest.raises(EngineError, match=message):
+    with simulate_server(serve_documents(documents)) as server, pytest.raises(EngineError, match=message):
         engine_for(options, "127.0.0.1", server.port, tmp_path)
 
 
@@ -182,7 +182,7 @@ def test_wrong_token_is_reported(tmp_path, wanted):
     options = RolloutConfig(server=wanted, timeout_s=500)
     refusal = {"detail": "the token is missing or wrong"}
     with (
-        simulated(lambda call: call.answer(refusal, status=401)) as server,
+        simulate_server(lambda call: call.answer(refusal, status=401)) as server,
         pytest.raises(EngineError, match="status 401: the token is missing or wrong"),
     ):
         engine_for(options, "127.0.0.1", server.port, tmp_path)
@@ -190,7 +190,7 @@ def test_wrong_token_is_reported(tmp_path, wanted):
 
 def test_connects_to_our_server(tmp_path):
     """Unknown capabilities are ignored; one client can't put the server's engine to sleep."""
-    with simulated(serve_documents({"/info": INFO})) as server:
+    with simulate_server(serve_documents({"/info": INFO})) as server:
         engine = engine_for(RolloutConfig(timeout_s=500), "127.0.0.1", server.port, tmp_path)
     assert isinstance(engine, RemoteEngine)
     assert (engine.name, engine.policy_version) == ("remote transformers", 3)
@@ -204,7 +204,7 @@ def test_server_that_cannot_be_trained_with_is_refused(tmp_path, lacking):
     """The error has the server's own reason."""
     able = {**INFO["capabilities"], lacking: False, "why_not": {lacking: "it was started without"}}
     with (
-        simulated(serve_documents({"/info": {**INFO, "capabilities": able}})) as server,
+        simulate_server(serve_documents({"/info": {**INFO, "capabilities": able}})) as server,
         pytest.raises(EngineError, match=rf"it can't be trained with \({lacking}\): it was started without"),
     ):
         engine_for(RolloutConfig(timeout_s=500), "127.0.0.1", server.port, tmp_path)
@@ -222,7 +222,7 @@ def test_server_that_cannot_be_trained_with_is_refused(tmp_path, lacking):
 )
 def test_incomplete_info_is_refused(broken, message):
     with (
-        simulated(serve_documents({"/info": {**INFO, **broken}})) as server,
+        simulate_server(serve_documents({"/info": {**INFO, **broken}})) as server,
         pytest.raises(EngineError, match=f"remote.* engine.*{message}"),
     ):
         RemoteEngine("127.0.0.1", server.port, timeout_s=500)
@@ -263,7 +263,7 @@ def test_foreign_weights_are_detected():
     """Another client's upload is noticed, also under the same version."""
     batch, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
     simulation = SimulatedOwn()
-    with simulated(simulation) as server:
+    with simulate_server(simulation) as server:
         engine = RemoteEngine("127.0.0.1", server.port, timeout_s=500)
         engine.update_weights([("a", torch.ones(1))], 4)
         assert engine.generate(batch, params)[0].versions == (4,)

@@ -14,7 +14,7 @@ from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.vllm_requests import mix_seed
 from grpo_core.rollout.vllm_server_engine import VllmServerEngine
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.simulated_server import simulated
+from tests.grpo_core.simulated_server import simulate_server
 
 END = 11
 PARAMS = SamplingParams(max_tokens=6, temperature=0.8, stop_ids=(END,))
@@ -122,7 +122,7 @@ def vllm(model_dir):
 @pytest.fixture
 def server(vllm):
     """Yield the simulated server."""
-    with simulated(vllm) as running:
+    with simulate_server(vllm) as running:
         yield running
 
 
@@ -321,7 +321,7 @@ def test_rollout_times_out(server, vllm, tmp_path):
 def test_server_without_updates_is_reported_at_connect(vllm, tmp_path, lacking, message):
     """The server can be sampled from; an update is refused with the reason given at the connection."""
     vllm.paths = [path for path in vllm.paths if path != lacking]
-    with simulated(vllm) as server:
+    with simulate_server(vllm) as server:
         engine = connect_engine(server, tmp_path)
         assert not engine.capabilities.update
         assert message in engine.capabilities.why_not["update"]
@@ -344,7 +344,7 @@ def test_weights_are_sent_by_files_only(server, tmp_path, sync, updates):
 def test_logprobs_mode_is_detected_if_not_reported(vllm, tmp_path, mode):
     """Log-probs before the temperature are noticed by sampling at two temperatures, and refused."""
     vllm.mode = mode
-    with simulated(vllm) as server:
+    with simulate_server(vllm) as server:
         engine = connect_engine(server, tmp_path)
         if mode == "raw_logprobs":
             with pytest.raises(EngineError, match="start it with --logprobs-mode processed_logprobs"):
@@ -358,10 +358,10 @@ def test_unsupported_server_is_refused(vllm, tmp_path):
     """Examples are a release without seeds, and a server of another kind."""
     vllm.fields = ["model", "prompt", "seed"]
     lacks = pytest.raises(EngineError, match="can't be asked with ignore_eos, logprobs")
-    with simulated(vllm) as server, lacks:
+    with simulate_server(vllm) as server, lacks:
         connect_engine(server, tmp_path)
     with (
-        simulated(lambda call: call.answer(text=json.dumps({"hello": 1}).encode())) as server,
+        simulate_server(lambda call: call.answer(text=json.dumps({"hello": 1}).encode())) as server,
         pytest.raises(EngineError, match=r"expected `vllm serve`, or .*; its answers lack KeyError"),
     ):
         connect_engine(server, tmp_path)

@@ -44,7 +44,7 @@ def byte_positions(draw):
     return name, draw(st.integers(0, SIZES[name] - 1))
 
 
-def flipped(name: str, place: int, bit: int) -> dict[str, torch.Tensor]:
+def flip_bit(name: str, place: int, bit: int) -> dict[str, torch.Tensor]:
     """Return the tensors with one bit of one byte flipped."""
     changed = HELD[name].clone()
     changed[place] ^= 1 << bit
@@ -57,7 +57,7 @@ def flipped(name: str, place: int, bit: int) -> dict[str, torch.Tensor]:
 @example(where=("head", SMALL + BLOCK - 1), bit=7, version=5)
 def test_flipped_bit_is_detected_where_the_digest_reads(where, bit, version):
     """A flipped bit is detected exactly where the digest reads: one time in 128 inside of a large tensor."""
-    differs = spot_digest(flipped(*where, bit).items(), version) != digest_of(version)
+    differs = spot_digest(flip_bit(*where, bit).items(), version) != digest_of(version)
     assert differs == is_read(SIZES[where[0]], where[1], version)
 
 
@@ -65,7 +65,7 @@ def test_flipped_bit_is_detected_where_the_digest_reads(where, bit, version):
 @given(where=byte_positions(), bit=st.integers(0, 7), start=versions)
 def test_persistent_flipped_bit_is_detected_within_128_versions(where, bit, start):
     """Any 128 consecutive versions read every byte."""
-    wrong = flipped(*where, bit)
+    wrong = flip_bit(*where, bit)
     assert any(
         spot_digest(wrong.items(), version) != spot_digest(HELD.items(), version)
         for version in range(start, start + EVERY)
@@ -76,7 +76,7 @@ def test_persistent_flipped_bit_is_detected_within_128_versions(where, bit, star
 @given(where=byte_positions(), bit=st.integers(0, 7), version=versions)
 def test_full_digest_detects_every_flipped_bit(where, bit, version):
     """`every = 1` reads all blocks."""
-    wrong = flipped(*where, bit)
+    wrong = flip_bit(*where, bit)
     assert spot_digest(wrong.items(), version, 1) != spot_digest(HELD.items(), version, 1)
 
 

@@ -139,7 +139,7 @@ class Bench:
             error = document["error"]
             outcome = "named error" if error else "retried"
             reasons = self._problems_after(case, document)
-            reasons += self._resumed(name) if error else self._differences(name)
+            reasons += self._resume_and_compare(name) if error else self._differences(name)
             reasons += run_checks.sampling_problems(self.folder / name, self.model_dir, self._log())
         except Hang:
             reasons = [f"it did not end in {BOUND_S:g} s"]
@@ -190,7 +190,7 @@ class Bench:
     def _differences(self, name: str) -> list[str]:
         return run_checks.differences(self.folder / name, self.folder / "whole", STEPS)
 
-    def _resumed(self, name: str) -> list[str]:
+    def _resume_and_compare(self, name: str) -> list[str]:
         """Resume a run that ended with an error, now without faults; return its differences from the reference run."""
         document, _ = self.train(name, resume=True)
         if document["outcome"] != "ok":

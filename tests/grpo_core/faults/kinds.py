@@ -288,16 +288,16 @@ def _call_fingerprint(bench, refused: threading.Event) -> None:
 def _flip_request_bit(link, bench, draw) -> None:
     """Flip one bit of the request's body."""
     sent = link.request
-    link.reply(link.forward(Message(sent.head, _flipped(sent.body, draw))))
+    link.reply(link.forward(Message(sent.head, _flip_bit(sent.body, draw))))
 
 
 def _flip_answer_bit(link, bench, draw) -> None:
     """Flip one bit of the answer's body."""
     answered = link.forward()
-    link.reply(Message(answered.head, _flipped(answered.body, draw)))
+    link.reply(Message(answered.head, _flip_bit(answered.body, draw)))
 
 
-def _flipped(body: bytes, draw: CaseRandom) -> bytes:
+def _flip_bit(body: bytes, draw: CaseRandom) -> bytes:
     """Return the body with one random bit flipped."""
     place, changed = draw.randrange(8 * len(body)), bytearray(body)
     changed[place // 8] ^= 1 << place % 8

@@ -212,11 +212,11 @@ class Proxy:
                 client, _ = listener.accept()
             except OSError:
                 return
-            call = threading.Thread(target=self._guarded, args=(client,), daemon=True)
+            call = threading.Thread(target=self._handle_connection, args=(client,), daemon=True)
             call.start()
             self._calls.append(call)
 
-    def _guarded(self, client: socket.socket) -> None:
+    def _handle_connection(self, client: socket.socket) -> None:
         """Serve one connection, and store an error of the proxy in `problems`."""
         with client:
             try:
