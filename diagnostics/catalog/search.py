@@ -16,15 +16,13 @@ from pathlib import Path
 
 from diagnostics.catalog.model import CheckCode, Issue
 
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MAX_RESULTS = 3
 # Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009, section 3.5 (BM25F).
 _SATURATION = 2.0
 _LENGTH = 0.8
 """How much a long text lowers the weight of each of its words, from 0 to 1; not applied to the fields in _NAMES."""
-_WEIGHTS = {
-    "symptoms": 4.0, "title": 4.0, "aliases": 3.0, "triggers": 1.0, "cause": 1.0, "samples": 0.7, "scope": 0.5,
-    "detail": 0.3, "mitigations": 0.2,
-}  # fmt: skip
+_WEIGHTS: dict[str, float] = _TABLE["weights"]
 _NAMES = ("symptoms", "title", "aliases")
 # Share of the query's weight that a result must contain: in general, and with two terms in its names. A term that is
 # not in the names counts half.
@@ -33,12 +31,8 @@ _MIN_OF_BEST = 0.4
 """A result needs this share of the best result's score."""
 # Relative weight of an unknown word, and of an unknown pair of Chinese characters: most such pairs span two words.
 _UNKNOWN, _UNKNOWN_PAIR = 1.0, 0.15
-_WORD = re.compile(
-    r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*|\d{2,}|(?<![\w.])(?:1|0(?:\.0+)?)(?![\w.])|[\u4e00-\u9fff]+",
-    re.ASCII,
-)
+_WORD = re.compile(_TABLE["word"], re.ASCII)
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _STOP, _SYNONYMS = frozenset(_TABLE["stop_words"].split()), _TABLE["synonyms"]
 _ENDINGS = ("ations", "ation", "ing", "ies", "ied", "ed", "es", "ly", "s", "e")
 _MIN_STEM = 3

@@ -20,25 +20,14 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|NAN|inf|Infinit
 # A number, which may be inside `tensor(...)` or `np.float32(...)`.
 _WRAPPED = rf"(?:(?:np|torch|numpy)?\.?(?:float\d*|tensor|int\d*)\()?(?P<value>{_NUMBER})(?![\w.])"
 _NAME = r"[A-Za-z_][\w/@.-]{1,80}"
-# A name and a value, in the formats of several frameworks.
-_PAIRS = (
-    # {'loss': 0.1, "actor/entropy": 0.2} of TRL, ms-swift, OpenRLHF, slime; JSON lines
-    re.compile(rf"['\"](?P<name>[A-Za-z_][\w/@. ()-]{{1,80}})['\"]\s*:\s*['\"]?{_WRAPPED}"),
-    # step:4 - actor/entropy:0.2 of verl and EasyR1; loss=0.1 behind a bar
-    re.compile(rf"(?:^|[\s,\[(])(?P<name>{_NAME})[:=]{_WRAPPED}"),
-    # wandb:   train/reward 0.1
-    re.compile(rf"^wandb:\s+(?P<name>{_NAME})\s+{_WRAPPED}\s*$"),
-    # Step 3 | Loss: 0.1 | Mismatch KL: 0.2 of prime-rl,   • Loss: 0.1 of NeMo-RL, epoch: 3 loss: nan, loss nan
-    re.compile(
-        r"(?:^|[|•·*,;>\t\s])\s{0,8}(?P<name>[A-Za-z][A-Za-z_./]*(?: [A-Za-z][A-Za-z_.]*){0,3})\s*[:=]\s+"
-        + _WRAPPED
-    ),
-    re.compile(rf"(?i)\b(?P<name>loss|grad[_ ]norm|reward|kl)\s+{_WRAPPED}"),
-)
 # Name of a metric in one framework's TOML file -> canonical name.
 _FRAMEWORK_NAMES = {name: canonical for one in FRAMEWORKS.values() for name, canonical in one.metrics.items()}
-_PATTERNS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
-_NAMES = {canonical: re.compile(pattern) for canonical, pattern in _PATTERNS.items()}
+_TEXTS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, str]])
+_PAIRS = [
+    re.compile(text.replace("{VALUE}", _WRAPPED).replace("{NAME}", _NAME))
+    for text in _TEXTS["pairs"].values()
+]
+_NAMES = {canonical: re.compile(pattern) for canonical, pattern in _TEXTS["names"].items()}
 """Canonical name -> pattern of the names that several frameworks share, in lower case."""
 # The step in verl's lines, and in dictionaries with `step` or `global_step`.
 _STEP = re.compile(r"(?:^|[\s'\"(){,])(?:global_)?step['\"]?: ?([0-9]{1,9})(?![0-9.])")

@@ -19,17 +19,21 @@ _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27|#34|#x22|#x60);")
 _LEVELS = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
 _STAMP = rf"\d{{4}}[-/]\d\d[-/]\d\d[T ]{_CLOCK}(?: ?Z| ?[+-]\d\d:?\d\d)?"
-_FORMS = "|".join(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["prefixes"])
-_PREFIX = re.compile(
-    _FORMS.replace("{STAMP}", _STAMP).replace("{CLOCK}", _CLOCK).replace("{LEVELS}", _LEVELS)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern of the TOML file."""
+    return re.compile(
+        pattern.replace("{STAMP}", _STAMP).replace("{CLOCK}", _CLOCK).replace("{LEVELS}", _LEVELS)
+    )
+
+
+_PREFIX, _INDENTED, _SAMPLE = map(
+    _compile, ("|".join(_TABLE["prefixes"]), _TABLE["indented"], _TABLE["sample"])
 )
 # Markdown's mark of quoted text.
 _QUOTED = re.compile(r"(?:> ?)+")
-# Indentation before a prefix.
-_INDENTED = re.compile(
-    rf" {{1,16}}(?=\[[A-Za-z]{{0,20}}\d+\]:|\(\w[\w.: -]{{0,60}} pid=\d|\[?\d{{4}}-\d\d-\d\d[T ]"
-    rf"|{_LEVELS}(?: \d\d-\d\d |:[\w.]{{1,60}}:))"
-)
 _CLOCKS = ("core_stamp", "stamp", "clock", "kernel", "syslog", "loguru")
 _LEVEL_GROUPS = {
     "core", "loguru_level", "vllm", "colon", "square", "structlog", "plain", "ray", "actions", "glog", "rich", "dashed",
@@ -41,11 +45,6 @@ _IGNORED_ERRORS = ("Ignore import error", "Ignoring import error")
 _CODE_CONTEXT = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
 # A retried operation has not failed yet.
 _RETRY = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
-# Prompts and completions that trainers print: errors in them are not failures of the run.
-_SAMPLE = re.compile(
-    r"\s*(?:\[(?:prompt|response|ground_truth|question|Model Response)\]"
-    r"|(?:Completion|Prompt|Question|Solution string|Generated text|Model output)s?: )"
-)
 _CHAT_TOKENS = (
     "<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>",
 )  # fmt: skip

@@ -8,32 +8,21 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from diagnostics.logs.prefixes import Line
 from diagnostics.output import redact
 
 HEADER = "Traceback (most recent call last)"
-_FRAME = re.compile(
-    r'\s*(?:> ?)?File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
-    # IPython: File /opt/run/a.py:7, in f(x); before 8.0 /opt/run/a.py in f(x), in Colab as a link
-    r"|\s*File (?P<cell_path>[^\s:]{1,600}):\d+,? in (?P<cell_function>[\w.<>]{1,200})"
-    r"|\[?(?P<old_path>[/~][^\s:\]]{1,600}\.py|<ipython-input-[^>\s]{1,80}>)(?:\]\(\S{1,200}\))? in "
-    r"(?P<old_function>[\w.<>]{1,200})"
-    # rich: │ /opt/run/a.py:7 in f   │, or with the function in the next line
-    r"|[│|] (?P<box_path>\S{1,600}\.py):\d+ in(?: (?P<box_function>[\w.<>]{1,200})| *[│|]?$)"
-)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_FRAME = re.compile("|".join(_TABLE["frames"]))
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
 _EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
 # Beginning of a message that the patterns below read; they take quadratic time.
 _MAX_CLASS_TEXT = 300
-# Messages that a program or a person printed without the exception's class, and this class.
-_CLASS_BY_MESSAGE = (
-    (re.compile(r"cannot import name '\w"), "ImportError"),
-    (re.compile(r"No module named '\w"), "ModuleNotFoundError"),
-    (re.compile(r"[\w ]*(?:'[\w.]+'|[A-Z]\w*)(?: object)? has no attribute '?\w"), "AttributeError"),
-    (re.compile(r"[\w.]+\(\) (?:got an unexpected keyword|takes (?:from )?\d|missing \d)"), "TypeError"),
-)
+_MESSAGES = [(name, re.compile(pattern)) for name, pattern in _TABLE["messages"].items()]
 # Names of exception classes: capitalised, or one of the standard library's old names.
 _EXCEPTION_CLASS = re.compile(r"(?:.*\.)?(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))")
 # An exception that may be printed without a message.
@@ -226,7 +215,7 @@ def exception_of(message: str) -> str:
     >>> exception_of("No module named 'trl.extras'"), exception_of("step 3")
     ('ModuleNotFoundError', '')
     """
-    return next((name for pattern, name in _CLASS_BY_MESSAGE if pattern.match(message[:_MAX_CLASS_TEXT])), "")
+    return next((name for name, pattern in _MESSAGES if pattern.match(message[:_MAX_CLASS_TEXT])), "")
 
 
 def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:

@@ -29,17 +29,11 @@ _PASTED_LINES = 16
 _MAX_FAILURES, _MAX_LINES, _MAX_CUT = 3, 6, 2
 # Number of innermost frames of a traceback that are compared with the catalog.
 _INNERMOST = 4
+_TABLE = tomllib.loads(Path(__file__).with_name("waits.toml").read_text(encoding="utf-8"))
 # A prompt for input, which a batch job never gets.
-_QUESTION = re.compile(
-    r"(?i)enter your (?:choice|api key|password|token)|^wandb: \(\d\) |\[y(?:es)?/n(?:o)?\]|\(y/n\)"
-    r"|(?:password|passphrase)[^:]{0,40}: ?$"
-    r"|do you (?:wish|want) to .*\?|press (?:enter|any key)"
-)
+_QUESTION = re.compile(_TABLE["question"])
 # (code, pattern of the message that a waiting run repeats, test that would confirm or exclude the issue).
-_WAITS = tuple(
-    (wait["code"], re.compile(wait["pattern"]), wait["settles"])
-    for wait in tomllib.loads(Path(__file__).with_name("waits.toml").read_text(encoding="utf-8"))["wait"]
-)
+_WAITS = tuple((wait["code"], re.compile(wait["pattern"]), wait["settles"]) for wait in _TABLE["wait"])
 
 
 @dataclass(frozen=True)
@@ -156,12 +150,10 @@ def _find_leads(
 def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead]:
     """Yield a lead for a prompt at the end of a log, or for a repeated wait that `waits.toml` lists."""
     if end.last and _is_question(end):
-        yield Lead(
-            issues["HNG008"],
-            "the log ends with a question",
-            "does the process read standard input? Set WANDB_MODE=offline, give a token, or use < /dev/null",
-            end.last,
+        settles = (
+            "does the process read standard input? Set WANDB_MODE=offline, give a token, or use < /dev/null"
         )
+        yield Lead(issues["HNG008"], "the log ends with a question", settles, end.last)
     if not end.stall or not end.stall.wait:
         return
     reason = "one line that reports a wait"
@@ -182,22 +174,14 @@ def _leads_from_frames(issues: Mapping[str, Issue], log: LogFacts) -> Iterator[L
         hit = Hit(log.source, traceback.line, text, traceback.rank, traceback)
         for issue in issues.values():
             if issue.signature and any(has_frame(it, innermost) for it in issue.signature.frames):
-                yield Lead(
-                    issue,
-                    "a traceback without its last line, in code of this issue",
-                    "the last line of that traceback, with the exception",
-                    hit,
-                )
+                reason = "a traceback without its last line, in code of this issue"
+                yield Lead(issue, reason, "the last line of that traceback, with the exception", hit)
 
 
 def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
     """Return the lead for a line that failures with other causes print too."""
-    return Lead(
-        issue,
-        "a line that other failures also print",
-        "the first traceback of that process: what failed before this line?",
-        hit,
-    )
+    settles = "the first traceback of that process: what failed before this line?"
+    return Lead(issue, "a line that other failures also print", settles, hit)
 
 
 def unique_leads(*leads: Iterable[Lead]) -> tuple[Lead, ...]:

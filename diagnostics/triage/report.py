@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -30,27 +32,9 @@ from diagnostics.triage.log_facts import Hit
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 
-_WHERE_ROOTS_ARE = (
-    "The root cause is earlier or in another file. Search this log for the first traceback or 'EngineCore failed to"
-    " start'. With Ray, read /tmp/ray/session_latest/logs/worker-*.err; with torchrun, read the files of --log-dir, or"
-    " those of the rank that failed first. Then run triage on all of these files together"
-)
-NOTES = {
-    "hypothesis": "the logs lack the line that would confirm the cause; the issue above is only possible",
-    "not_judged": "no known failure in these logs, and no sign that the run ended: a process that hangs or is killed"
-    " prints nothing more",
-    "empty": "the log is empty; look for the file that the run wrote (nohup.out, or one file for each rank)",
-    "clean": "no known failure, no traceback, and the log reports the end of the run",
-    "unknown": "no known issue describes this failure; to report it, run triage --format markdown",
-    "wrapper": "these logs show consequences only, not the root cause",
-}
+_TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, str]])
+NOTES, _HEADINGS = _TABLE["notes"], _TABLE["headings"]
 _RESOLVED = {"known", "clean"}
-_HEADINGS = {
-    "known": "known issue",
-    "unknown": "unknown failure",
-    "wrapper": "consequences only, no root cause",
-    "not_judged": "no known failure, and no end of the run",
-}
 _STYLES = {"known": "bold red", "clean": "green"}
 _STALL, _FAILURE = "why the run stalls", "the failure"
 _MAX_SYMPTOMS, _MAX_RANKS = 2, 16
@@ -169,7 +153,7 @@ def _note(verdict: Diagnosis) -> str:
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
     first_rank = [f"torchrun reports the rank that failed first: {first}"] if first else []
     # Symptoms in the metrics already say where to search.
-    general = [] if verdict.fallback.symptoms else [_WHERE_ROOTS_ARE]
+    general = [] if verdict.fallback.symptoms else [_TABLE["advice"]["wrapper"]]
     return ". ".join([note, *first_rank, *(edits or general)])
 
 
