@@ -119,7 +119,7 @@ COMMANDS = [
     (["repro", "run", "SCH001"], 2, "", None),
     (["matrix"], 0, "versions: ", ""),
     (["versions"], 0, "$ uv pip install vllm==", ""),
-    (["versions", "verl==0.7.1"], 3, "$ uv pip install verl==0.7.1", ""),
+    (["versions", "verl==0.7.1"], 0, "$ uv pip install verl==0.7.1", ""),
     (["matrix", "run"], 2, "", NO_CHECKOUT),
     (["matrix", "lock"], 2, "", NO_CHECKOUT),
     (["train"], 2, "", NO_TORCH),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
@@ -70,6 +70,7 @@ class Explanation:
         is_decided: False if the index lacks the package's names, or if Python imported a folder without `__init__.py`.
         is_open: Whether the message does not decide which code was called, or which side is at fault.
         is_uncertain: Whether another cause is as likely.
+        code: The code that uses the name, in words; '' if the log does not show it.
     """
 
     subject: str
@@ -85,6 +86,7 @@ class Explanation:
     is_decided: bool = True
     is_open: bool = False
     is_uncertain: bool = False
+    code: str = ""
 
     @property
     def provider(self) -> str:
@@ -119,11 +121,14 @@ class LoggedFacts:
         installed: Known releases by package.
         caller: The package whose code raised the exception; '' if unknown.
         bounds: The oldest release by package that may be installed.
+        describe_caller: Function that returns the code that uses a missing name, in words: from the package that lacks
+            the name, and whether the use is direct: not one that the package's own code may have.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
     caller: str = ""
     bounds: Mapping[str, str] = field(default_factory=dict)
+    describe_caller: Callable[[str, bool], str] = lambda *_: ""
 
 
 def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
@@ -181,16 +186,18 @@ def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation
         if not versions:
             continue
         releases = NameReleases(form.package, versions, log.installed.get(form.package, ""))
-        direction, _changes = releases.side_and_ranges
         subject = f"the option --{option['name']}"
-        if option["dashes"] == "-" and direction != "too old":
+        explanation = _explain_releases(subject, releases, log)
+        if option["dashes"] == "-" and explanation.direction != "too old":
             advice = "Write it with two dashes."
-            return Explanation(
-                subject, releases, f"{releases.sentences(subject)} {advice}", advice, direction
-            )
-        explanation = _explain_releases(subject, releases)
-        is_open = form.of_other_command and direction == "too new" and not releases.installed
-        return explanation.with_open_side(releases.statement(subject), "option") if is_open else explanation
+            headline = f"{explanation.headline} {advice}"
+            return replace(explanation, headline=headline, advice=advice, changes=())
+        is_open = form.of_other_command and explanation.direction == "too new" and not releases.installed
+        return (
+            explanation.with_open_side(_statement("option", subject, releases, explanation.code), "option")
+            if is_open
+            else explanation
+        )
     return None
 
 
@@ -205,10 +212,11 @@ def _has_option(release: query.Release, name: str) -> bool:
     return is_served and store.UnpackedValues(options_of_all, number).get(key) == ""
 
 
-def _explain_releases(subject: str, releases: NameReleases) -> Explanation:
-    return Explanation(
-        subject, releases, releases.sentences(subject), _general_advice(releases), *releases.side_and_ranges
-    )
+def _explain_releases(subject: str, releases: NameReleases, log: LoggedFacts) -> Explanation:
+    code, side = log.describe_caller(releases.package, True), releases.side_and_ranges
+    statement = _statement("option", subject, releases, code)
+    headline = f"{statement} {releases.describe_release_in_use(side[1])}"
+    return Explanation(subject, releases, headline, _general_advice(releases), *side, code=code)
 
 
 def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation | None:
@@ -235,9 +243,8 @@ def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation |
         subject = f"the value {value} of {parts['option']}"
         if not versions or not failing:
             return None
-    return _explain_releases(
-        subject, NameReleases(package, versions, log.installed.get(package, ""), failing)
-    )
+    releases = NameReleases(package, versions, log.installed.get(package, ""), failing)
+    return _explain_releases(subject, releases, log)
 
 
 def _explain_folder(module: str, name: str) -> Explanation:
@@ -261,8 +268,9 @@ def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
             releases = NameReleases(provider, (), log.installed.get(provider, ""))
             is_read = "attribute" in message
             state = f"{provider} {releases.installed}".strip()
+            code = log.describe_caller(provider, not is_read) or caller
             verb = "reads" if is_read else "imports"
-            headline = f"{caller} {verb} {subject}, which the {state} in use does not have."
+            headline = f"{code} {verb} {subject}, which the {state} in use does not have."
             return Explanation(
                 subject, releases, headline, _general_advice(releases, caller), caller=caller, is_decided=False,
                 is_uncertain=is_read,
@@ -299,20 +307,23 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         import_check = module if release in having or not (release or missing) else ""
     if import_check and (release or is_conditional or not is_own):
         changes = ()
-    note = "" if having else _advice_without_release(use, releases, caller)
-    statement = _statement(use, subject, releases)
+    note = _advice_on_config(use, releases) if having else _advice_without_release(use, releases, caller)
+    is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
+    code = log.describe_caller(provider, is_direct) if use.kind not in {"registered", "model_type"} else ""
+    name = repr(use.path[0]) if use.kind == "registered" else subject
+    statement = _statement(use.kind, name, releases, code)
     parts = (
         statement,
         "It is defined under a condition, such as an installed optional package." if is_conditional else "",
         releases.describe_release_in_use(changes, import_check, is_removed=use.kind == "registered"),
-        _calling_sentence(releases, caller, callers),
+        _calling_sentence(releases, caller, callers, code),
         note,
     )
     explanation = Explanation(
         subject, releases, " ".join(filter(None, parts)),
         note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, _REMOVAL)),
         releases.side_and_ranges[0], changes, caller, callers, import_check,
-        is_uncertain=(not having and not caller) or (is_conditional and not release),
+        is_uncertain=(not having and not caller) or (is_conditional and not release), code=code,
     )  # fmt: skip
     other = _of_other_code(explanation, statement, use, message)
     if not other and releases.has_installed and use.kind in _MEMBER_ERRORS and len(use.path) == 2:
@@ -321,12 +332,13 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
     return other or explanation
 
 
-def _statement(use: Use, subject: str, releases: NameReleases) -> str:
-    """Return a sentence on the releases that satisfy a use."""
-    if use.kind != "registered":
-        return releases.statement(subject)
-    span = f"from {releases.without[0]} to {releases.without[-1]}"
-    return f"{releases.package} has the model type {use.path[0]!r} itself {span}."
+def _statement(kind: str, subject: str, releases: NameReleases, code: str) -> str:
+    """Return sentences on the code that uses a name, if it is known, and on the releases that satisfy the use."""
+    if kind == "registered":
+        span = f"from {releases.without[0]} to {releases.without[-1]}"
+        return f"{releases.package} has the model type {subject} itself {span}."
+    verb = "calls" if kind in {"argument", "positional", "without"} else "uses"
+    return f"{code} {verb} {subject}. {releases.statement('it')}" if code else releases.statement(subject)
 
 
 def _is_indexed(provider: str, module: str) -> bool:
@@ -335,14 +347,19 @@ def _is_indexed(provider: str, module: str) -> bool:
 
 
 def _failing_releases(use: Use, provider: str, without: set[str], oldest: str) -> tuple[str, ...]:
-    """Return the releases in `without` that may raise the error: for a name in a module, those with the module."""
+    """Return the releases in `without` that may raise the error: those with its module, or with its class."""
     versions = (
         item for item in store.load(provider).releases if item in without and Version(item) >= Version(oldest)
     )
-    if use.kind != "name" or not use.name:
+    if not use.name:
         return tuple(versions)
+    owner = "" if use.kind == "name" else use.name
     surfaces = ((version, query.surface_of(query.Release(provider, version))) for version in versions)
-    return tuple(version for version, surface in surfaces if surface.has_module(use.module))
+    return tuple(
+        version
+        for version, surface in surfaces
+        if (surface.find(use.module, owner) if owner else surface.has_module(use.module))
+    )
 
 
 def _changes(
@@ -355,14 +372,16 @@ def _changes(
     return (*changes, *filter(None, (item.change(installed, caller, direction) for item in callers)))
 
 
-def _calling_sentence(releases: NameReleases, caller: str, callers: Iterable[Caller] = ()) -> str:
+def _calling_sentence(
+    releases: NameReleases, caller: str, callers: Iterable[Caller] = (), code: str = ""
+) -> str:
     """Return a sentence on the package whose code uses the name; '' if it is unknown."""
     if caller == releases.package:
         defect = f"The call is in {caller} itself: a defect of this release, or files of two releases."
         return "" if releases.having else defect
     recorded = next((item for item in callers if item.package == caller), None)
     if recorded is None:
-        return f"{caller} uses it." if caller else ""
+        return f"{caller} uses it." if caller and not code else ""
     return f"{caller} uses it {describe_spans(recorded.versions, store.load(caller).releases)}."
 
 
@@ -488,13 +507,19 @@ def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> st
             f" {older if is_open else 'an older one'}, or a fork."
             f" If the {provider} in use has the name, an import inside {use.module} failed."
         )
-    name = f"{use.name.removesuffix('Trainer')}Config"
-    if use.kind != "argument" or name == f"{use.name}Config":
-        return ""
-    defining = query.releases_with(provider, Use("argument", provider, name, use.path))[0]
-    spans = describe_spans(defining, store.load(provider).releases)
     older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
-    return f"Pass it in {name}, which has it {spans}.{older if is_open else ''}" if defining else ""
+    advice = _advice_on_config(use, releases)
+    return f"{advice}{older}" if advice and is_open else advice
+
+
+def _advice_on_config(use: Use, releases: NameReleases) -> str:
+    """Return a sentence on the config class that takes a trainer's argument; '' if there is none or none is needed."""
+    name = f"{use.name.removesuffix('Trainer')}Config"
+    if use.kind != "argument" or name == f"{use.name}Config" or releases.side_and_ranges[0] == "too old":
+        return ""
+    defining = query.releases_with(releases.package, Use("argument", releases.package, name, use.path))[0]
+    spans = describe_spans(defining, releases.indexed)
+    return f"Pass it in {name}, which has it {spans}." if defining else ""
 
 
 def explain_own_class(
@@ -575,7 +600,7 @@ def _explain_own_attribute(
         missing += [version for version in defining if both and version not in both]
         defining = both or defining
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
-    without = tuple(version for version in store.load(provider).releases if version in {*missing, *undecided})
+    without = _failing_releases(use, provider, {*missing, *undecided}, "0")
     if not defining or not without:
         return None
     releases = NameReleases(provider, tuple(defining), log.installed.get(provider, ""), without)
@@ -583,7 +608,7 @@ def _explain_own_attribute(
     statement = f"By its name, {owner} extends {use.name}. {releases.statement(use.text)}"
     if caller == provider or releases.installed in defining:
         # The package's own code reads it: the release in use sets it, in a method that the user's class replaces.
-        older = describe_spans(releases.without, releases.indexed)
+        older = describe_spans(without, releases.indexed)
         headline = f"{statement} {owner} does not set it, so it was written for one {older}."
         replaced = NameReleases(provider, without, releases.installed, releases.having)
         return Explanation(use.text, replaced, headline, advice, *replaced.side_and_ranges, caller)

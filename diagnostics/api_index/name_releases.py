@@ -166,10 +166,6 @@ class NameReleases:
         side = f"So the one in use is {direction}{older}:" if direction else self._changes_by_span()
         return f"{side} {show}." if self.having else ""
 
-    def sentences(self, subject: str) -> str:
-        """Return sentences on the releases that have the name, and on the release in use."""
-        return f"{self.statement(subject)} {self.describe_release_in_use(self.side_and_ranges[1])}"
-
     def _changes_by_span(self) -> str:
         """Return a sentence for each span of failing releases, with the nearest releases that have the name."""
         spans = _spans(self.failing or self.without, self.indexed)

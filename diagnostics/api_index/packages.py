@@ -21,7 +21,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         name: Name on the package index.
         modules: Top-level packages to read.
-        since: The oldest indexed release; for a trainer, the first with GRPO.
+        since: The oldest indexed release.
         since_day: Releases before this day are not indexed.
         outlined: Folders with model definitions; only top-level classes and functions of their files are read.
         whole: Folders inside outlined ones that are read completely.

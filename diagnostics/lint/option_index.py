@@ -37,8 +37,8 @@ from diagnostics.lint.values import TYPED_FILES, Settings, Value
 
 # Options of EasyR1, by the tags of its repository; it has no releases on a package index.
 _EASYR1 = Path(__file__).with_name("easyr1_options.json")
-OLDEST = {"vllm": Version("0.6"), "transformers": Version("4.46")}
-"""The first releases that GRPO trainers use; earlier ones are in the index for tracebacks."""
+OLDEST = {"vllm": Version("0.6"), "transformers": Version("4.46"), "trl": Version("0.14")}
+"""The first releases with GRPO, or that GRPO trainers use; earlier ones are in the index for tracebacks."""
 # Similarity from which a name counts as misspelt, for `difflib`.
 _SIMILARITY = 0.84
 # The same where the name may also be that of a script's own option.

@@ -1,7 +1,6 @@
 """Explain errors about missing names with the API index: the releases that have the name, and the smallest change.
 
-`LoggedReleases` finds the installed releases in the logs, `frames_of` returns the frames of a traceback, and
-`package_of` the package of a file.
+`LoggedReleases` finds the installed releases in the logs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import takewhile
-from pathlib import PurePath
 
 from packaging.requirements import Requirement
 
@@ -23,8 +21,9 @@ from diagnostics.api_index.fitting_releases import fitting_changes
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
-from diagnostics.logs.tracebacks import Traceback, exception_of
+from diagnostics.logs.tracebacks import exception_of
 from diagnostics.output.redact import mask_and_cut
+from diagnostics.triage.calling_code import describe_caller, frames_of, package_of, without_wrappers
 from diagnostics.triage.line_patterns import installed_versions, pattern_of, written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
@@ -32,15 +31,10 @@ from diagnostics.triage.verdict import Diagnosis
 _CODE = "CMP906"
 # Part of the detail of a finding whose change another line of the log refuses.
 REFUSED = "but the log shows code that requires"
-_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES, _MAX_USERS, _MAX_FRAME_LINES = 20, 3, 2000, 3, 400
+_MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
-# Functions that pass a call or an access of an attribute on: a frame of theirs is no caller.
-_WRAPPER = re.compile(
-    r"__getattr(?:ibute)?__|_handle_fromlist|_?(?:wrap|inner)(?:per|ped)?(?:_\w+)?|decorate_context"
-)
 _IMPORTED_FROM = re.compile(r"' \((?P<folder>/.{1,400}/)(?P<module>\w+)/__init__\.py\)")
-_FRAME = re.compile(r'  File "([^"]{1,600})", line \d+, in (<?\w+>?)')
 # Parts of messages that a person reports in a sentence.
 _MESSAGE = re.compile(
     r"(?i:cannot) import name '\w+' from '|'\w+\.[\w.]+' has no attribute '\w|No module named '\w+\.|ServerArgs\.__init"
@@ -69,17 +63,19 @@ def explain_missing_names(
     for hit in hits:
         frames = _callers(hit, logs[hit.source])
         explain = partial(_explain, hit, logs[hit.source], frames)
-        explanation = explain(LoggedFacts(installed))
+        describe = partial(describe_caller, hit=hit, log=logs[hit.source], frames=frames, installed=installed)
+        facts = LoggedFacts(installed, describe_caller=describe)
+        explanation = explain(facts)
         if explanation and explanation.import_check and explanation.provider in installed.written:
             # The error contradicts a release that a sentence names and that has the name.
             undoubted = {name: release for name, release in installed.items() if name != explanation.provider}
-            explanation = explain(LoggedFacts(undoubted))
+            explanation = explain(replace(facts, installed=undoubted))
         if explanation and not explanation.direction and explanation.provider in installed.bounds:
-            explanation = explain(LoggedFacts(installed, bounds=installed.bounds))
+            explanation = explain(replace(facts, bounds=installed.bounds))
         if explanation and (explanation.changes or not explanation.import_check):
-            yield _finding(_with_fitting_changes(explanation, installed, list(required())), hit, frames)
+            yield _finding(_with_fitting_changes(explanation, installed, list(required())), hit)
             return
-        hidden = hidden or (explanation and (explanation, hit, frames))
+        hidden = hidden or (explanation and (explanation, hit))
     if hidden:
         yield _finding(*hidden)
 
@@ -217,25 +213,13 @@ def _also_missing(message: str, log: LogFacts) -> list[str]:
     return [name for name in dict.fromkeys(attributes) if f"'{name}'" not in message]
 
 
-def frames_of(traceback: Traceback, log: LogFacts) -> list[tuple[str, str]]:
-    """Return the frames of a traceback as (path, function), also if a terminal wrapped their lines."""
-    lines = [parse_line(raw).text for raw in log.lines_from(traceback.line, _MAX_FRAME_LINES)]
-    text = "".join(lines[: traceback.end - traceback.line])
-    frames = _FRAME.findall(text) if text.count('  File "') > len(traceback.frames) else []
-    return frames or traceback.frames
-
-
 def _callers(hit: Hit, log: LogFacts) -> list[tuple[str, str]]:
     """Return the frames of a hit without those at the end that only pass a call or an access on to other code.
 
     If that is a module's lazy import, the log does not show the importing frame, so none is returned.
     """
     frames = frames_of(hit.traceback, log) if hit.traceback else []
-    callers = list(frames)
-    while callers and (
-        _WRAPPER.fullmatch(callers[-1][1].rpartition(".")[2]) or callers[-1][0].startswith("<frozen")
-    ):
-        callers.pop()
+    callers = without_wrappers(frames)
     is_import = re.search("cannot import name|No module named", _message(hit))
     return [] if is_import and len(callers) < len(frames) else callers
 
@@ -258,37 +242,21 @@ def _is_written_in(hit: Hit, message: str) -> bool:
     return bool(name and hit.traceback and name[1] in hit.traceback.source)
 
 
-def package_of(path: str) -> str:
-    """Return the package that a file belongs to, or its top-level module in site-packages; '' if neither is known.
-
-    >>> package_of("/opt/env/site-packages/trl/import_utils.py"), package_of("/src/verl/verl/protocol.py")
-    ('trl', 'verl')
-    """
-    path = path.replace("\\", "/")
-    for mark in ("site-packages/", "dist-packages/"):
-        if mark in path:
-            module = path.rpartition(mark)[2].partition("/")[0]
-            return query.package_of(module) or module
-    parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
-    is_folder = path.endswith("/__init__.py")
-    for start in range(len(parts) - 2 + is_folder, 0, -1):
-        package = query.package_of(parts[start])
-        # A folder of the user may have the same name.
-        if ".".join(parts[start:]) in store.load(package).about["modules"]:
-            return package
-    return ""
-
-
-def _finding(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) -> Finding:
+def _finding(explanation: Explanation, hit: Hit) -> Finding:
     """Return the explanation as a finding, with its uses as evidence and a certainty by what is known."""
     certainty = Certainty.HYPOTHESIS if explanation.is_uncertain else Certainty.SUPPORTED
+    # Without a file that uses the name, the indexed packages that use it are likely.
+    is_known = (
+        explanation.caller or explanation.is_open or ".py" in explanation.code or "argument" in hit.text
+    )
+    title = explanation.headline if is_known else explanation.sentences
     evidence = [Evidence(hit.quoted, hit.location)]
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.location) for item in explanation.callers
     ]
     return Finding(
         _CODE,
-        _title(explanation, hit, frames),
+        title,
         Severity.ERROR,
         Certainty.ESTABLISHED if explanation.direction and explanation.releases.installed else certainty,
         "static" if explanation.is_decided else "declared",
@@ -296,21 +264,6 @@ def _finding(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) 
         tuple(evidence),
         _fix(explanation),
     )
-
-
-def _title(explanation: Explanation, hit: Hit, frames: list[tuple[str, str]]) -> str:
-    """Return the headline, with the possible callers: the user's file, or the indexed packages that use the name."""
-    title = explanation.headline
-    if explanation.caller or explanation.is_open:
-        return title
-    if frames:
-        file = PurePath(frames[-1][0]).name
-        return title if package_of(frames[-1][0]) else f"{title} The call is in {file}."
-    users = explanation.callers if "argument" not in hit.text else ()
-    texts = [f"{item.package} {item.versions[0]} to {item.versions[-1]}" for item in users[:_MAX_USERS]]
-    more = f" and {len(users) - _MAX_USERS} more" if len(users) > _MAX_USERS else ""
-    verb = "uses" if len(users) == 1 else "use"
-    return f"{title} Of the indexed packages, {', '.join(texts)}{more} {verb} it." if texts else title
 
 
 def _fix(explanation: Explanation) -> Fix:
@@ -325,12 +278,13 @@ def _fix(explanation: Explanation) -> Fix:
     of_provider = [change for change in explanation.changes if change.startswith(provider)]
     # Of several ranges the log does not show which one is meant.
     commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 and " with " not in text else []
-    if caller and caller not in {provider, *(item.package for item in explanation.callers)}:
-        text += f"; or take another release of {caller}"
     if explanation.override:
         text += f"; or let {explanation.override} accept what {provider} passes"
     elif module:
         text += f"; if it is newer, python -c 'import {module}' shows the first error"
-    elif explanation.direction == "too old" and not (explanation.releases.installed or caller):
-        text += "; or take an older release of the calling code"
+    elif len(of_provider) == len(explanation.changes) and caller != provider:
+        side = {"too new": "a newer", "too old": "an older"}.get(explanation.direction, "another")
+        text += f"; or take {side} release of {caller or 'the calling code'}"
+    if explanation.advice in explanation.headline:
+        return Fix.of(f"{explanation.advice} Or change one release: {text}.")
     return Fix.of(f"Change one release: {text}.", *commands)

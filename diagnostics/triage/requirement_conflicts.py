@@ -25,9 +25,10 @@ from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import PACKAGES
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback
+from diagnostics.triage.calling_code import frames_of, package_of
 from diagnostics.triage.line_patterns import pattern_of
 from diagnostics.triage.log_facts import LogFacts
-from diagnostics.triage.missing_names import LoggedReleases, frames_of, package_of
+from diagnostics.triage.missing_names import LoggedReleases
 from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import in_range, newest, parse_specifier
 
@@ -47,13 +48,8 @@ _RAISED = re.compile(r"(?:Error|Exception)\b")
 _WARNED = re.compile(r"(?i)\bplease (?:upgrade|downgrade|install)\b.{1,200}\bfound \d")
 _TITLES = {"pytorch": "torch"}
 _PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
-_DEMAND = re.compile(
-    r"(?i)\b(?:requires?|required|needs?|must|please|supports?|supported|install|upgrade|at least)\b"
-)
-_FOUND = re.compile(
-    r"(?i)\b(?:found|detected|have|got|installed|current(?:ly)?|is)\b[^\d<>]{0,40}v?(\d+\.\d[\w.+]{0,20})"
-)
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_DEMAND, _FOUND = re.compile(_TABLE["demand"]), re.compile(_TABLE["found"])
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
