@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from diagnostics.audit.checkpoint_validation import load_tokenizer
 from diagnostics.audit.live import probe_inputs
+from diagnostics.audit.live.checkpoint_tokenizer import Tokenizer
 from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.server_audit import audit_server
@@ -246,8 +246,8 @@ def _load_weights(url: str, folder: Path) -> None:
 def _fill_cache(url: str, folder: Path) -> None:
     """Fill the prefix cache of the server with the audit's long prompt, before new weights are loaded."""
     endpoint = Server(Client(url, 500))
-    words = load_tokenizer(folder / "checkpoint-300")
-    endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, [words.bos_token_id]))
+    words = Tokenizer(folder / "checkpoint-300")
+    endpoint.next_ids(probe_inputs.long_prompt(words, words.size, 256, words.bos))
 
 
 def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from diagnostics.audit.checkpoint_validation import load_tokenizer
+from diagnostics.audit.live.checkpoint_tokenizer import Tokenizer
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Sampling
 from diagnostics.audit.live.server_audit import audit_server
@@ -109,14 +109,14 @@ def run_peer_tools(python: str, entries: list[dict[str, Any]]) -> dict[str, set[
 
 def mismatch_metrics(folder: Path, served: str, wrong: ServerFaults) -> dict[str, float]:
     """Sample at least TOKENS tokens from an engine with a fault; return the mismatch metrics of their log-probs."""
-    reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
+    reference, words = Reference(folder / NAME), Tokenizer(folder / NAME)
     engine = Engine(folder / served, "bfloat16", wrong, 5)
-    text = words(corpus()[2000:9000])["input_ids"]
+    text = words.encode(corpus()[2000:9000])
     engine_side, trainer_side = [], []
     for start in range(0, len(text), 90):
         if len(engine_side) >= TOKENS:
             break
-        prompt = [int(words.bos_token_id), *text[start : start + 20]]
+        prompt = [*words.bos, *text[start : start + 20]]
         ids, values, _ = engine.sample([prompt], 64, Sampling(**wrong.sampling))[0]
         logits = next(reference.logits([[*prompt, *ids]], "float32")).double()
         rows = logits[len(prompt) - 1 : -1].log_softmax(-1)

@@ -122,8 +122,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     fact = note("calls", text, count=len(rows), least=least, most=most)
     fields: dict[str, Any] = {"floor": floor, "alarm": limit, "count": len(rows), "evidence": (fact,)}
     if most <= limit or most - least <= 0.5 * alarm:
-        residual = None if exact is None else most
-        return clean("replicas", residual=residual, **fields)
+        return clean("replicas", residual=None if exact is None else most, **fields)
     message = "servers with different weights answer: log-probs off by {first:.2g} and by {residual:.2g}"
     values = {"residual": most, "first": least}
     return fault("replicas/weights", message, values, residual=most, **fields)

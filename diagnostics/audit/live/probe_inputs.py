@@ -8,9 +8,8 @@ difference.
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from diagnostics.audit.checkpoint_validation import token_ids
+from diagnostics.audit.live.checkpoint_tokenizer import Tokenizer
 
 # Tokens for samples with their prompts, for the first comparison of weights, and for a second.
 _SAMPLING_TOKENS, _FIRST_TOKENS, _SECOND_TOKENS = 480, 640, 2300
@@ -20,6 +19,7 @@ REPLICA_IDS, REPLICA_CALLS = 48, 6
 # comparison in proportion.
 DEFAULT_TOKENS = 4000
 MIN_TOKENS, MAX_TOKENS = 2200, 1_000_000
+IdLists = list[list[int]]
 
 TEXTS = (
     "A farmer has 17 sheep. All but 9 run away. How many are left? Let us think step by step: all but 9 means that 9"
@@ -32,8 +32,8 @@ CHAT = ({"role": "user", "content": "What is 24 * 17? Answer with a number."},)
 
 
 def score_sequences(
-    tokenizer: Any, vocabulary: int, longest: int, count: int, bos: list[int]
-) -> list[list[int]]:
+    tokenizer: Tokenizer | None, vocabulary: int, longest: int, count: int, bos: list[int]
+) -> IdLists:
     """Return sequences to score: one of text, the others of random ids, which distinguish weights best.
 
     Args:
@@ -44,9 +44,9 @@ def score_sequences(
         bos: Begin-of-sequence id that each sequence starts with; empty for none.
     """
     generator = random.Random(17 if tokenizer is not None else 18)
-    sequences: list[list[int]] = []
+    sequences: IdLists = []
     if tokenizer is not None:
-        ids = token_ids(tokenizer, " ".join(TEXTS * 4), add_special_tokens=False)
+        ids = tokenizer.encode(" ".join(TEXTS * 4), special=False)
         sequences.append((bos + ids)[: min(longest, count // 2)])
     special = set(tokenizer.all_special_ids) if tokenizer is not None else set()
     choices = [token for token in range(vocabulary) if token not in special]
@@ -56,21 +56,21 @@ def score_sequences(
     return sequences
 
 
-def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos: list[int]) -> list[int]:
+def long_prompt(tokenizer: Tokenizer | None, vocabulary: int, size: int, bos: list[int]) -> list[int]:
     """Return a prompt of at most `size` ids for the prefix-cache probe; after `bos` it begins unlike other probes."""
     if tokenizer is None:
         return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
-    ids = token_ids(tokenizer, " ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)
+    ids = tokenizer.encode(" ".join((*reversed(TEXTS),) * 4), special=False)
     return (bos + ids)[:size]
 
 
-def sample_prompts(tokenizer: Any, vocabulary: int, bos: list[int], count: int) -> list[list[int]]:
+def sample_prompts(tokenizer: Tokenizer | None, vocabulary: int, bos: list[int], count: int) -> IdLists:
     """Return `count` prompts of at most ten ids to sample from: beginnings of texts, or random ids."""
     size = 10
     if tokenizer is None:
         return [bos + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, [])]
     texts = [TEXTS[index % len(TEXTS)] for index in range(count)]
-    return [(bos + token_ids(tokenizer, text, add_special_tokens=False))[:size] for text in texts]
+    return [(bos + tokenizer.encode(text, special=False))[:size] for text in texts]
 
 
 class Budget:

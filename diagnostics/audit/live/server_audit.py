@@ -12,11 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import cache_and_replicas, probe_inputs, sampling_checks, server_settings
 from diagnostics.audit.live.checkpoint_identification import Identification, identify_weights
+from diagnostics.audit.live.checkpoint_tokenizer import Tokenizer
 from diagnostics.audit.live.http_client import Client
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
@@ -89,11 +88,11 @@ def _check_dependencies() -> None:
         raise AuditError(f"{error.name} is not installed here: {fix}") from error
 
 
-def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
+def _load_tokenizer(reference: Reference) -> tuple[Tokenizer | None, str]:
     """Return (tokenizer of the checkpoint or its adapter's base, ""), or (None, the problem)."""
     folder = reference.folder if any(reference.folder.glob("tokenizer*")) else reference.weights_folder
     try:
-        return checkpoint_validation.load_tokenizer(folder), ""
+        return Tokenizer(folder), ""
     except AuditError as error:
         return None, str(error)
 
@@ -119,9 +118,8 @@ class _Probes:
         if tokens < self.budget.needed:
             raise AuditError(f"--tokens {tokens}: this audit takes {self.budget.needed} at least")
         self.tokenizer, problem = _load_tokenizer(reference)
-        bos, size = getattr(self.tokenizer, "bos_token_id", None), reference.vocabulary
-        self.bos = [] if bos is None else [int(bos)]
-        self.vocabulary = size if self.tokenizer is None else min(size, len(self.tokenizer))
+        size, self.bos = reference.vocabulary, self.tokenizer.bos if self.tokenizer else []
+        self.vocabulary = size if self.tokenizer is None else min(size, self.tokenizer.size)
         self.results = server_settings.check_settings(self.settings, trainer)
         self.results += server_settings.check_tokenization(server, self.tokenizer, problem)
 
@@ -181,14 +179,14 @@ class _Probes:
         hiding = faults[0].family if faults else ""
         self.results.append(cache_and_replicas.check_cache(self._cache, floor, hiding))
 
-    def _score_sequences(self, tokenizer: Any, count: int) -> list[list[int]]:
+    def _score_sequences(self, tokenizer: Tokenizer | None, count: int) -> list[list[int]]:
         return probe_inputs.score_sequences(tokenizer, self.vocabulary, self.budget.longest, count, self.bos)
 
     def _cache_prompts(self) -> list[list[int]]:
         """Return long prompts: the trainer's, or a fixed one."""
         longest, texts = self.budget.longest, self.trainer.prompts[:_CACHE_PROMPTS]
         if texts and self.tokenizer is not None:
-            return [checkpoint_validation.token_ids(self.tokenizer, text)[:longest] for text in texts]
+            return [self.tokenizer.encode(text)[:longest] for text in texts]
         return [probe_inputs.long_prompt(self.tokenizer, self.vocabulary, longest, self.bos)]
 
     def _check_replicas(self, identified: Identification, ids: Sequence[int]) -> Result:
@@ -211,7 +209,7 @@ class _Probes:
             count = min(count, longest - start)
         completions = self.server.sample(prompts, count, self.trainer.request, _COPIES)
         known = [entry for entry in completions if all(0 <= token < size for token in entry.ids)]
-        results = sampling_checks.check_vocabulary(completions, 0 if tokenizer is None else len(tokenizer))
+        results = sampling_checks.check_vocabulary(completions, tokenizer.size if tokenizer else 0)
         results += sampling_checks.check_ends(completions, count, self.reference.stop_ids)
         if weights is None:
             hiding = identified.result.masked_by or identified.result.family
@@ -220,5 +218,4 @@ class _Probes:
             mode, others = str(self.settings.get("logprobs_mode", "")), (self.reference, *siblings)
             settings = (identified.dtype, self.trainer, mode, others)
             results += sampling_checks.check_sampling(weights, known, *settings)
-        cost = client.tokens - before
-        self.results += [replace(result, tokens=cost) for result in results]
+        self.results += [replace(result, tokens=client.tokens - before) for result in results]

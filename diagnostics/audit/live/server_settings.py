@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit import checkpoint_validation
+from diagnostics.audit.live.checkpoint_tokenizer import Tokenizer
 from diagnostics.audit.live.probe_inputs import CHAT, TEXTS
 from diagnostics.audit.live.sampling_distribution import NAMES, Sampling
 from diagnostics.audit.live.vllm_server import Server
@@ -107,7 +107,7 @@ def check_settings(settings: dict[str, Any], trainer: TrainerSettings) -> list[R
     return [replace(result, evidence=evidence)]
 
 
-def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Result]:
+def check_tokenization(server: Server, tokenizer: Tokenizer | None, problem: str) -> list[Result]:
     """Check that server and checkpoint tokenize a text and a chat to the same ids.
 
     Skipped without a tokenizer, /tokenize or a chat template.
@@ -122,7 +122,7 @@ def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Res
     served = server.tokenize(TEXTS[0])
     if served is None:
         return [skipped("ids", "endpoint_lacks", "the server's /tokenize, which vllm serve has")]
-    expected = checkpoint_validation.token_ids(tokenizer, TEXTS[0])
+    expected = tokenizer.encode(TEXTS[0])
     return [_check_text(expected, served), _check_chat(server, tokenizer)]
 
 
@@ -139,24 +139,23 @@ def _check_text(expected: list[int], served: list[int]) -> Result:
     return fault("ids/text", message, _difference(expected, served), count=len(expected), decisive=True)
 
 
-def _check_chat(server: Server, tokenizer: Any) -> Result:
+def _check_chat(server: Server, tokenizer: Tokenizer) -> Result:
     """Compare the ids of a conversation, which the chat templates of server and checkpoint make."""
-    if not getattr(tokenizer, "chat_template", None):
+    if not tokenizer.has_chat_template:
         return skipped("ids/template", "no_template", "a chat template in the checkpoint's folder")
     messages = [dict(message) for message in CHAT]
     served = server.tokenize(messages)
     if served is None:
         return skipped("ids/template", "endpoint_lacks", "/tokenize with messages")
     try:
-        expected = checkpoint_validation.chat_ids(tokenizer, messages)
+        expected = tokenizer.chat_ids(messages)
     except AuditError as error:
         return skipped("ids/template", "tokenizer_unread", "{problem}", decisive=True, problem=str(error))
     if served == expected:
         return clean("ids/template", count=len(expected))
     values = _difference(expected, served)
     start = max(0, values["place"] - 2)
-    with checkpoint_validation.tokenizer_errors():
-        texts = [tokenizer.decode(ids[start : start + 8]) for ids in (expected, served)]
+    texts = [tokenizer.decode(ids[start : start + 8]) for ids in (expected, served)]
     text = "the checkpoint's: {ours!r}; the server's: {theirs!r}"
     fact = note("template_differs", text, ours=texts[0], theirs=texts[1])
     message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.checkpoint_validation import resource_limit
+from diagnostics.audit.checkpoint_validation import memory_limit
 from diagnostics.audit.recorded import run_data, safetensors
 from diagnostics.audit.recorded.run_data import ReadBudget, Recording, Sample, number, text_of, whole_number
 from diagnostics.cpu_limit import CpuLimitError, cpu_limit
@@ -33,9 +33,9 @@ _NO_REWARDS = {"solution", "image", "images"}
 _NO_DATA = _TABLE_COLUMNS | {"advantage", "advantages", "entropy", "rollout_infos"}
 _VERL_COLUMNS = {"input", "output", "score", "step"}
 _STREAM_NAMES = ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
-# Limits of reading a Parquet file: rows that are unpacked at once, seconds, bytes of memory. Its footer may understate
-# the size of a page, and a text that is stored once may be repeated in each row.
-_BATCH_ROWS, _PARQUET_S, _PARQUET_BYTES = 8, 60.0, safe_io.GIB
+# Limits of reading a Parquet file: rows that are unpacked at once, bytes of memory. Its footer may understate the size
+# of a page, and a text that is stored once may be repeated in each row.
+_BATCH_ROWS, _PARQUET_BYTES = 8, safe_io.GIB
 _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
@@ -154,7 +154,7 @@ def _parquet_samples(path: Path, budget: ReadBudget) -> list[Sample]:
     from pyarrow import parquet
 
     data = safe_io.read_bytes(path, run_data.MAX_FILE)
-    with resource_limit("unpacking", _PARQUET_S, _PARQUET_BYTES):
+    with memory_limit("unpacking", _PARQUET_BYTES):
         return _unpack(parquet, data, path.name, budget)
 
 

@@ -6,6 +6,8 @@ import os
 import pytest
 import torch
 
+from diagnostics import process
+from diagnostics.audit.live import checkpoint_tokenizer
 from tests.diagnostics.audit import tiny_model
 
 
@@ -16,6 +18,14 @@ def single_torch_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ended_tokenizer_process():
+    """End the child process that the tests of this folder share for tokenizers."""
+    yield
+    if checkpoint_tokenizer._start_child.cache_info().currsize:
+        process.end_group(checkpoint_tokenizer._start_child()[0])
 
 
 @pytest.fixture(scope="session")

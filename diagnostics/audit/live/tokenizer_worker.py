@@ -1,0 +1,52 @@
+"""Load a checkpoint's tokenizer and call its methods: the program that `checkpoint_tokenizer` starts.
+
+It imports nothing of the project, and no PyTorch, which takes seconds. Argument: the descriptor of a connection. A
+request has a limit of processor time in seconds, the checkpoint's folder, the name of an attribute of the tokenizer,
+and arguments if it is a method. The request of `__len__` loads the tokenizer. The answer has an error message and a
+value. A forked process answers; if a limit ends it, another one is forked.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+
+def main() -> None:
+    """Answer requests until the connection is closed; if a signal ends a process, its name is the answer."""
+    prctl, connection = ctypes.CDLL(None).prctl, Connection(int(sys.argv[1]))
+    prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: the kernel ends this process together with its parent
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.modules["torch"] = None  # type: ignore[assignment] # as if it were not installed
+    from transformers import AutoTokenizer
+
+    while child := os.fork():
+        if os.WIFEXITED(status := os.waitpid(child, 0)[1]):
+            return
+        connection.send_bytes(json.dumps([signal.Signals(os.WTERMSIG(status)).name, None]).encode())
+    prctl(1, int(signal.SIGKILL))
+    loaded = tokenizer = None
+    while True:
+        seconds, folder, name, arguments, options = json.loads(connection.recv_bytes())
+        signal.setitimer(
+            signal.ITIMER_PROF, seconds
+        )  # whose signal ends this process, also during a call of C
+        try:
+            if name == "__len__" or folder != loaded:
+                loaded, tokenizer = folder, None
+                tokenizer = AutoTokenizer.from_pretrained(
+                    folder, local_files_only=True, trust_remote_code=False
+                )
+            value = getattr(tokenizer, name)
+            answer = json.dumps(["", value(*arguments, **options) if callable(value) else value])
+        except BaseException as error:  # noqa: BLE001 - a panic of the tokenizers package is no Exception
+            answer = json.dumps([str(error)[:2000] or type(error).__name__, None])
+        connection.send_bytes(answer.encode())
+
+
+if __name__ == "__main__":
+    main()
