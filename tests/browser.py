@@ -42,7 +42,10 @@ def start_browser():
 
 @contextmanager
 def open_page(browser, address, width=1100, scheme="light", **settings):
-    """Open a page at this width and yield it; fail if it logs to the console, or requests other than files and data."""
+    """Open a page at this width and yield it.
+
+    The test fails if the page logs to the console, has an uncaught error, or requests other than files and data.
+    """
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", **settings
     )
@@ -59,7 +62,7 @@ def open_page(browser, address, width=1100, scheme="light", **settings):
 
 
 def serious_accessibility_findings(page):
-    """Return axe's serious and critical findings on a page."""
+    """Return (rule, element, summary) of axe's serious and critical findings on a page; skip the test without axe."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     result = axe.run(page, options={"resultTypes": ["violations"], "preload": False})
     return [

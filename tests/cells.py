@@ -1,6 +1,7 @@
-"""Run programs in the Python environment of a matrix cell, from tests that have no vLLM themselves.
+"""Run programs in the Python environment of a matrix cell or of the other trainers, from tests without vLLM.
 
-A test whose cell is not built is skipped. The programs run in a temporary folder with copies of the project's packages.
+A test whose environment is not built is skipped. The programs run in a temporary folder with copies of the project's
+packages.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def run_with(
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python with copies of grpo_core, repro, evaluation/repro and the catalog's entries on its path.
 
-    Other variables for Python and vLLM are removed; vLLM's V0 engine and offline mode are set.
+    Other variables for Python and vLLM are removed; vLLM's V0 engine and Hugging Face's offline mode are set.
 
     Args:
         python: Interpreter to run.

@@ -33,7 +33,7 @@ MARKED = re.compile(
 
 
 def code_tables() -> str:
-    """Return the tables of all codes: known issues, also with logs of them in the tests, then checks."""
+    """Return a table of the known issues, with the commands that report each one, and a table of the checks."""
     logs = {name for path in (ROOT / "tests/diagnostics/logs").iterdir() for name in path.name.split("+")}
     linted = _linted()
     rows = [

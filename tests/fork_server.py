@@ -177,7 +177,7 @@ def run_program(request: dict, descriptors: list[int]) -> int:
 def serve_requests(requests: socket.socket, *owner: int) -> None:
     """Fork a monitor for each request; it forks the program, and reports its process id and exit status.
 
-    It ends when the other end of the socket, or of the owner's pipe, is closed.
+    It ends when the other end of the socket, or of the owner's pipe, is closed and its monitors have ended.
     """
     while True:
         data, descriptors = b"", []

@@ -14,7 +14,7 @@ class TooSlowError(BaseException):
 
 @contextlib.contextmanager
 def cpu_and_memory_limits(*, seconds: float, mebibytes: int) -> Iterator[None]:
-    """Fail if the body takes more CPU time of this process, or more additional memory.
+    """Fail if the body takes more CPU time in this process's own code (user time), or more additional memory.
 
     CPU time, unlike wall time, hardly depends on the load of the machine. At twice the memory the body gets a
     MemoryError, so that a failing test does not take the machine's memory.

@@ -1,4 +1,4 @@
-"""Import the modules of all commands (diagnostics, matrix, repros) in the process that tests fork to run one.
+"""Import the modules of the commands (diagnostics, matrix, repro) in the process that tests fork for each command.
 
 Load and compile what most commands use first, too: the catalog and the patterns of secrets.
 """

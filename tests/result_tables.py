@@ -44,7 +44,7 @@ def published_cells(key: str = "cells") -> dict[str, Mapping[str, Any]]:
 
 
 def pair_table() -> str:
-    """Return the README's table of the pairs in SELECTED_PAIRS, with their results as `matrix` shows them."""
+    """Return the README's table of the pairs in SELECTED_PAIRS, with their results as `versions` shows them."""
     cells = {pair.id: pair for pair in published_pairs(published_cells().values())}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))

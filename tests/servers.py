@@ -92,7 +92,7 @@ def serving(
     variables: Mapping[str, str] | None = None,
     timeout_s: float = 300,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server and wait until it reports that it is ready; end all its processes afterwards.
+    """Run a server and wait until it reports that it is ready; end its process group afterwards.
 
     Args:
         command: Command line of the server, with its port.
@@ -146,7 +146,7 @@ def _wait_until_ready(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Terminate the server, then kill every process of its session."""
+    """Terminate the server, then kill its process group."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=500)

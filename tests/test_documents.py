@@ -59,7 +59,7 @@ def transcript_case(transcript):
 
 @pytest.mark.parametrize(("transcript", "server"), [*map(transcript_case, TRANSCRIPTS)])
 def test_console_block_is_what_the_command_prints(transcript, server, tmp_path, request):
-    """The output of each documented command matches its block; `python -m tests.update_transcripts` rewrites it."""
+    """Each documented command prints its block; `python -m tests.update_transcripts` rewrites most blocks."""
     if transcript.trains:
         pytest.importorskip("torch", reason="the trainer needs torch")
     cells = cell_python(transcript.cell).parents[2] if transcript.cell else None
@@ -126,7 +126,7 @@ def test_docs_readme_links_every_page():
 
 
 def test_every_result_has_a_date_and_a_command():
-    """The table of docs/results/README.md has more than 25 rows, each with result, date and command."""
+    """The table of docs/results/README.md has more than 25 rows, each with result, date and command or "the same"."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in (RESULTS / "README.md").read_text().splitlines()

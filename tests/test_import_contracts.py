@@ -1,7 +1,7 @@
 """grpo_core, repro, the probe programs and the start of commands import only allowed packages.
 
-grpo_core and repro run in cells of the matrix.
-`lint-imports` checks imports between the project's packages, and cannot check these.
+grpo_core and repro run in cells of the matrix. `lint-imports` checks imports between the project's packages, and cannot
+check these.
 """
 
 from __future__ import annotations

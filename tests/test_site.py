@@ -1,4 +1,4 @@
-"""`docs/make_site.py` writes pages for each code, command and trainer setting, with links that work.
+"""`docs/make_site.py` writes a page for each code and command, lists the trainer's settings, and its links work.
 
 It escapes texts of the catalog, and refuses an output folder that it did not make.
 """

@@ -1,4 +1,4 @@
-"""Wheel and sdist contain what they should; commands of the installed wheel work, or print what is missing.
+"""Wheel and sdist contain the packages and data; commands of the installed wheel work, or print what is missing.
 
 The tested commands write no file. A tag that is not the version cannot be released. uv installs the dependencies of the
 wheel from the package index.
@@ -51,7 +51,7 @@ def test_tag_that_is_not_the_version_is_refused(tag):
     assert any(f"the tag {tag} is not v" in line for line in dist.release_problems(tag))
 
 
-class Installed:
+class InstalledWheel:
     """An environment with the installed wheel; calling it runs grpo-doctor."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,12 +76,12 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Installed:
+def installed_wheel(wheel, tmp_path_factory) -> InstalledWheel:
     """Install the wheel with its dependencies into a new environment."""
     folder = tmp_path_factory.mktemp("installed") / "env"
     uv("venv", "--quiet", "--python", sys.executable, folder)
     uv("pip", "install", "--quiet", "--python", folder / "bin" / "python", wheel)
-    return Installed(folder)
+    return InstalledWheel(folder)
 
 
 def test_wheel_has_catalog_and_data_and_no_matrix(wheel):
@@ -129,17 +129,17 @@ COMMANDS = [
 ]
 
 
-def test_commands_of_an_installed_wheel_work(installed):
+def test_commands_of_an_installed_wheel_work(installed_wheel):
     """Each command runs, or prints in one line what is missing; none prints a traceback or writes a file."""
-    files_before, wrong = installed.files(), []
+    files_before, wrong = installed_wheel.files(), []
     for arguments, code, expected_output, expected_errors in COMMANDS:
-        exit_code, output, errors = installed(*arguments)
+        exit_code, output, errors = installed_wheel(*arguments)
         if exit_code != code or expected_output not in output or expected_errors not in {None, errors}:
             wrong.append((arguments, exit_code, output[-300:], errors[-300:]))
         if exit_code == 2 and errors.count("\n") != 1:
             wrong.append((arguments, "more than a line", errors))
     assert wrong == []
-    assert installed.files() == files_before
+    assert installed_wheel.files() == files_before
 
 
 def test_wheel_runs_with_uvx(wheel):

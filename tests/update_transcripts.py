@@ -16,7 +16,7 @@ from tests.transcripts import ROOT, differences, transcripts_of
 
 
 def keep_equal_text(first: list[str], second: list[str]) -> list[str]:
-    """Return the lines of two runs, cut where they differ."""
+    """Return the lines of two runs, cut where they differ; lines that only one run has are dropped."""
     lines = []
     for line, second_line in zip(first, second, strict=False):
         common = os.path.commonprefix([line, second_line])
@@ -27,7 +27,7 @@ def keep_equal_text(first: list[str], second: list[str]) -> list[str]:
 def main(names: list[str]) -> None:
     """Rewrite the blocks whose command prints something else, in the named documents or all; print these commands.
 
-    A block with a line `…` stays as long as it is.
+    A block with a line `…` gets no more lines than it has.
     """
     for path in documents():
         if names and str(path.relative_to(ROOT)) not in names:

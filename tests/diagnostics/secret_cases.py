@@ -1,9 +1,9 @@
 """Generate fake secrets and personal data in the contexts where logs and configs show them, to test redaction.
 
 secret_cases.yaml has the shapes and contexts, which follow the issuers' documentation and real program output, not
-our redaction patterns. Values are random with a fixed seed: `{r20}` is twenty letters and digits, `{d9}` digits,
-`{h32}` hexadecimal digits, `{b48}` base64, `{u16}` capitals and digits, `{s40}` letters, digits, `-` and `_`, and
-`{w}` a password.
+our redaction patterns. Values are random with a fixed seed: `{r20}` is twenty letters and digits, `{d9}` digits
+other than 0, `{h32}` hexadecimal digits, `{b48}` base64, `{u16}` capitals and the digits 2 to 7, `{s40}` letters,
+digits, `-` and `_`, and `{w}` a password.
 """
 
 import random
@@ -30,7 +30,10 @@ JOINS = ("\n", "\\n", "\r\n", "\\\\n", " ", "\n    ", "\n> ", "\n2025-11-22 INFO
 
 
 def split_table(text: str) -> list[str]:
-    r"""Split a table at `|` and line ends; in an entry without `#1`, `#` stands for a line end, and `\|` for `|`."""
+    r"""Split a table at line ends, and at `|` unless a blank follows.
+
+    In an entry, `\|` stands for `|`, and `#` for a line end unless the entry has `#1`.
+    """
     forms = [
         form for row in text.strip("\n").splitlines() for form in re.split(r"(?<!\\)\|(?! )", row) if form
     ]
@@ -110,7 +113,7 @@ def _logins_and_keys(draw: random.Random) -> Iterator[Case]:
 
 
 def persons() -> Iterator[Case]:
-    """Yield the names, addresses and host names of the tables, each in the contexts of its kind."""
+    """Yield personal data: names, addresses and host names in each context, and those that have their own context."""
     forms = [
         (shape, around)
         for shape in split_table(TABLES["persons"])

@@ -80,7 +80,7 @@ COMMANDS = {
 
 
 def server_before_its_release(edit):
-    """Find releases whose trainer cannot use the server command of the edit yet."""
+    """Find releases whose trainer cannot use the edit's server command yet, or a missing range of releases."""
     for (framework, command), first in COMMANDS.items():
         starts = re.search(rf"(?:^|then |start |[=;,] ?|\d ){command}", edit.text)
         if framework == edit.framework and starts:
@@ -177,12 +177,12 @@ def launcher_of_one_process(edit):
 
 
 def timeout_of_a_running_server(edit):
-    """Find vllm_server_timeout as the fix of a slow request: it limits only the wait for the server's start."""
+    """Find vllm_server_timeout as the fix of a slow request; it limits only the wait for a server's start (NET012)."""
     return edit.code != "NET012" and re.search(r"vllm_server_timeout(?:=|$| \d| larger| higher)", edit.text)
 
 
 def server_for_trl_without_weight_sync(edit):
-    """Find options of weight sync that a `vllm serve` for TRL lacks; without them it fails with NET015 or NET016."""
+    """Find settings for weight sync (NET015, NET016) and log-probs that a `vllm serve` for TRL lacks."""
     if edit.framework != "trl" or not re.search(r"(?<!trl )\bvllm serve MODEL", edit.text):
         return ""
     needed = ["VLLM_SERVER_DEV_MODE=1", "--weight-transfer-config"]
@@ -234,7 +234,7 @@ def test_edits_for_one_framework_have_disjoint_release_ranges():
 
 
 def test_options_that_lint_reports_as_removed_are_removed():
-    """No release of a range has the option; the last range begins with `<` or covers all releases without it."""
+    """No release of a range has the option; the last range begins with `<` or covers all later releases."""
     for framework, dialect in DIALECTS.items():
         last_ranges = {removed.option: removed.releases for removed in dialect.removed}
         for removed in dialect.removed:

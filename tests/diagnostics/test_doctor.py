@@ -209,7 +209,7 @@ def test_environment_without_a_readable_release_is_skipped_not_ok(environment, v
 
 
 def test_missing_torch_is_an_error_and_other_releases_a_warning(environment):
-    """A missing torch is an error, another release a warning, and requirements with a false marker are ignored."""
+    """A missing torch is an error, another NumPy a warning, and requirements with a false marker are ignored."""
     other_machines = ["pywin32; sys_platform == 'win32'", "tomli; python_version < '3.11'"]
     environment.add("vllm", "0.8.5", requires=["torch==2.6.0", "numpy<2.0.0", *other_machines])
     environment.add("numpy", "2.4.0")

@@ -69,7 +69,7 @@ def report_of(members):
 
 
 def gpus(count=1, **fields):
-    """Return the arguments of `node` for a machine with some GPUs."""
+    """Return the arguments of `node` for a machine with this many GPUs and changed fields of their driver."""
     known = Gpus("ok", driver="570.86.15", cuda="12.8", devices=tuple(Gpu(i, "H100") for i in range(count)))
     return {"machine": {"gpus": replace(known, **fields)}}
 
@@ -220,7 +220,7 @@ def test_host_command_is_ssh_in_batch_mode_or_the_template(template, expected):
 
 
 def test_collector_needs_only_python_and_leaves_no_file(tmp_path):
-    """The collector runs without site-packages and the project's files, and writes no file."""
+    """The collector needs no site-packages or project files, and leaves no file in its home and working folder."""
     text = remote.collect_program().program_text()
     environ = {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
     done = run_python("-I", "-S", "-", input=text, check=True, cwd=tmp_path, env=environ)

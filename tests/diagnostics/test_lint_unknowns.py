@@ -133,7 +133,7 @@ def details(text, syntax="shell", **releases):
 
 
 def test_unknown_option_names_its_counterpart_and_its_line():
-    """The fix names the run's option for another framework's; the evidence is the keyword, and the text as written."""
+    """The fix names the option that replaces another framework's; the evidence quotes the keyword as written."""
     run = "python3 -m openrlhf.cli.train_ppo_ray --num_generations 4 --flash_attn --max_samples 1.28e5"
     text = details(run, openrlhf="0.8.10")
     for expected in (
@@ -188,7 +188,7 @@ def test_option_of_an_array_or_a_path_is_known():
 
 
 def test_added_key_is_new_in_the_config_of_the_release():
-    """`+` is right for a key that only another config of the release has; a number that is none is named."""
+    """`+` is right for a key that only another config of the release has; a text in place of a number is named."""
     run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo +actor_rollout_ref.model.lora.merge=True"
     key = "+actor_rollout_ref.model.lora.merge"
     for release, expected in (("0.7.1", False), (None, True)):

@@ -70,7 +70,7 @@ def test_head_and_tail_are_read_without_the_middle(tmp_path):
     "document", ["[" * 100_000, '{"a":' * 50_000, b"\xff", "[1", "[" + "[]," * 2_000_000 + "0]"]
 )
 def test_broken_or_memory_filling_json_is_refused(document, monkeypatch):
-    """JSON that is deeply nested, has invalid bytes, or expands to a hundred times its size is refused."""
+    """JSON that is deeply nested or invalid, or whose values need more than MAX_VALUE_BYTES, is refused."""
     monkeypatch.setattr(safe_io, "MAX_VALUE_BYTES", 100 << 20)
     with pytest.raises(ValueError):
         safe_io.parse_json(document)

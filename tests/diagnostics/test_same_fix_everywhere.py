@@ -61,7 +61,7 @@ def mitigation_in_plan(entry, releases):
 
 
 def lint_finding(entry, framework, releases, triggers=()):
-    """Return the finding of a lint rule under the entry's code."""
+    """Return the finding of a lint rule that has the entry's code."""
     place = Place("run.yaml", 1)
     known = Versions({name: Version(release) for name, release in releases.items()})
     plan = RunPlan(framework, Settings(framework, place), versions=known)
@@ -140,7 +140,7 @@ def test_triage_and_lint_recommend_the_same():
 
 
 def affected_release(entry):
-    """Return an affected release with those of the issue's other packages; None if there is none."""
+    """Return the releases, by package, of an environment that the issue affects; None if there is none."""
     needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
     for claim in entry.affected:
         starts = [part.strip("><=~ ") for part in claim.versions.split(",")]

@@ -40,7 +40,7 @@ def add_with_files(maker, name, files, version="1.0", requires=()):
 
 @pytest.fixture
 def maker(tmp_path):
-    """Build an environment with trl and accelerate."""
+    """Return the builder of an environment with trl and accelerate."""
     files = {"__init__.py": "", "trainer/__init__.py": "", "trainer/grpo_trainer.py": "import accelerate\n"}
     maker = add_with_files(EnvironmentBuilder(tmp_path / "env"), "trl", files, "1.9.2", ["accelerate>=1"])
     return add_with_files(maker, "accelerate", {"__init__.py": "", "state.py": ""}, "1.2.0")
@@ -177,7 +177,7 @@ HOSTILE = (
 
 
 def test_hostile_pth_file_is_not_run_and_is_shortened(maker, monkeypatch, tmp_path, run_command):
-    """A `.pth` file with import lines, control characters and a line of 200 kB is not run, and is shortened."""
+    """A `.pth` file with import lines, control characters and 200 kB in a line is not run; it is escaped and cut."""
     (maker.site / "evil.pth").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
     for form in ("terminal", "json", "markdown", "github"):

@@ -42,14 +42,14 @@ def prefixed(prefix, lines):
 
 
 @pytest.fixture
-def triage_lines(rules):
+def triage_logs(rules):
     """Return a function that triages logs, one per rank, each a list of lines."""
 
-    def triage_lines(*logs):
+    def triage_logs(*logs):
         texts = (("\n".join(lines) + "\n").encode() for lines in logs)
         return triage([MemoryLog(text, f"rank_{number}.log") for number, text in enumerate(texts)], rules)
 
-    return triage_lines
+    return triage_logs
 
 
 def codes(verdict):
@@ -57,26 +57,26 @@ def codes(verdict):
     return [candidate.issue.code for candidate in verdict.candidates]
 
 
-def test_wrapper_error_is_not_the_root_cause(triage_lines):
+def test_wrapper_error_is_not_the_root_cause(triage_logs):
     """If the log has the cause, the wrapper error, which only reports it, is listed as a consequence."""
     engine = prefixed("(EngineCore_DP0 pid=77) ERROR 01-31 10:00:00 [core.py:708] ", traceback_of(ROOT))
-    verdict = triage_lines([*engine, *traceback_of(WRAPPER)])
+    verdict = triage_logs([*engine, *traceback_of(WRAPPER)])
     assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
     assert [candidate.issue.code for candidate in verdict.consequences] == ["ENG001"]
     assert verdict.candidates[0].first.line == 5
 
 
-def test_confirmation_counts_only_with_its_own_failure(triage_lines):
+def test_confirmation_counts_only_with_its_own_failure(triage_logs):
     """A confirmation alone is not judged; with another failure it changes nothing, with its own it adds evidence."""
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."
-    alone = triage_lines(["step 1", wait, wait, "step 2"])
+    alone = triage_logs(["step 1", wait, wait, "step 2"])
     assert (alone.state, alone.candidates, alone.consequences, exit_code(alone)) == ("not_judged", (), (), 3)
-    unknown = triage_lines([wait, *traceback_of("KeyError: 'reward'", "my_rewards.py")])
+    unknown = triage_logs([wait, *traceback_of("KeyError: 'reward'", "my_rewards.py")])
     assert (unknown.state, unknown.candidates, unknown.consequences) == ("unknown", (), ())
-    root = triage_lines([wait, *traceback_of(ROOT)])
+    root = triage_logs([wait, *traceback_of(ROOT)])
     assert (root.state, codes(root)) == ("known", ["MEM005"])
     assert root.candidates[0].confirmed_by == root.consequences == ()
-    verdict = triage_lines([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
+    verdict = triage_logs([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
     assert (verdict.state, codes(verdict), verdict.consequences) == ("wrapper", ["ENG030"], ())
     assert [item.issue.code for item in verdict.candidates[0].confirmed_by] == ["ENG012"]
     document = report(verdict, ["rank_0.log"])
@@ -85,17 +85,17 @@ def test_confirmation_counts_only_with_its_own_failure(triage_lines):
     assert [item["code"] for item in document.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
 
 
-def test_interleaved_tracebacks_of_two_ranks_are_separated(triage_lines):
+def test_interleaved_tracebacks_of_two_ranks_are_separated(triage_logs):
     """The candidate has both ranks, and each of its tracebacks has one frame."""
     first = prefixed("[rank0]: ", traceback_of(ROOT))
     second = prefixed("[rank3]: ", traceback_of(ROOT))
-    verdict = triage_lines([line for pair in zip(first, second, strict=True) for line in pair])
+    verdict = triage_logs([line for pair in zip(first, second, strict=True) for line in pair])
     assert codes(verdict) == ["MEM005"]
     assert verdict.candidates[0].ranks == ("0", "3")
     assert all(hit.traceback and len(hit.traceback.frames) == 1 for hit in verdict.candidates[0].hits)
 
 
-def test_first_exception_of_a_chain_is_the_root_cause(triage_lines):
+def test_first_exception_of_a_chain_is_the_root_cause(triage_logs):
     """The first exception of a chain is the root cause, also without a catalog entry."""
     chain = [
         *traceback_of("KeyError: 'prompt'", "own/rewards.py", "score"),
@@ -104,15 +104,15 @@ def test_first_exception_of_a_chain_is_the_root_cause(triage_lines):
         "",
         *traceback_of("RuntimeError: rollout failed", "own/loop.py", "run"),
     ]
-    verdict = triage_lines(chain)
+    verdict = triage_logs(chain)
     assert verdict.state == "unknown"
     assert verdict.anchors[0].text == "KeyError: 'prompt' (in own/rewards.py, score)"
     assert [anchor.traceback.link for anchor in verdict.anchors] == [0, 1]
     assert exit_code(verdict) == 3
 
 
-def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(triage_lines):
-    verdict = triage_lines(
+def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(triage_logs):
+    verdict = triage_logs(
         [
             "(APIServer pid=7) INFO 01-31 10:00:00 [api_server.py:1885] vLLM API server version 0.31.0",
             "trl==1.16.0",
@@ -127,7 +127,7 @@ def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(triage_line
     assert releases == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
 
 
-def test_log_without_failures_is_clean(triage_lines):
+def test_log_without_failures_is_clean(triage_logs):
     """A log with only progress bars, warnings and exceptions that Python ignores at exit is clean."""
     lines = [
         "  0%|          | 0/10 [00:00<?, ?it/s]\r 50%|#####     | 5/10 [00:01<00:01, 5.0it/s]\r",
@@ -137,24 +137,24 @@ def test_log_without_failures_is_clean(triage_lines):
         *traceback_of("OSError: [Errno 9] Bad file descriptor", "own/pool.py", "__del__"),
         "{'train_runtime': 12.3, 'train_loss': 0.01}",
     ]
-    verdict = triage_lines(lines)
+    verdict = triage_logs(lines)
     assert (verdict.state, verdict.fingerprint, exit_code(verdict)) == ("clean", "", 0)
     assert verdict.lines == len(lines)
 
 
-def test_timeout_of_a_client_comes_after_the_crash_of_its_server(triage_lines):
+def test_timeout_of_a_client_comes_after_the_crash_of_its_server(triage_logs):
     """The crash in the server's log comes first, and the timeout of its client second."""
     waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
     client, server = traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT)
-    verdict = triage_lines(client, server)
+    verdict = triage_logs(client, server)
     assert codes(verdict) == ["MEM005", "NET012"]
 
 
-def test_fingerprint_ignores_paths_lines_and_values(triage_lines):
-    first = triage_lines(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
+def test_fingerprint_ignores_paths_lines_and_values(triage_logs):
+    first = triage_logs(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
     moved = "\n".join(traceback_of("KeyError: 'b2'", "own/x.py", "f")).replace("/opt/env", "/srv/x")
-    same = triage_lines(moved.replace("line 7", "line 9").split("\n"))
-    different = triage_lines(traceback_of("IndexError: 3", "own/x.py", "f"))
+    same = triage_logs(moved.replace("line 7", "line 9").split("\n"))
+    different = triage_logs(traceback_of("IndexError: 3", "own/x.py", "f"))
     assert first.fingerprint == same.fingerprint != different.fingerprint
 
 
@@ -198,22 +198,22 @@ BOX, CELL = LINES["rich_box"], LINES["ipython_cell"]
         "fields", "repr", "loguru", "group", "pool",
     ],
 )  # fmt: skip
-def test_tracebacks_in_other_formats(triage_lines, lines):
+def test_tracebacks_in_other_formats(triage_logs, lines):
     """Coloured, boxed, grouped, escaped and JSON tracebacks give the same root cause and frames."""
-    verdict = triage_lines(["step 1", *lines, "step 2"])
+    verdict = triage_logs(["step 1", *lines, "step 2"])
     assert codes(verdict) == ["MEM005"]
     about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
     assert about.frames[-1][1] == "check"
 
 
-def test_thousand_similar_lines_do_not_hide_the_root_cause(triage_lines):
+def test_thousand_similar_lines_do_not_hide_the_root_cause(triage_logs):
     """The root cause is found after 1000 lines that pass the prefilter and match no pattern."""
     noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was fixed"] * 1000
     error = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'device'"
-    assert codes(triage_lines(noise + traceback_of(error))) == ["CMP022"]
+    assert codes(triage_logs(noise + traceback_of(error))) == ["CMP022"]
 
 
-def test_rank_with_another_traceback_comes_first(triage_lines):
+def test_rank_with_another_traceback_comes_first(triage_logs):
     """The rank with another traceback comes first if seven ranks report a lost peer.
 
     The fingerprint does not depend on the number of that rank.
@@ -223,10 +223,10 @@ def test_rank_with_another_traceback_comes_first(triage_lines):
     )
     lost_peer = traceback_of(error, "torch/distributed/x.py")
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
-    verdict = triage_lines(*[lost_peer] * 3, cause, *[traceback_of(error, "torch/x.py")] * 4)
+    verdict = triage_logs(*[lost_peer] * 3, cause, *[traceback_of(error, "torch/x.py")] * 4)
     assert verdict.state == "unknown"
     assert verdict.anchors[0].source == "rank_3.log"
-    elsewhere = triage_lines(cause, *[lost_peer] * 7)
+    elsewhere = triage_logs(cause, *[lost_peer] * 7)
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
@@ -252,7 +252,7 @@ def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
     assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
 
 
-def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_lines):
+def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_logs):
     """The report of a wrapper names the rank that torchrun reports, and where the framework logs."""
     lines = [
         "[INFO:swift] Global seed set to 42",
@@ -260,7 +260,7 @@ def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_line
         "Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-31_10:00:00", "  host      : node3",
         "  rank      : 3 (local_rank: 1)", "  exitcode  : 1 (pid: 77)", "  error_file: <N/A>",
     ]  # fmt: skip
-    verdict = triage_lines(lines)
+    verdict = triage_logs(lines)
     note = report(verdict, ["a.log"]).notes[0]
     assert (verdict.state, exit_code(verdict)) == ("wrapper", 1)
     assert "the rank that failed first: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
@@ -280,14 +280,14 @@ def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
     assert verdict.candidates[0].ranks == ()
 
 
-def test_every_positive_sample_is_found_by_triage(triage_lines):
+def test_every_positive_sample_is_found_by_triage(triage_logs):
     """Each positive sample is found by the whole of triage, and no negative sample is."""
     missed, issues = [], catalog.load()
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():
             # A confirmation only counts with the failure it confirms.
             confirmed = [issues[name].signature.samples[0].text for name in issue.signature.confirms]
-            verdict = triage_lines([sample.text, *confirmed])
+            verdict = triage_logs([sample.text, *confirmed])
             candidates = (*verdict.candidates, *verdict.consequences)
             reported = {entry.issue.code for item in candidates for entry in (item, *item.confirmed_by)}
             if sample.matches:
@@ -318,12 +318,12 @@ ENGINE = ("vllm/entrypoints/llm.py", "_run_engine")
           *SCH001[1:]], ("two_owners",)),
     ],
 )  # fmt: skip
-def test_trigger_is_read_from_the_log(triage_lines, log, triggers):
+def test_trigger_is_read_from_the_log(triage_logs, log, triggers):
     """The trigger is found by a frame of the traceback, or by an earlier failure in the same process.
 
     An interrupt after the failure, in another program or in another rank does not count.
     """
-    (candidate, *_) = triage_lines(log).candidates
+    (candidate, *_) = triage_logs(log).candidates
     assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)
 
 

@@ -44,7 +44,7 @@ def load_recorded():
 
 
 def create_inputs(folder):
-    """Copy the inputs into a folder and create the fake environments there."""
+    """Copy the inputs into a folder and create the fake environments there; env_old has an executable interpreter."""
     shutil.copytree(HERE / "inputs", folder, dirs_exist_ok=True)
     for name, distributions in ENVIRONMENTS.items():
         maker = EnvironmentBuilder(folder / name)
@@ -53,13 +53,13 @@ def create_inputs(folder):
     (folder / "env_old" / "bin" / "python").chmod(0o755)
 
 
-def run_python(arguments, *, cwd, env, stdin):
+def run_module(arguments, *, cwd, env, stdin):
     """Run `python -m` as a new process."""
     words = [sys.executable, "-m", *arguments]
     return subprocess.run(words, input=stdin, capture_output=True, cwd=cwd, env=env, check=False)
 
 
-def observe(entry, folder, run=run_python):
+def observe(entry, folder, run=run_module):
     """Run an entry's command in a folder with the inputs by `run`; return its summarised result."""
     program, option, *arguments = shlex.split(entry["run"])
     assert (program, option) == ("python", "-m"), f"{entry['run']}: expected python -m ..."

@@ -1,6 +1,6 @@
 """Build toy projects for the matrix tests: tiny real wheels in a package index on loopback, and tiny cell programs.
 
-`kit` is this module, for tests that need its functions.
+The fixture `kit` is this module.
 """
 
 from __future__ import annotations
@@ -277,5 +277,5 @@ CELL_LAYERS = ("resolve", "contract", "install", "import", "scheduler")
 
 @pytest.fixture(scope="session")
 def kit() -> ModuleType:
-    """Return this module: tests can't import a conftest."""
+    """Return this module, for tests that use its functions and constants."""
     return sys.modules[__name__]

@@ -102,20 +102,20 @@ def test_install_verifies_hashes(project, kit):
 
 @pytest.fixture
 def locked_context(tmp_path, kit):
-    """Return a function that makes a context of one cell with two valid locks, with a changed matrix file."""
+    """Write two valid locks of a cell; return a function that makes a context with a changed matrix file."""
     (tmp_path / "locks").mkdir()
 
-    def write_lock(change=lambda text: text):
+    def make_context(change=lambda text: text):
         text = kit.HEAD + kit.cell_table("1.0", "1.0", ("resolve", "install"))
         (tmp_path / "matrix.toml").write_text(change(text))
         return Context(load_matrix(tmp_path / "matrix.toml", LAYERS), Store(tmp_path / "store"))
 
-    context = write_lock()
+    context = make_context()
     (cell,) = context.matrix.cells
     for runnable in (False, True):
         head = locks._first_line(cell, runnable=runnable)
         locks.lock_path(context, cell, runnable=runnable).write_text(f"{head}\ntrl==1.0\nvllm==1.0\n")
-    return write_lock
+    return make_context
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def locked_context(tmp_path, kit):
     ],
 )
 def test_stale_lock_is_reported(locked_context, change, message):
-    """A lock with another date, or that lacks a requirement of the recipe, is reported; an unchanged lock is not."""
+    """A lock of another date, or one that does not meet the recipe's requirements, is reported; a current one isn't."""
     context = locked_context(lambda text: text.replace(*change) if change[0] else text)
     problems = locks.check_locks(context, context.matrix.cells)
     assert bool(problems) is bool(message)

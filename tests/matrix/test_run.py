@@ -72,7 +72,7 @@ def first_run(locked_project, tmp_path_factory):
 
 
 @pytest.fixture
-def finished(first_run, tmp_path):
+def finished_project(first_run, tmp_path):
     """Return a copy of the finished project with its store and environments."""
     return copy_project(first_run[0], tmp_path)
 
@@ -131,16 +131,16 @@ def layers_run(done):
 CODES, OTHER_CODES = (f'codes = ["{code}"]\n            reason' for code in ("SCH001", "SCH002"))
 
 
-def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
+def test_unexpected_verdicts_decide_the_exit_code(finished_project, kit):
     """Unexpected codes and passes exit with 1; a changed expectation runs no layer again."""
-    change_matrix(finished, 'reason = "known"', 'reason = "known better"')
-    done = finished.run("run")
+    change_matrix(finished_project, 'reason = "known"', 'reason = "known better"')
+    done = finished_project.run("run")
     assert ("known better" in done.stdout, layers_run(done)) == (True, set())
-    change_matrix(finished, CODES, OTHER_CODES)
-    done = finished.run("run")
+    change_matrix(finished_project, CODES, OTHER_CODES)
+    done = finished_project.run("run")
     assert done.returncode == 1
     assert "expected the codes SCH002, observed SCH001" in done.stdout
-    finished.write(
+    finished_project.write(
         kit.cell_table(
             "0.10.2",
             "0.24.0",
@@ -148,19 +148,19 @@ def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
             more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n',
         )
     )
-    done = finished.run("run")
+    done = finished_project.run("run")
     assert (done.returncode, "UNEXPECTED PASS" in done.stdout) == (1, True)
 
 
-def test_changed_code_and_fresh_run_again(finished):
+def test_changed_code_and_fresh_run_again(finished_project):
     """Changed code runs its layers again, a changed comment does not; --fresh repeats only the named layers."""
-    program = finished.folder / "programs" / "grpo_core" / "__main__.py"
+    program = finished_project.folder / "programs" / "grpo_core" / "__main__.py"
     program.write_text(program.read_text() + "# changed\n")
-    assert layers_run(finished.run("run")) == set()
+    assert layers_run(finished_project.run("run")) == set()
     program.write_text(program.read_text() + "CHANGED = 1\n")
     cell = "vllm-0.10.2+trl-0.24.0"
-    assert layers_run(finished.run("run")) == {(cell, "engine"), (cell, "train:colocate")}
-    assert layers_run(finished.run("run", "--cells", cell, "--layers", "import", "--fresh")) == {
+    assert layers_run(finished_project.run("run")) == {(cell, "engine"), (cell, "train:colocate")}
+    assert layers_run(finished_project.run("run", "--cells", cell, "--layers", "import", "--fresh")) == {
         (cell, "import")
     }
 
@@ -204,16 +204,16 @@ def test_networkx_message_is_no_network_fault(project, kit):
     assert project.report()["vllm-0.10.2+trl-0.24.0"]["resolve"]["verdict"] == "unresolvable"
 
 
-def test_environment_is_rebuilt_if_fresh_or_incomplete(finished):
+def test_environment_is_rebuilt_if_fresh_or_incomplete(finished_project):
     """An environment is rebuilt with --fresh, and if its marker file is missing."""
-    place = finished.store / "environments" / "vllm-0.10.2+trl-0.24.0"
+    place = finished_project.store / "environments" / "vllm-0.10.2+trl-0.24.0"
     (place / "left-over").write_text("")
     again = ("run", "--cells", "vllm-0.10.2+trl-0.24.0", "--layers", "install", "--fresh")
-    assert finished.run(*again).returncode == 0
+    assert finished_project.run(*again).returncode == 0
     assert ((place / "bin" / "python").exists(), (place / "left-over").exists()) == (True, False)
     (place / "grpo-doctor.json").unlink()
     (place / "bin" / "python").unlink()
-    assert finished.run(*again).returncode == 0
+    assert finished_project.run(*again).returncode == 0
     assert subprocess.run([place / "bin" / "python", "-c", "import vllm"], check=False).returncode == 0
 
 

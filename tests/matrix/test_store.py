@@ -15,7 +15,7 @@ from diagnostics.matrix.store import Event, Store, StoreBusyError, StoreError, i
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 LOG = "logs/cell/import.log"
-ELSEWHERE = [
+REFUSED_LOGS = [
     "../sitecustomize.py", "logs/../../sitecustomize.py", "/tmp/x", "logs/x.log", "logs/a/b/c", "logs//x", "logs/./x",
     "logs/cell/..", "logs/cell/.bashrc", "store.jsonl", "logs/cell/a\nb", "logs/cell/a\0b", "logs/cell/" + "a" * 300,
     "~/x", "logs/cell/-rf",
@@ -185,7 +185,7 @@ def test_merge_adds_an_event_once_and_no_log(merge_foreign):
     assert {path.name for path in merge_foreign.mine.folder.iterdir()} == {"lock", "store.jsonl"}
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", REFUSED_LOGS)
 def test_log_outside_its_folder_is_refused(merge_foreign, name):
     """An event whose log is outside the log folder is refused; no file is written and no event added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: "):

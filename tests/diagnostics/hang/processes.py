@@ -1,6 +1,7 @@
 """Build snapshot processes and ranks that wait, diagnose them, and run real programs for the hang tests.
 
-`NO_PERMISSION` is the reason to skip tests that inspect another process. The import starts a process to find it.
+`NO_PERMISSION` is the reason to skip tests that inspect another process, or empty. The import starts a process to
+find it.
 """
 
 import contextlib
@@ -29,13 +30,13 @@ EVENT_LOOP = (
 
 
 def sleeping(pid, parent, *frames, thread=None, **values):
-    """Return a snapshot process whose main thread has slept for 400 s in these frames."""
+    """Return a process whose main thread has slept for 400 s in these frames, or has the fields in `thread`."""
     known = {"state": "S", "runnable": 0.0, "asleep_s": 400.0} | (thread or {})
     return Process(pid, parent, threads=(Thread(pid, "MainThread", frames, **known),), state="S", **values)
 
 
 def with_threads(process, *stacks, name="Thread-1", **values):
-    """Return the process with threads that have slept at a futex for 400 s, one in each of these stacks."""
+    """Return the process with a thread for each stack that has slept at a futex for 400 s, or has these fields."""
     known = {"state": "S", "runnable": 0.0, "asleep_s": 400.0} | AT_FUTEX | values
     threads = (Thread(tid, name, stack, **known) for tid, stack in enumerate(stacks, 17))
     return dataclasses.replace(process, threads=(*process.threads, *threads))
@@ -76,7 +77,7 @@ def verdict_of(*processes, seconds=65.0, **values):
 
 @contextlib.contextmanager
 def running(*command):
-    """Start a program, wait for its first line of output, yield it, and kill its session when the block ends."""
+    """Start a program, wait for its first line of output, yield it, and kill its process group at the end."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

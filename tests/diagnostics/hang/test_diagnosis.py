@@ -204,7 +204,7 @@ GET = StackFrame(f"{PYTHON}/multiprocessing/queues.py", "get", 103)
 WORKER = StackFrame("/job/rewards.py", "worker", 8)
 
 
-def with_consumers(*frames, **thread):
+def driver_with_consumers(*frames, **thread):
     """Return a driver and three idle workers of a queue: one reads with the queue's lock, two wait for the lock."""
     shared = ("/dev/shm/sem.x#90",)
     driver = sleeping(10, 1, *frames, thread=thread, fds=(Descriptor(5, "pipe", 70, "w"),), shared=shared)
@@ -233,7 +233,7 @@ def with_consumers(*frames, **thread):
     ids=["in accept", "polling", "waiting for its end"],
 )
 def test_idle_consumers_of_a_queue_are_no_hang(frame, syscall):
-    processes = with_consumers(frame, StackFrame("/job/driver.py", "main", 9), syscall=syscall)
+    processes = driver_with_consumers(frame, StackFrame("/job/driver.py", "main", 9), syscall=syscall)
     assert verdict_of(*processes, seconds=90.0).outcome == "idle"
 
 
@@ -252,7 +252,7 @@ def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome)
 
 def test_feeder_thread_of_an_empty_queue_is_idle():
     """The feeder thread of an empty queue waits for the next item, so it is idle."""
-    driver, *workers = with_consumers(WAIT, StackFrame("/job/driver.py", "main", 9), **AT_FUTEX)
+    driver, *workers = driver_with_consumers(WAIT, StackFrame("/job/driver.py", "main", 9), **AT_FUTEX)
     feeds = WAIT, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 231)
     driver = with_threads(driver, feeds, name="QueueFeederThread")
     assert verdict_of(driver, *workers, seconds=90.0).outcome == "idle"
@@ -260,7 +260,7 @@ def test_feeder_thread_of_an_empty_queue_is_idle():
 
 def test_driver_joining_workers_that_wait_at_the_queue_is_a_hang():
     joins = StackFrame(f"{PYTHON}/multiprocessing/popen_fork.py", "poll", 27)
-    processes = with_consumers(joins, StackFrame("/job/driver.py", "main", 9), syscall="wait4")
+    processes = driver_with_consumers(joins, StackFrame("/job/driver.py", "main", 9), syscall="wait4")
     assert verdict_of(*processes, seconds=90.0).outcome == "hang"
 
 
@@ -331,8 +331,8 @@ def test_fully_connected_processes_are_diagnosed_in_20_s():
     assert time.process_time() - began < 20
 
 
-def with_many(kind):
-    """Return a snapshot with thousands of descriptors, semaphores or locks."""
+def snapshot_with_many(kind):
+    """Return a snapshot with thousands of connections, ends of a pipe, mapped semaphores or locks."""
     loop = StackFrame("/usr/lib/python3.11/asyncio/base_events.py", "_run_once", 1)
     semaphore = StackFrame("/usr/lib/python3.11/multiprocessing/synchronize.py", "__enter__", 1)
     count, pids = 20_000, range(10, 1034)
@@ -366,8 +366,8 @@ def with_many(kind):
 
 @pytest.mark.parametrize("kind", ["connections", "ends of a pipe", "semaphores", "locks"])
 def test_snapshot_with_thousands_of_entries_is_diagnosed_within_limits(kind):
-    """A snapshot with thousands of entries is diagnosed in 8 s of CPU time and 500 MiB."""
-    snapshot = with_many(kind)
+    """A snapshot with thousands of entries is diagnosed in 8 s of CPU time with 500 MiB more memory."""
+    snapshot = snapshot_with_many(kind)
     with cpu_and_memory_limits(seconds=8, mebibytes=500):
         diagnose(snapshot)
 
@@ -497,7 +497,7 @@ def test_servers_that_take_turns_in_accept_are_idle_without_clients(unread, outc
 
 @pytest.mark.parametrize(("endless", "outcome"), [(True, "idle"), (False, "hang")])
 def test_waiting_main_thread_with_a_working_signal_handler_is_idle(endless, outcome):
-    """A wait with a timeout is a hang."""
+    """A process that writes during a wait without a timeout works in a handler; a wait with a timeout is a hang."""
     waits = WAIT, StackFrame("/job/a.py", "main", 9)
     thread = AT_FUTEX | {"endless": endless, "asleep_s": 3.0}
     assert verdict_of(sleeping(7, 1, *waits, thread=thread, wrote=True)).outcome == outcome

@@ -134,9 +134,9 @@ def test_process_of_another_user_does_not_join_a_job_by_its_environment(monkeypa
 
 @pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])
 def test_process_that_changes_while_observed_is_not_blamed(change):
-    """A process that execs, forks, starts a thread or exits between two samples is not called deadlocked or stopped.
+    """A process that execs, forks, starts a thread or exits between two samples is not blamed.
 
-    A hang may be reported if the process is dead or waits for input.
+    The cause is no deadlock, spinning or stopped process. A hang is reported only if it is dead or waits for input.
     """
     with running(sys.executable, "-c", PROGRAM, change) as process:
         replies = []

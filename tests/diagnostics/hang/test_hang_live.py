@@ -48,7 +48,7 @@ def test_real_jobs_get_correct_verdicts(monkeypatch):
 
 
 def syscalls_below(pid):
-    """Return the system calls of a process and its descendants, sorted."""
+    """Return the system calls of the main threads of a process and its descendants, sorted."""
     pids = discovery.descendants(discovery.process_table(), [pid])
     return sorted(proc.system_call(pid, pid)["syscall"] for pid in pids)
 

@@ -1,6 +1,6 @@
-"""Each kind of wait of synthetic processes gets its cause and blocking process from the diagnosis, or is no hang.
+"""Waits of synthetic processes get their cause and blocking process from the diagnosis, or are no hang.
 
-One kind has the verdict `unknown`. Two further tests are about lock files of other jobs and the role of a helper.
+One wait has the verdict `unknown`. Two further tests are about lock files of other jobs and the role of a helper.
 """
 
 import dataclasses
@@ -252,7 +252,7 @@ def test_server_that_serves_one_idle_client_at_a_time_waits_for_it():
     assert set(verdict.victims) == {"/8", "/9"}
 
 
-def test_process_that_waits_for_a_lock_file_is_not_said_to_hold_it():
+def test_process_that_waits_for_a_lock_file_is_not_its_holder():
     """The cause is a file lock, and the fix is about a stale lock file."""
     baton = StackFrame("/env/lib/python3.11/site-packages/torch/utils/file_baton.py", "wait", 52)
     waits = sleeping(8, 7, baton, MAIN, thread={"syscall": "clock_nanosleep"})
