@@ -50,10 +50,10 @@ def code_tables() -> str:
         )
         for issue in catalog.load().values()
     ]
-    head = ("code", "what", "kind", "known by", "doctor, by release", "lint", "triage", "logs of it", "repro")
+    head = ("code", "title", "kind", "evidence", "doctor", "lint", "triage", "logs in tests", "repro")
     check_rows = [(check.code, check.title) for check in catalog.load_checks().values()]
-    checks = markdown_table(("code", "what"), check_rows)
-    return f"{markdown_table(head, rows)}\nThose of checks, which are no known failures:\n\n{checks}"
+    checks = markdown_table(("code", "title"), check_rows)
+    return f"{markdown_table(head, rows)}\nCodes of checks, which are not known issues:\n\n{checks}"
 
 
 def rule_table() -> str:

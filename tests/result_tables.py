@@ -100,7 +100,7 @@ def refuted_advice() -> str:
         (mitigation,) = [mitigation for mitigation in issue.mitigations if mitigation.name == name]
         observation = mitigation.note or f"does not help against {', '.join(mitigation.fails)}"
         rows.append((f"{code} {issue.title}", mitigation.about, observation))
-    return markdown_table(("for", "advised", "what the run showed"), rows)
+    return markdown_table(("issue", "advice", "result of the run"), rows)
 
 
 def colocate_loop_source() -> str:
@@ -111,6 +111,6 @@ def colocate_loop_source() -> str:
 
 
 PARTS = {
-    "pairs": pair_table, "seen": cell_tables, "trainers": trainer_table, "refuted": refuted_advice,
+    "pairs": pair_table, "cells": cell_tables, "trainers": trainer_table, "refuted": refuted_advice,
     "loop": colocate_loop_source,
 }  # fmt: skip
