@@ -71,8 +71,10 @@ def command(
         raise click.UsageError("--python and --prefix exclude each other")
     if fix_plan and output.format not in FIX_PLAN_FORMATS:
         raise click.UsageError(f"--format {output.format}: --fix-plan has {', '.join(FIX_PLAN_FORMATS)}")
-    if fix_plan and nodes:
-        raise UserError("--fix-plan: one environment at a time: run it on the node, without --hosts or --ray")
+    local_options = {"--fix-plan": fix_plan, "--facts-json": facts_json, f"--tier {tier}": tier != "static"}
+    if nodes and (refused := [option for option, is_given in local_options.items() if is_given]):
+        problem = "one environment at a time: run it on the node, without --hosts or --ray"
+        raise UserError(f"{refused[0]}: {problem}")
     with progress.show_spinner("doctor"):
         if nodes:
             return examine_nodes(nodes, python, prefix, output)

@@ -73,7 +73,7 @@ FORMATS = ("terminal", "json", "markdown")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
-    """Find the process that blocks a hung job. Works on Linux; stops no process and reads no local variables."""
+    """Find the process that blocks a hung job. Works on Linux; reads no local variables; only --end stops a process."""
     request = SimpleNamespace(**options)
     if request.files and not request.watches:
         request.files, request.words = (*request.files, *request.words), ()

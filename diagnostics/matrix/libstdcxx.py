@@ -44,9 +44,10 @@ def provide(packages: Path, version: str) -> bool:
     provided = _symbol_versions(system_library)
     if f"GLIBCXX_{version}" in provided:
         return False
-    fix = f"its wheels need GLIBCXX_{version}, which {system_library} lacks: install libstdc++ of gcc 13 or newer"
-    compiler = shutil.which("cc")
-    if version != _SUPPORTED_VERSION or compiler is None:
+    fix = f"its wheels need GLIBCXX_{version}, which {system_library} lacks: install a newer libstdc++"
+    if version != _SUPPORTED_VERSION:
+        raise NotProvidedError(fix)
+    if (compiler := shutil.which("cc")) is None:
         raise NotProvidedError(f"{fix}, or a C compiler")
     target = packages / "grpo_doctor_libstdcxx"
     target.mkdir()

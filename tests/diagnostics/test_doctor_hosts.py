@@ -194,6 +194,14 @@ def test_invalid_host_list_or_command_is_refused(tmp_path, text, template, messa
     assert template or str(path) in error
 
 
+@pytest.mark.parametrize("option", ["--fix-plan", "--facts-json", "--tier probe"])
+def test_options_for_one_environment_are_refused(run_command, option):
+    """Options that --hosts would ignore end the command with exit code 2."""
+    code, _, error = run_command("doctor", "--hosts", "hostfile", *option.split())
+    assert code == 2
+    assert f"{option}: one environment at a time" in error
+
+
 def test_host_list_has_the_syntax_of_launchers(tmp_path):
     """A host list may have users, ports, slots, comments, and IPv6 addresses in brackets."""
     path = tmp_path / "hosts"

@@ -15,10 +15,8 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 
 
 def test_unsupported_symbol_version_is_refused(tmp_path):
-    """A symbol version that the stand-in does not have is refused; the error names the libstdc++ to install."""
-    with pytest.raises(
-        libstdcxx.NotProvidedError, match=r"GLIBCXX_3.4.99.*install libstdc\+\+ of gcc 13 or newer"
-    ):
+    """A symbol version that the stand-in does not have is refused, and no compiler is suggested."""
+    with pytest.raises(libstdcxx.NotProvidedError, match=r"GLIBCXX_3.4.99.*install a newer libstdc\+\+$"):
         libstdcxx.provide(tmp_path, "3.4.99")
     assert list(tmp_path.iterdir()) == []
 

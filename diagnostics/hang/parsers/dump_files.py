@@ -64,7 +64,7 @@ def read_files(names: Sequence[str]) -> Snapshot:
         except (ParseError, CpuLimitError) as error:
             if len(names) == 1:
                 raise
-            errors[Path(name).name] = str(error)
+            errors[name] = str(error)
     if not parts:
         raise ParseError("; ".join(errors.values()))
     joined = _within_limits(_join_files(parts))

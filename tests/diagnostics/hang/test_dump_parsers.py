@@ -145,13 +145,14 @@ def test_flight_recorder_dumps_show_the_rank_that_started_fewer_collectives(tmp_
 
 
 def test_unreadable_file_is_skipped_and_named(tmp_path):
-    """A file without a dump is named, and the other files are diagnosed."""
-    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
-    good.write_text(PYSPY)
-    bad.write_text("no dump at all")
-    verdict = diagnose(read_files([str(bad), str(good)])).verdict
+    """Files without a dump are named, also two of the same name, and the other files are diagnosed."""
+    good, *bad = files = [tmp_path / name for name in ("good.txt", "a/bad.txt", "b/bad.txt")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(PYSPY if file == good else "no dump at all")
+    verdict = diagnose(read_files([*map(str, files)])).verdict
     assert (verdict.cause, verdict.culprits) == ("mismatch", ("/102",))
-    assert any("bad.txt" in text for text in verdict.unseen)
+    assert all(any(str(file) in text for text in verdict.unseen) for file in bad)
 
 
 def test_pickle_with_a_callable_is_refused_and_not_executed(tmp_path):
