@@ -271,6 +271,16 @@ def test_invalid_answer_is_refused(answer, tiny, monkeypatch):
     assert child.returncode == -signal.SIGTERM
 
 
+def test_child_process_has_kernel_limits_and_no_hub(tiny):
+    """Its working folder is the root, so that names in settings lead to no file of the caller."""
+    Tokenizer(tiny)
+    child = Path(f"/proc/{checkpoint_tokenizer._start_child()[0].pid}")
+    lines = re.findall(r"Max (address space|core file size|file size) +(\d+)", (child / "limits").read_text())
+    assert dict(lines) == {"address space": str(3 << 30), "core file size": "0", "file size": "0"}
+    assert b"\0HF_HUB_OFFLINE=1\0" in b"\0" + (child / "environ").read_bytes()
+    assert (child / "cwd").readlink() == Path("/")
+
+
 def test_ctrl_c_ends_the_child_process(tiny, monkeypatch):
     tokenizer, (ours, _theirs), child = Tokenizer(tiny), Pipe(), process.start(["sleep", "1000"])
     monkeypatch.setattr(checkpoint_tokenizer, "_start_child", Mock(return_value=(child, ours)))
