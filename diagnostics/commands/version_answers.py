@@ -23,6 +23,7 @@ from diagnostics import UserError
 from diagnostics.api_index import query, store
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Compatibility, Ranking, Release
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.fixes import quote_command
 from diagnostics.output.pair_evidence import AT_IMPORT, evidence_lines, mark_of, missing_lines, pair_text
 from diagnostics.output.redact import mask_and_cut
@@ -33,7 +34,7 @@ SCHEMA = "grpo-doctor.versions-answer.v1"
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
 # Largest numbers of printed rows that fit, and of rows that do not fit.
 _MAX_FITTING, _MAX_UNFIT = 5, 3
-_RESOLVE_LIMIT_S = 20
+_RESOLVE_LIMIT_S, _COLLECT_S = 20, 120
 # Mark, text and lines on missing names of a group of releases.
 Row = tuple[str, str, list[str]]
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
@@ -115,7 +116,8 @@ def installed_pairs(python: Path) -> list[Compatibility]:
     from diagnostics.doctor.checks.missing_names import indexed_releases
     from diagnostics.doctor.target_env import prefix_of
 
-    indexed = indexed_releases(python_environment.collect(prefix_of(python), os.environ))
+    with cpu_limit("reading the environment", _COLLECT_S):
+        indexed = indexed_releases(python_environment.collect(prefix_of(python), os.environ))
     if not indexed:
         raise UserError(f"--python {python}: no package with a release in the index is installed")
     return [

@@ -27,8 +27,8 @@ from diagnostics.multi_node_options import NodeOptions, node_options
 from diagnostics.output import progress, report_output, text_filters
 from diagnostics.output.report_output import ReportOptions, write_report
 
-# The second limit is for the report on several nodes, the third is added for each node that answered.
-_COLLECT_S, _NODES_S, _NODE_S = 120.0, 20.0, 2.0
+# _NODES_S is for the report on several nodes, _NODE_S is added for each node that answered.
+_COLLECT_S, _PLAN_S, _NODES_S, _NODE_S = 120.0, 60.0, 20.0, 2.0
 _PATH = click.Path(path_type=Path)
 FIX_PLAN_FORMATS = ("terminal", "json", "markdown")
 
@@ -115,7 +115,8 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
     from diagnostics.doctor.fix_plan import plan_builder  # the plan prints with Rich
 
     report = report_output.filter_report(report, output)
-    plan = plan_builder.build_plan(report, collected.environment, compat_table.load())
+    with cpu_limit("building the fix plan", _PLAN_S):
+        plan = plan_builder.build_plan(report, collected.environment, compat_table.load())
     report_output.print_report(replace(report, extra=plan), output)
     return report.exit_code(output.fail_on)
 
