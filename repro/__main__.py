@@ -65,10 +65,9 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     except Exception as error:  # noqa: BLE001 - faults of the program itself
         if os.environ.get("GRPO_DOCTOR_DEBUG"):
             render.print_to_stderr(traceback.format_exc())
-        message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        render.print_to_stderr(
-            f"repro: failed, which is a fault of its own: {message} (GRPO_DOCTOR_DEBUG=1 shows where)"
-        )
+        message = render.without_secrets(f"{type(error).__name__}: {error}", shared=False)
+        message = " ".join(message.split())[:400]
+        render.print_to_stderr(f"repro: fault of its own: {message} (GRPO_DOCTOR_DEBUG=1 shows where)")
         return USAGE
     # The reader may be gone: `| head -1`.
     with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:

@@ -50,7 +50,7 @@ def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _LEVELS[finding.severity],
-        "message": {"text": redact(f"{one_line(finding.detail) or finding.title}{fix}")},
+        "message": _message(f"{one_line(finding.detail) or finding.title}{fix}"),
         "partialFingerprints": {"grpoDoctor/v1": fingerprint(finding.to_json(), tool)},
         "properties": {
             "severity": finding.severity.word,
@@ -84,4 +84,9 @@ def _invocation(report: Report) -> dict[str, Any]:
 
 
 def _notification(level: str, text: str) -> dict[str, Any]:
-    return {"level": level, "message": {"text": redact(text)}}
+    return {"level": level, "message": _message(text)}
+
+
+def _message(text: str) -> dict[str, str]:
+    """Return a redacted message; viewers show `[text](address)` as a link, so its closing bracket is escaped."""
+    return {"text": redact(text).replace("](", r"\](")}

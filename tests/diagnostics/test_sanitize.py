@@ -131,9 +131,22 @@ def test_only_the_consoles_own_colours_reach_a_terminal(text):
 def test_markdown_values_are_escaped():
     """Entities, mentions, tags and links in values are escaped in Markdown."""
     with standard_streams() as (out, _):
-        print_report(report_with("&#64;octocat <img> GH-12 #3 http://x.org"), ReportOptions("markdown"))
+        print_report(
+            report_with("&#64;octocat <img> GH-12 #3 http://x.org _www.github.com"), ReportOptions("markdown")
+        )
     prose = re.sub(r"```[\s\S]*?```", "", out.getvalue())
-    assert not re.search(r"(?<!\\)<img|[@#]\w|GH-\d|(?<!\\)&#64|://", prose)
+    assert not re.search(r"(?<!\\)<img|[@#]\w|GH-\d|(?<!\\)&#64|://|www\.", prose)
+
+
+def test_sarif_messages_have_no_links():
+    """A viewer of SARIF shows `[text](address)` in a message as a link; values cannot make one."""
+    with standard_streams() as (out, _):
+        print_report(report_with("[x](http://x.org)"), ReportOptions("sarif"))
+    run = json.loads(out.getvalue())["runs"][0]
+    messages = [item["message"]["text"] for item in run["results"]]
+    messages += [item["message"]["text"] for item in run["invocations"][0]["toolExecutionNotifications"]]
+    assert [r"[x\](http" in text for text in messages].count(True) >= 3
+    assert not [text for text in messages if re.search(r"(?<!\\)\]\(", text)]
 
 
 def test_closed_pipe_drops_the_output(tmp_path):

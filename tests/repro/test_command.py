@@ -81,6 +81,16 @@ def test_traceback_is_escaped(run_command, monkeypatch):
     assert not ACTIVE.search(done.stderr)
 
 
+def test_message_of_a_fault_is_masked_before_it_is_cut(run_command, monkeypatch):
+    def raise_long(_):
+        raise ValueError("x" * 375 + " hf_" + "aB3dE5gH7j" * 3)
+
+    monkeypatch.setattr(render, "list_document", raise_long)
+    done = run_command("list", "--json")
+    assert "ValueError: xxx" in done.stderr
+    assert "hf_" not in done.stderr
+
+
 def test_missing_hypothesis_is_explained(run_command, monkeypatch):
     """`fuzz` exits with 2 and prints how to install Hypothesis."""
     monkeypatch.setitem(sys.modules, "hypothesis", None)
