@@ -211,7 +211,7 @@ LONG_ENTRIES = [
 
 @pytest.mark.parametrize("entry", LONG_ENTRIES)
 def test_pickle_whose_values_would_be_a_long_text_is_refused(entry):
-    """Shared values repeat in the text: a pickle of 13 KB became a text of 3 GB."""
+    """Shared values repeat in the text, so that a pickle of 10 KB can become hundreds of megabytes of text."""
     with pytest.raises(ParseError, match="more text than a recorder writes"):
         parse_dump("trace_rank_0", pickle.dumps({"entries": [entry]}, protocol=4))
 
@@ -236,7 +236,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_dumps_are_parsed_in_20_s(name):
-    """A hostile dump of 256 KiB is parsed within 20 s; with a quadratic pattern it takes minutes."""
+    """A hostile dump of 128 to 256 KiB is parsed or refused in 20 s of CPU time; quadratic patterns take minutes."""
     began = time.process_time()
     with contextlib.suppress(ParseError):
         parse_dump("x", HOSTILE[name].encode())
