@@ -40,7 +40,7 @@ def findings(maker, code):
 
 
 def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
-    """Of packages for another CUDA release, NCCL is removed if there are two, but not the cuDNN that vLLM requires.
+    """NCCL for another CUDA release is removed if two NCCLs are installed, but not the cuDNN that vLLM requires.
 
     CUTLASS's DSL for another CUDA release is no finding.
     """

@@ -82,7 +82,7 @@ def test_other_unreadable_files_of_an_environment_are_skipped(maker, replace_fil
 
 
 def test_lines_with_long_runs_of_blanks_are_invalid(maker, tmp_path):
-    """Such lines break a package's metadata, and are left out of a config; quadratic patterns would take minutes."""
+    """A package with such metadata is broken, and a config is read without such lines, both without quadratic work."""
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
     (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(python_environment.collect(maker.prefix, {}).broken) == 1

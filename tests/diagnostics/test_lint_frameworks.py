@@ -93,7 +93,7 @@ def test_entry_module_is_recognised_by_its_imports(source, arguments, framework,
 
 
 def test_config_inherits_the_values_of_the_configs_that_it_extends(tmp_path):
-    """Of configs that extend each other, the nearest one takes precedence."""
+    """A config takes precedence over the one that it extends."""
     base = "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, val_period: 10}\n"
     (tmp_path / "base.yaml").write_text(base)
     (tmp_path / "middle.yaml").write_text("defaults: base.yaml\ngrpo: {num_prompts_per_step: 64}\n")

@@ -261,7 +261,7 @@ def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
 
 
 def test_second_training_in_a_script_has_its_own_server(tmp_path):
-    """Of two trainings in sequence with servers on the same port, each is compared with its own server."""
+    """Two trainings in sequence, with servers on the same port, are each compared with their own server."""
     phases = SERVER.format("0", "") + TRAINER.format("1,2", "127.0.0.1") + "kill %1\n"
     phases += SERVER.format("1", "") + TRAINER.format("2,3", "127.0.0.1")
     (tmp_path / "run.sh").write_text(phases)

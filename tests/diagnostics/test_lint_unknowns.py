@@ -177,7 +177,7 @@ def test_option_that_keeps_all_releases_out_is_named():
 
 
 def test_option_of_an_array_or_a_path_is_known():
-    """What a branch can add, and a path without quotes, hide no missing option; other variables do."""
+    """Known options in an array, and a path without quotes, hide no missing option; other variables do."""
     run = 'A=()\nX=""\nif [ -n "$C" ]; then A=(--resume_from_checkpoint "$C"); X="--seed $S"; fi\n'
     run += 'swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate "${A[@]}" $X\n'
     assert "error CFG111" in codes(run, ms_swift="4.0.4")

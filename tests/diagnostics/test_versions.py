@@ -109,7 +109,7 @@ def test_missing_table_is_refused(monkeypatch, run_command):
     ],
 )
 def test_pair_without_a_name_that_grpo_needs_does_not_fit(trl, vllm, name):
-    """Such a pair was not run. The last one fits, because its missing names are used with an option only."""
+    """No pair was run. The last one fits, because GRPO uses its missing names only with an option."""
     pair = query.compatibility(query.Release("trl", trl), query.Release("vllm", vllm))
     assert (pair.run, pair.contradicted) == ("", bool(name))
     assert [item.use.text for item in pair.missing_in_grpo][:1] == ([name] if name else [])

@@ -36,7 +36,7 @@ def sleeping(pid, parent, *frames, thread=None, **values):
 
 
 def with_threads(process, *stacks, name="Thread-1", **values):
-    """Return the process with a thread for each stack that has slept at a futex for 400 s, or has these fields."""
+    """Return the process with a thread for each stack; they have slept at a futex for 400 s, or have these fields."""
     known = {"state": "S", "runnable": 0.0, "asleep_s": 400.0} | AT_FUTEX | values
     threads = (Thread(tid, name, stack, **known) for tid, stack in enumerate(stacks, 17))
     return dataclasses.replace(process, threads=(*process.threads, *threads))

@@ -71,7 +71,7 @@ def test_download_makes_progress_only_while_data_arrives(sent_s, age_s, moved, o
 
 
 def prompting(kind, pid=7, **values):
-    """Return a process that asks a question on standard input."""
+    """Return a process that waits in `input()` for an answer on standard input."""
     frame = StackFrame("/job/main.py", "main", 9, "input")
     return sleeping(pid, 1, frame, thread=READS, fds=(Descriptor(0, kind, 3),), **values)
 
