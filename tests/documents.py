@@ -110,12 +110,12 @@ def import_contracts() -> str:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
     rows = [(f"`{contract['id']}`", contract["name"]) for contract in contracts]
-    return markdown_table(("contract", "what it holds"), rows)
+    return markdown_table(("contract", "rule"), rows)
 
 
 PARTS = {
     "codes": code_tables, "rules": rule_table, "values": allowed_values, "layers": layer_table,
-    "walls": import_contracts, **result_tables.PARTS,
+    "contracts": import_contracts, **result_tables.PARTS,
 }  # fmt: skip
 
 
