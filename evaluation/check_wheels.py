@@ -8,14 +8,14 @@ import pytest
 
 from diagnostics import UserError
 from diagnostics.api_index import archives
-from evaluation.wheels import WheelSources
+from evaluation.wheels import WheelSources, is_module
 
 
 def wheel_with(path, name):
     """Return the sources of a wheel with one file."""
     with zipfile.ZipFile(path / "w.whl", "w") as archive:
         archive.writestr(name, "x = 1\n")
-    opened = archives.open_wheel(zipfile.ZipFile(path / "w.whl"))
+    opened = archives.open_wheel(zipfile.ZipFile(path / "w.whl"), is_module)
     return WheelSources(path / "cache", lambda: opened)
 
 

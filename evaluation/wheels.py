@@ -19,6 +19,7 @@ from packaging.version import Version
 from diagnostics import UserError
 from diagnostics.api_index import archives
 from diagnostics.api_index.archives import Archive, ReleaseFile
+from diagnostics.api_index.packages import SKIPPED
 from diagnostics.safe_io import write_atomically
 
 
@@ -55,13 +56,18 @@ class WheelSources:
         return self.open_archive()
 
 
+def is_module(path: str) -> bool:
+    """Return whether a path is a Python module in a package, outside of tests, examples and other skipped folders."""
+    return path.endswith(".py") and "/" in path and not SKIPPED.search(path)
+
+
 def find_wheel(distribution: str, version: str, *, cache: Path) -> WheelSources:
     """Find the wheel of a release for x86_64 Linux in the package index; raise UserError if there is none."""
     location = cache / "releases" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
     if not location.exists():
         _write(location, msgspec.json.encode(_find_in_index(distribution, version)))
     release = msgspec.json.decode(location.read_bytes(), type=ReleaseFile)
-    return WheelSources(cache / release.sha256, lambda: archives.open_release(_client(), release))
+    return WheelSources(cache / release.sha256, lambda: archives.open_release(_client(), release, is_module))
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from diagnostics import UserError
-from diagnostics.api_index.packages import SKIPPED
+from diagnostics.api_index.packages import PREFERRED_FILES
 from diagnostics.output.redact import mask_and_cut
 
 _BLOCK = 1 << 20
@@ -117,7 +117,7 @@ def list_releases(
         day = min(item.upload_time.date().isoformat() if item.upload_time else "" for item in items)
         chosen = min(items, key=lambda item: (_preference(item.filename), item.filename))
         sha256 = chosen.hashes.get("sha256", "")
-        if day >= since_day and _preference(chosen.filename) < len(_PREFERENCES):
+        if day >= since_day and _preference(chosen.filename) < len(PREFERRED_FILES):
             files = ReleaseFile(
                 version=str(version),
                 url=chosen.url,
@@ -170,19 +170,10 @@ def error_line(error: Exception) -> str:
     return mask_and_cut(f"{type(error).__name__}: {text}", 300)
 
 
-_PREFERENCES = (
-    re.compile(r"-none-any\.whl$"),
-    re.compile(r"-(cp311-cp311|cp3\d+-abi3)-(manylinux|linux)[\w.]*x86_64\.whl$"),
-    re.compile(r"-(manylinux|linux)[\w.]*x86_64\.whl$"),
-    re.compile(r"\.tar\.gz$"),
-    re.compile(r"-(manylinux|linux)[\w.]*\.whl$"),
-)
-
-
 def _preference(filename: str) -> int:
-    """Return the position of a file name's first form in `_PREFERENCES`; their number if it has none."""
-    matches = (at for at, pattern in enumerate(_PREFERENCES) if re.search(pattern, filename))
-    return next(matches, len(_PREFERENCES))
+    """Return the position of a file name's first form in `PREFERRED_FILES`; their number if it has none."""
+    matches = (at for at, pattern in enumerate(PREFERRED_FILES) if re.search(pattern, filename))
+    return next(matches, len(PREFERRED_FILES))
 
 
 def _version_of(filename: str) -> Version | None:
@@ -193,14 +184,7 @@ def _version_of(filename: str) -> Version | None:
         return None
 
 
-def is_module(path: str) -> bool:
-    """Return whether a path is a Python module in a package, outside of tests, examples and other skipped folders."""
-    return path.endswith(".py") and "/" in path and not SKIPPED.search(path)
-
-
-def open_release(
-    client: httpx.Client, release: ReleaseFile, includes: Callable[[str], bool] = is_module
-) -> Archive:
+def open_release(client: httpx.Client, release: ReleaseFile, includes: Callable[[str], bool]) -> Archive:
     """Open the wheel or sdist of a release, for the files that `includes` chooses by their path.
 
     The hash of a wheel that is read by range requests is not checked.
@@ -220,7 +204,7 @@ def open_release(
     return open_wheel(zipfile.ZipFile(source), includes)
 
 
-def open_wheel(archive: zipfile.ZipFile, includes: Callable[[str], bool] = is_module) -> Archive:
+def open_wheel(archive: zipfile.ZipFile, includes: Callable[[str], bool]) -> Archive:
     """Return the chosen members of a wheel as an Archive; a compiled module is named `pyarrow/lib.so`, and is empty.
 
     Raises:

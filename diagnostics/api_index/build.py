@@ -19,15 +19,20 @@ from packaging.version import Version
 
 from diagnostics.api_index import archives, store
 from diagnostics.api_index.extract import Facts, extract, extract_outline, extract_yaml
-from diagnostics.api_index.guards import extract_guards
+from diagnostics.api_index.guards import REGISTERED, Guard, extract_guards
 from diagnostics.api_index.options import declared_options
 from diagnostics.api_index.packages import PACKAGES, IndexedPackage
 from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Increase the number when `extract`, `uses` or `guards` changes: all sources in the cache are then extracted again.
-_NAMES, _USES, _GUARDS = "names.6", "uses.5", "guards.2"
+_NAMES, _USES, _GUARDS = "names.6", "uses.5", "guards.3"
 NOT_BUILT = "not built"
+# A call of a function that registers names, and the lines of a table or an Enum; then the names in them.
+_REGISTERED = (
+    r"""(?m)\b({0})\(\s*(?:name=)?\[?((?:\s*["'][\w.-]+["'],?)+)|^(?:class )?({0})\b.*\n((?:(?: .*)?\n)+)"""
+)
+_NAME, _KEY = r"""["']([\w.-]+)["']""", r"""(?m)^ {4}(?:\w+ = )?["']([\w.-]+)["'](?=:|$)"""
 _AT_ONCE = 500
 # Limits on star imports of star imports, and on the names that all of a release bring; more stay unresolved.
 _MOST_STARS_DEEP, _MOST_STAR_NAMES = 50, 1_000_000
@@ -161,13 +166,19 @@ def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int
 
 
 def extract_guard_keys(package: IndexedPackage, path: str, text: str) -> list[str]:
-    """Return a file's guards as texts, if `lint` evaluates those of its module."""
-    if not re.fullmatch(package.guarding, module_of(path)[0]):
-        return []
+    """Return a file's guards and registered names as texts, if `lint` uses those of its module."""
+    module = module_of(path)[0]
     try:
-        return [guard.to_key() for guard in extract_guards(text)]
+        guards = extract_guards(text) if re.fullmatch(package.guarding, module) else []
     except SyntaxError:
-        return []
+        guards = []
+    registries = "|".join(re.escape(name) for names in package.registries.values() for name in names)
+    is_registering = re.fullmatch(package.registering, module)
+    for match in re.finditer(_REGISTERED.format(registries), text) if is_registering else ():
+        registry, name = match[1] or match[3], _NAME if match[1] else _KEY
+        names = re.findall(name, match[2] or match[4])
+        guards += (Guard(registry, REGISTERED, item, ()) for item in names)
+    return [guard.to_key() for guard in guards]
 
 
 def extract_new(

@@ -9,18 +9,14 @@ from functools import cache
 
 from msgspec import structs
 
-from diagnostics.api_index import query, store
+from diagnostics.api_index import query
 from diagnostics.api_index.guards import CALL, SET, Guard
-from diagnostics.api_index.options import enum_members
+from diagnostics.api_index.options import enum_members, guards_of
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Definition, Surface
 
 _START = ("__post_init__", "__init__")
-# Functions that a main program or the trainer's constructor runs, and the code that runs at import.
-_START_FUNCTION = re.compile(
-    r"|(?:GRPOTrainer|RayPPOTrainer)\.__init__|TaskRunner\.\w+|(?:.+\.)?(?:train|_?validate_config)"
-)
 _MOST_GUARDS = 2000
 _TARGET = "._target_"
 _FIELD_OF = re.compile(r" = (?:get_field\()?([A-Z]\w+Config)\b")
@@ -59,22 +55,28 @@ class PlacedGuard:
 @cache
 def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
     """Return the guards that a run passes at its start: of the classes of its options, and of its main program."""
-    settings, companions = PACKAGES[release.package], query.companions_of(release)
-    surface = query.surface_of(release, *companions)
-    releases = {query.module_of(item.package): item for item in (release, *companions)}
-    classes = [(module, name, "") for module, name in settings.option_classes]
+    base = replace(release, command="")
+    settings, companions = PACKAGES[release.package], query.contemporaries_of(base)
+    surface = query.surface_of(base, *companions)
+    releases = {query.module_of(item.package): item for item in (base, *companions)}
+    sources = settings.option_sources(release.command)
+    classes = [(*source.split(":"), "") for source in sources if ":" in source]
     guards: list[PlacedGuard] = []
-    for module, name, prefix in (*classes, *_config_classes(surface, settings.option_modules)):
+    for module, name, prefix in (*classes, *_config_classes(surface, sources)):
         if definition := surface.find(module, name):
             guards += _ClassReader(surface, releases, definition, prefix).read()
             for owner in _field_owners(surface, definition):
                 placed = _ClassReader(surface, releases, owner, "").read()
                 guards += [replace(item, only_set=True) for item in placed]
-    for module in filter(re.compile(settings.guarding).fullmatch, surface.source.modules()):
+    modules = list(surface.source.modules())
+    programs = [source for source in sources if "/" not in source and source in modules]
+    if not programs and not release.command:
+        programs = [*filter(re.compile(settings.guarding).fullmatch, modules)]
+    for module in programs:
         guards += [
-            PlacedGuard(item, release, module)
-            for item in _guards_of(release, module)
-            if item.exception not in {CALL, SET} and _START_FUNCTION.fullmatch(item.function)
+            PlacedGuard(item, base, module)
+            for item in guards_of(base, module)
+            if item.exception not in {CALL, SET} and re.fullmatch(settings.starting, item.function)
         ]
     return tuple(dict.fromkeys(guards[:_MOST_GUARDS]))
 
@@ -128,7 +130,7 @@ class _ClassReader:
 
     def _own_guards(self, definition: Definition, function: str) -> list[Guard]:
         release = self._releases[definition.module.partition(".")[0]]
-        return [item for item in _guards_of(release, definition.module) if item.function == function]
+        return [item for item in guards_of(release, definition.module) if item.function == function]
 
     def _guards_of_method(
         self, method: str, first: int, conditions: tuple[str, ...]
@@ -155,11 +157,3 @@ class _ClassReader:
                 placed = structs.replace(guard, conditions=all_conditions)
                 release = self._releases[definition.module.partition(".")[0]]
                 yield PlacedGuard(placed, release, definition.module, self._prefix)
-
-
-@cache
-def _guards_of(release: Release, module: str) -> list[Guard]:
-    """Return the guards of a module."""
-    document, base = store.load(release.package).document("guards"), module.replace(".", "/")
-    packed = document.get(f"{base}.py") or document.get(f"{base}/__init__.py") or {}
-    return [Guard.from_key(key) for key in store.UnpackedValues(packed, query.release_number(release))]

@@ -18,10 +18,10 @@ from diagnostics.api_index.source import TOO_LONG, dotted_name, expression_text,
 
 # The mark of an attribute that the function sets before the guard, and of one that it sets only if it is None.
 CHANGED, COMPLETED = "changed", "completed"
-# Entries for what lint needs besides: a call of another method, and an attribute that is set.
-CALL, SET = "call", "set"
+# Entries for what lint needs besides: a call of another method, an attribute that is set, and a name in a registry.
+CALL, SET, REGISTERED = "call", "set", "registered"
 _UNKNOWN = "..."
-_MOST_CONDITIONS, _LONGEST_CONDITION, _LONGEST_MESSAGE = 8, 300, 400
+_MOST_CONDITIONS, _LONGEST_CONDITION, _LONGEST_MESSAGE = 16, 300, 400
 _DEEPEST, _MOST_PARTS = 2, 40
 _PURE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.IfExp, ast.List,
@@ -36,12 +36,14 @@ _FIELD = re.compile(r"\{[^{}]*\}")
 
 
 class Guard(Struct, frozen=True, array_like=True):
-    """A `raise` or a failing `assert`; or a call of another method of the same object, or an attribute that is set.
+    """A `raise` or a failing `assert`; or an entry CALL, SET or REGISTERED.
 
     Attributes:
-        function: Name of the function, such as `GRPOConfig.__post_init__`; empty for code that runs at import.
-        exception: Name of the exception, CALL or SET.
-        message: The message, with `{}` for inserted values; for CALL and SET the method or attribute, as `self.check`.
+        function: Name of the function, such as `GRPOConfig.__post_init__`; empty for code that runs at import. For
+            REGISTERED, the function that registers, the table or the Enum.
+        exception: Name of the exception, CALL, SET or REGISTERED.
+        message: The message, with `{}` for inserted values; for CALL and SET the method or attribute, as `self.check`;
+            for REGISTERED the name.
         conditions: Expressions that are all true if the code gets there.
     """
 
@@ -96,6 +98,8 @@ class _Scope:
                 yield from self._guards_of_function(node)
             case ast.Raise(exc=ast.Call() as call):
                 yield self._guard(dotted_name(call.func), _message(*call.args), conditions)
+            case ast.Raise(exc=ast.Name(id=name)) if name[:1].isupper():
+                yield self._guard(name, "", conditions)
             case ast.Assert(test=test, msg=message):
                 failing = (*conditions, self._condition(test, negate=True))
                 yield self._guard("AssertionError", _message(message), failing)

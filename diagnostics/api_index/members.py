@@ -12,23 +12,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.packages import PACKAGES
+from diagnostics.api_index.packages import EXTENDED_CLASSES, PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Surface
 from diagnostics.api_index.uses import Use
 
 # Packages whose classes others extend.
 _EXTENDED = ("trl", "transformers", "vllm", "verl", "accelerate", "peft")
-# Classes of transformers that are extended under any name, by the end of that name.
-_BASES = {
-    "Trainer": "Trainer",
-    "ForCausalLM": "PreTrainedModel",
-    "ForConditionalGeneration": "PreTrainedModel",
-    "Model": "PreTrainedModel",
-    "Tokenizer": "PreTrainedTokenizerBase",
-    "TokenizerFast": "PreTrainedTokenizerBase",
-    "Processor": "ProcessorMixin",
-}
 _EXPERIMENTAL = ".experimental."
 # Number of underscores in a function's name that hardly any other package has.
 _LONG_NAME = 3
@@ -125,7 +115,9 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
                 found.setdefault((name, package), module)
         if owner and found:
             break
-    if not found and (base := next((name for end, name in _BASES.items() if owner.endswith(end)), "")):
+    if not found and (
+        base := next((name for end, name in EXTENDED_CLASSES.items() if owner.endswith(end)), "")
+    ):
         found[base, "transformers"] = ""
     if not found or (not owner and len(found) > 1):
         return None

@@ -7,19 +7,23 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 
 import yaml
 
-from diagnostics.api_index import query
+from diagnostics.api_index import query, store
 from diagnostics.api_index.extract import Facts
+from diagnostics.api_index.guards import REGISTERED, Guard
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Definition, Surface, parse_signature
 
 _FLAG_TYPES = {"flag": "bool", "argparse.BooleanOptionalAction": "bool"}
+_NEWEST = 1
 _UNIONS = {"Optional", "Union"}
 # A value that OmegaConf takes from elsewhere, or that must be set.
 _REFERENCE = re.compile(r"\$\{|\?\?\?")
@@ -57,6 +61,7 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
         is_field = entry.startswith("field") and (
             package == "vllm" or facts.get(owner, "").endswith("@dataclass")
         )
+        is_field &= owner not in PACKAGES[package].nested_classes
         if name.startswith("--"):
             yield name[2:].replace("-", "_") if package in {"vllm", "accelerate"} else name[2:]
         elif is_field and not field.startswith("_"):
@@ -70,13 +75,34 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 def choices(release: Release, option: str) -> tuple[str, ...]:
     """Return all values that an option accepts; empty if the values are not limited or not known.
 
-    Options of transformers accept what its newest or its oldest release accepts, because either may be installed.
+    Options of transformers accept what its releases accept, because any may be installed; those of the time come first.
     """
-    values = _declared_choices(release, option)
+    values = _declared_choices(release, option) or registered_names(release, option)
     definition, _entry = _declaration(release, option)
     if not values or definition is None or not definition.module.startswith("transformers."):
         return values
-    return tuple(dict.fromkeys((*values, *_declared_choices(release, option, -1))))
+    others = (_declared_choices(release, option, companion) for companion in (-1, _NEWEST))
+    return tuple(dict.fromkeys((*values, *(value for choices in others for value in choices))))
+
+
+@cache
+def registered_names(release: Release, option: str) -> tuple[str, ...]:
+    """Return the names that a release registers as choices of an option, or that are listed; else nothing."""
+    settings = PACKAGES[release.package]
+    registries = settings.registries.get(option, ())
+    modules = _surface(release).source.modules() if registries else ()
+    matching = filter(re.compile(settings.registering).fullmatch, modules)
+    guards = (item for module in matching for item in guards_of(release, module))
+    names = (item.message for item in guards if item.exception == REGISTERED and item.function in registries)
+    return tuple(dict.fromkeys(names)) or settings.choices.get(option, ())
+
+
+@cache
+def guards_of(release: Release, module: str) -> list[Guard]:
+    """Return the guards of a module, and its other entries."""
+    document, base = store.load(release.package).document("guards"), module.replace(".", "/")
+    packed = document.get(f"{base}.py") or document.get(f"{base}/__init__.py") or {}
+    return [Guard.from_key(key) for key in store.UnpackedValues(packed, query.release_number(release))]
 
 
 def _declared_choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
@@ -94,6 +120,29 @@ def _declared_choices(release: Release, option: str, companion: int = 0) -> tupl
     added = surface.facts(definition.module).get(f"--{option.replace('_', '-')}", "")
     listed = _literals(added.partition(" choices ")[2].partition(" = ")[0])
     return _annotation_choices(surface, definition.module, annotation) or listed
+
+
+@cache
+def declared_names(release: Release) -> frozenset[str]:
+    """Return the options of a command, with those of any companions; empty if some are unknown.
+
+    >>> "packing" in declared_names(Release("trl", "1.16.0", "sft")), declared_names(Release("trl", "1.16.0", "chat"))
+    (True, frozenset())
+    """
+    names: set[str] = set()
+    sources = [
+        source.partition(":")[::2] for source in PACKAGES[release.package].option_sources(release.command)
+    ]
+    for companion, (module, name) in itertools.product((0, -1, _NEWEST), sources):
+        surface = _surface(release, companion)
+        facts, definition = surface.facts(module), surface.find(module, name) if name else None
+        classes = [*surface.class_and_bases(definition)] if definition else []
+        if None in classes or any(key.startswith("group:") for key in facts):
+            return frozenset()  # a base class, or a part of the config, is not known
+        names |= {key.removeprefix("--") for key in facts if not name and (key[:2] == "--" or "/" in module)}
+        members = (pair for item in classes if item for pair in surface.own_members(item).items())
+        names |= {member for member, entry in members if entry.startswith("field ") and member[0] != "_"}
+    return frozenset(names)
 
 
 def is_declared(release: Release, option: str) -> bool:
@@ -118,26 +167,14 @@ def wanted_type(release: Release, option: str, data: object) -> str:
         # Its config has values without types; a number may replace any other number.
         is_number = type(declared_default(release, option)) in {int, float}
         kind = "float" if is_number and isinstance(data, str) and re.fullmatch(r"[\w.%]+", data) else ""
-    if expected := expected_if_rejected(kind, data):
-        return expected
+    if kind in _CONVERTERS and not isinstance(data, list):
+        convert, words = _CONVERTERS[kind]
+        try:
+            convert(str(data))
+        except (ValueError, KeyError):
+            return words
     takes_none = kind == "bool" and release.package == "openrlhf"
     return "no value" if takes_none and not isinstance(data, bool | list) else ""
-
-
-def expected_if_rejected(kind: str, data: object) -> str:
-    """Return a type in words, such as "a whole number", if a parser for this type rejects the value; else "".
-
-    >>> expected_if_rejected("int", "2k"), expected_if_rejected("float", 0.5)
-    ('a whole number', '')
-    """
-    if kind not in _CONVERTERS or isinstance(data, list):
-        return ""
-    convert, words = _CONVERTERS[kind]
-    try:
-        convert(str(data))
-    except (ValueError, KeyError):
-        return words
-    return ""
 
 
 # As transformers' parser and argparse convert words.
@@ -210,14 +247,14 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
     """Return (class, entry) of an option; the class is None for argparse and YAML, the entry "" if not declared."""
     if release.package not in PACKAGES:
         return None, ""
-    surface, settings = _surface(release, companion), PACKAGES[release.package]
-    for module in settings.option_modules:
-        facts = surface.facts(module)
-        entry = facts.get(f"--{option}") or facts.get(option, "")
-        if entry:
-            return None, entry.lstrip("?")
-    for module, name in settings.option_classes:
-        definition = surface.find(module, name)
+    surface = _surface(release, companion)
+    for source in PACKAGES[release.package].option_sources(release.command):
+        module, _, name = source.partition(":")
+        if not name:
+            facts = surface.facts(module)
+            if entry := facts.get(f"--{option}") or facts.get(option, ""):
+                return None, entry.lstrip("?")
+        definition = surface.find(module, name) if name else None
         for item in surface.class_and_bases(definition) if definition else ():
             entry = surface.facts(item.module).get(f"{item.name}.{option}", "") if item else ""
             if item and entry.startswith("field "):
@@ -227,11 +264,12 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 
 @cache
 def _surface(release: Release, companion: int = 0) -> Surface:
-    """Return the API of a release, with the newest companions that fit it, or the oldest if `companion` is -1.
+    """Return the API of a release, with the newest companions of its time, the oldest (-1) or the newest (1).
 
     Companions are releases of the packages whose classes this package's classes extend (`query.companions_of`).
     """
-    companions = query.companions_of(release, companion)
+    release = replace(release, command="")
+    companions = query.companions_of(release, companion) if companion else query.contemporaries_of(release)
     return query.surface_of(release, *companions)
 
 

@@ -35,8 +35,15 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
         declaring: Pattern of the modules and config files that declare options; without one, it has no options.
         serving: Pattern of the modules that declare the options of its own server.
         guarding: Pattern of the modules whose guards are recorded: each `raise` and `assert`, for `lint`.
-        option_modules: Modules or files that each declare all options.
-        option_classes: Classes whose fields are the options of a command, as (module, name).
+        nested_classes: Dataclasses in such modules whose fields are no options, but keys inside an option.
+        choices: Option whose parser accepts any text -> the values that the package's code accepts.
+        registering: Pattern of the modules with registries whose names are choices of options.
+        registries: Option -> functions and tables, of which the registered names are the option's choices; also an Enum
+            whose members are.
+        registry_plugins: Options with which a run may register more names.
+        starting: Pattern of the functions whose guards a GRPO run passes: of the main program and of the trainer.
+        commands: Command -> what declares its options: modules and files with all options, and `module:Class` with
+            options as fields. The command of a GRPO run is "". A command that is not listed is itself a module.
     """
 
     name: str
@@ -54,8 +61,13 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     declaring: str = "(?!)"
     serving: str = "(?!)"
     guarding: str = "(?!)"
-    option_modules: tuple[str, ...] = ()
-    option_classes: tuple[tuple[str, str], ...] = ()
+    nested_classes: tuple[str, ...] = ()
+    choices: dict[str, tuple[str, ...]] = {}
+    registering: str = "(?!)"
+    registries: dict[str, tuple[str, ...]] = {}
+    registry_plugins: tuple[str, ...] = ()
+    starting: str = "(?!)"
+    commands: dict[str, tuple[str, ...]] = {}
 
     def includes(self, path: str) -> bool:
         """Return whether a file is read: a module (`.py`, `.so`), stub or YAML config outside of left-out folders."""
@@ -68,6 +80,10 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
             and not path.startswith(self.left_out or ("//",))
         )
 
+    def option_sources(self, command: str) -> tuple[str, ...]:
+        """Return what declares the options of a command; see `commands`."""
+        return self.commands.get(command, (command,) if command else ())
+
     def is_outlined(self, path: str) -> bool:
         """Return whether only the outline of a file is read."""
         is_whole = path.startswith((*self.whole, *self.stubs) or ("//",)) or path.endswith("/__init__.py")
@@ -75,4 +91,9 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
+PREFERRED_FILES: list[str] = _TABLE["preferred_files"]
+EXTENDED_CLASSES: dict[str, str] = _TABLE["extended_classes"]
+RENAMED_MODULES: dict[re.Pattern[str], str] = {
+    re.compile(old): new for old, new in _TABLE["renamed_modules"].items()
+}
 PACKAGES = {item.name: item for item in msgspec.convert(_TABLE["package"], list[IndexedPackage])}

@@ -44,10 +44,11 @@ _RANKS = {"ran": 0, "part": 1, "": 2, "fails": 3}
 
 @dataclass(frozen=True)
 class Release:
-    """A release in the index."""
+    """A release in the index; `command` is one of `IndexedPackage.commands`, if its options are meant."""
 
     package: str
     version: str
+    command: str = ""
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}"
@@ -300,8 +301,12 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
 
 def surface_with_companions(release: Release) -> Surface:
     """Return the API of a release, together with that of the companions of its time."""
-    until = upload_day(release) + timedelta(days=_LATER_DAYS)
-    return surface_of(release, *companions_of(release, until=until))
+    return surface_of(release, *contemporaries_of(release))
+
+
+def contemporaries_of(release: Release) -> tuple[Release, ...]:
+    """Return the newest companions of a release's time; see `companions_of`."""
+    return companions_of(release, until=upload_day(release) + timedelta(days=_LATER_DAYS))
 
 
 @cache
@@ -310,7 +315,7 @@ def companions_of(release: Release, place: int = 0, until: date = date.max) -> t
 
     Args:
         release: The release; only releases that its requirements allow are returned.
-        place: 0 for the newest fitting release, -1 for the oldest.
+        place: -1 for the oldest fitting release, else the newest.
         until: The day until which the returned release was uploaded.
     """
     companions: list[Release] = []
@@ -319,7 +324,7 @@ def companions_of(release: Release, place: int = 0, until: date = date.max) -> t
         candidates = [Release(name, version) for version in find_releases(name, "")]
         fitting = (
             item
-            for item in (candidates if place == 0 else reversed(candidates))
+            for item in (candidates if place >= 0 else reversed(candidates))
             if upload_day(item) <= until and all(in_range(item.version, ranges) for ranges in required)
         )
         companions += islice(fitting, 1)

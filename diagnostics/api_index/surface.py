@@ -12,22 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from diagnostics.api_index.extract import MODEL_TYPES, Facts
+from diagnostics.api_index.packages import RENAMED_MODULES
 from diagnostics.api_index.store import Package, UnpackedValues, in_spans
 
-# Modules that transformers 5 serves under their old names by an import hook, and old names of their classes.
-_RENAMED_MODULES = (
-    (re.compile(r"transformers\.tokenization_utils_fast"), "transformers.tokenization_utils_tokenizers"),
-    (re.compile(r"transformers\.tokenization_utils"), "transformers.tokenization_utils_sentencepiece"),
-    (re.compile(r"transformers\.image_processing_utils_fast"), "transformers.image_processing_backends"),
-    (re.compile(r"(transformers\.models\.\w+\.image_processing_\w+)_fast"), r"\1"),
-)
+# Old names of the classes in renamed modules.
 _RENAMED_CLASS = re.compile(r"\w+(Tokenizer|ImageProcessor)Fast")
 _MODEL_TYPE_MODULES = ("configuration_auto", "auto_mappings")
 _DEPTH = 12  # re-exports of re-exports; more is a cycle
 # Bases without an attribute that a caller would use.
-_EMPTY_BASES = frozenset(
-    {"object", "ABC", "Generic", "Protocol", "Struct", "PydanticMsgspecMixin", "Enum", "IntEnum"}
-)
+_EMPTY_BASES = {"object", "ABC", "Generic", "Protocol", "Struct", "PydanticMsgspecMixin", "Enum", "IntEnum"}
 # Modules with most of the routes; the other hundred are read only for a route in none of these.
 _ROUTE_MODULES = ("router", "api_server", "health")
 # The modules whose fields and arguments are the options of `vllm serve`.
@@ -118,7 +111,7 @@ class Surface:
     def _current_name(self, module: str) -> str:
         """Return the module that a renamed module's old name redirects to."""
         if self.package == "transformers" and not self.source.has_module(module):
-            for pattern, name in _RENAMED_MODULES:
+            for pattern, name in RENAMED_MODULES.items():
                 if pattern.fullmatch(module) and self.source.has_module(target := pattern.sub(name, module)):
                     return target
         return module

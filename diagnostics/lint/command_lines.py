@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
 
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import TOP_LEVEL_PACKAGES, uses_overrides
@@ -30,17 +33,8 @@ from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_scala
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
 _OVERRIDE = re.compile(r"(~?\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
-# Option of a launcher, with `_` for `-` -> key in `Settings.launcher`.
-_LAUNCHER_OPTIONS = {
-    "nproc_per_node": "processes_per_node", "num_processes": "processes", "num_gpus": "processes",
-    "nnodes": "nodes", "num_machines": "nodes", "num_nodes": "nodes",
-    "master_addr": "master_addr", "main_process_ip": "master_addr", "rdzv_endpoint": "rendezvous",
-    "master_port": "master_port", "main_process_port": "master_port", "config_file": "config_file",
-}  # fmt: skip
-# Launchers that start one process for each task of a job; lint does not know the number of tasks.
-_TASK_LAUNCHERS = {"srun", "mpirun", "mpiexec"}
-_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "ray", "uv"}
-_LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
+LAUNCHERS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("launchers.toml").read_text("utf-8"))
+_LAUNCHER_MODULES = tuple(LAUNCHERS["modules"])
 # Maximum number of words in one command that are considered as its program.
 _MAX_PROGRAMS = 20
 # Beginnings of modules that are not a user's training script.
@@ -90,7 +84,7 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch, int]
     `name` is the word without its folder.
     """
     following = words[index + 1] if index + 1 < len(words) else ""
-    if name == "-m":
+    if name in {"-m", "--module"}:
         if following.startswith(_LAUNCHER_MODULES):
             return None
         return Launch(module=following, rest=tuple(words[index + 2 :])), index + 2
@@ -155,6 +149,7 @@ def read_command(
     way, place = recognised.way, Place(file, command.line)
     settings = Settings(recognised.framework, place, role=way.role, target=recognised.target)
     settings.framework_parser = way.framework_parser
+    settings.command = way.command or (recognised.target if way.role == "other" else "")
     settings.env = {**command.env, **_inline_env(launch_words, file)}
     settings.launcher = _read_launcher(launch_words, file)
     settings.not_checked += command.not_checked
@@ -190,15 +185,19 @@ def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
 def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
     """Return the settings in the words of the launcher, which are before the program."""
     names = [word.clean.rpartition("/")[2] for word in words]
-    name = next((program for program in names if program in _LAUNCHERS), "")
+    name = next((program for program in names if program in LAUNCHERS["programs"]), "")
     if not name and any(program.startswith("torch.distributed.") for program in names):
         name = "torchrun"
     settings = Settings("launcher", Place(file))
     _read_flags(words, file, settings)
     launcher = {
-        _LAUNCHER_OPTIONS[key]: value for key, value in settings.options.items() if key in _LAUNCHER_OPTIONS
+        LAUNCHERS["settings"][key]: value
+        for key, value in settings.options.items()
+        if key in LAUNCHERS["settings"]
     }
-    if not name and (name := next((program for program in names if program in _TASK_LAUNCHERS), "")):
+    if not name and (
+        name := next((program for program in names if program in LAUNCHERS["task_programs"]), "")
+    ):
         launcher["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
     if not name and any(program.startswith("python") for program in names):
         name = "python"

@@ -22,11 +22,7 @@ from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count
 from diagnostics.lint.versions import Versions
 
 # Sampling settings -> values with which no token is removed from the distribution.
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    "sampling.top_p": (1, 1.0, None),
-    "sampling.top_k": (0, -1, None),
-    "sampling.min_p": (0, 0.0, None),
-}
+_NEUTRAL = {"sampling.top_p": (1, None), "sampling.top_k": (0, -1, None), "sampling.min_p": (0, None)}
 
 
 def make_plan(settings: Settings, versions: Versions) -> RunPlan:
@@ -47,8 +43,8 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
                 name.lstrip("!"), value.derive(not value.data) if name[0] == "!" and value.known else value
             )
     _derive_environment(plan)
-    if serves:
-        _fill(plan, dialect.server_defaults)
+    if settings.role != "train":
+        _fill(plan, dialect.server_defaults if serves else dialect.derived)
         return plan
     _FILL.get(settings.framework, _fill_from_data)(plan)
     truncating = [

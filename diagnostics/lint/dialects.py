@@ -34,7 +34,8 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
         not_module: Pattern of modules to which this way does not apply.
         overrides: Beginnings of Hydra keys; the words must set at least one such key.
         flags: Options; the words must contain at least one of them.
-        role: Role of the process: `train` or `serve`.
+        role: Role of the process, as in `Settings`.
+        command: The command whose options it takes, as in `Settings`; for the role `other`, the module if it is empty.
         framework_parser: Whether the framework's own parser reads the options.
         extra: Options that this way of starting implies, with their values.
     """
@@ -47,6 +48,7 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
     overrides: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     role: str = "train"
+    command: str = ""
     framework_parser: bool = False
     extra: dict[str, str] = {}
 
@@ -124,7 +126,8 @@ class Ineffective(Struct, frozen=True, forbid_unknown_fields=True):
             about `needs`.
         versions: The releases in which this holds. Of several entries for an option, the first counts.
         code: Code of the finding.
-        values: Values that are not reported, such as the default in a copied config.
+        values: Values that are not reported.
+        copied: Values that are not reported in a config file, which may be a copy of the framework's.
     """
 
     options: tuple[str, ...]
@@ -135,20 +138,7 @@ class Ineffective(Struct, frozen=True, forbid_unknown_fields=True):
     versions: str = ""
     code: str = "CFG111"
     values: tuple[Any, ...] = ()
-
-
-class Choices(Struct, frozen=True, forbid_unknown_fields=True):
-    """The values that the framework's code accepts for an option whose parser accepts any text.
-
-    Attributes:
-        option: Name of the option.
-        values: The values.
-        versions: The releases in which this holds.
-    """
-
-    option: str
-    values: tuple[str, ...]
-    versions: str = ""
+    copied: tuple[Any, ...] = ()
 
 
 class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,7 +154,6 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         server_defaults: The same for its rollout server.
         derived: Values of the plan that follow from others.
         removed: Options that some releases do not have.
-        choices: Values of options whose parser accepts any text.
         extends: A framework whose names, derived values, classes and loss options hold for this one, too.
         rank: Order in which commands are matched: frameworks with their own program first, those recognised by
             options last.
@@ -197,7 +186,6 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     server_defaults: tuple[PlanValue, ...] = ()
     derived: tuple[PlanValue, ...] = ()
     removed: tuple[Removed, ...] = ()
-    choices: tuple[Choices, ...] = ()
     extends: str = ""
     rank: int = 0
     specific: int = 0
@@ -229,11 +217,6 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the entry for an option and a release that does not have it; None if there is none."""
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
-
-    def accepted_values(self, option: str, release: str) -> tuple[str, ...]:
-        """Return the values that the code of a release accepts for an option; empty if no entry lists them."""
-        entries = (entry for entry in self.choices if entry.option == option)
-        return next((it.values for it in entries if not it.versions or in_range(release, it.versions)), ())
 
     def describes_file(self, tree: dict[str, Any], keys: set[str], syntax: str) -> bool:
         """Return whether a structured file is one of this framework.

@@ -103,7 +103,8 @@ def compare_releases(run: LintRun, from_text: str, to_text: str) -> tuple[Report
     reason = f"no run of {DISPLAY_NAMES[new.package]} found in it"
     for source in run.sources:
         source.plans = [make_plan(plan.settings, run.versions) for plan in plans_of(source.settings, before)]
-        compared = [Migration(plan, old, new) for plan in source.plans if plan.framework == new.package]
+        known = (plan for plan in source.plans if plan.framework == new.package and plan.role != "other")
+        compared = [Migration(plan, old, new) for plan in known]
         migrations += compared
         if not compared and source.explicit:
             checks.append(CheckResult(f"reading {source.name}", "skipped", reason, reads=True))

@@ -1,6 +1,6 @@
 """Look up options of a framework's releases, in the API index or in the project's own copy; compare a run's options.
 
-- Options of a release: `option_names`, `release_options`, `exact_options`, `release_span`, `lacks_option`; in a run's
+- Options of a release: `option_names`, `exact_options`, `release_span`, `lacks_option`; in a run's
   release, `missing_option` describes one that is missing, and `experimental_options` returns those of verl's programs.
 - Options of a project's own copy: `copy_options`, which reads its files.
 - Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `unindexed_part`, and
@@ -8,14 +8,13 @@
 - Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options,
   and `equivalent_option` finds one of the same meaning.
 
-`expand_abbreviations` and `presume_misspelt` change the settings of a run. EasyR1 has no releases in the API index; its
-options are in `easyr1_options.json`.
+`expand_abbreviations` and `presume_misspelt` change the settings of a run. The index of EasyR1 has the tags of its
+repository.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
@@ -27,16 +26,15 @@ from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.api_index import query, store
-from diagnostics.api_index.options import expected_if_rejected
+from diagnostics.api_index.options import declared_names
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
+from diagnostics.lint.command_lines import LAUNCHERS
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.user_scripts import read_declarations
 from diagnostics.lint.values import TYPED_FILES, Settings, Value
 
-# Options of EasyR1, by the tags of its repository; it has no releases on a package index.
-_EASYR1 = Path(__file__).with_name("easyr1_options.json")
 OLDEST = {"vllm": Version("0.6"), "transformers": Version("4.46"), "trl": Version("0.14")}
 """The first releases with GRPO, or that GRPO trainers use; earlier ones are in the index for tracebacks."""
 # Similarity from which a name counts as misspelt, for `difflib`.
@@ -45,33 +43,21 @@ _SIMILARITY = 0.84
 _MISSPELT = 0.9
 # Characters in a Hydra option that chooses a file for a part of the config.
 _GROUP_MARKS = set("@/")
-# Options that TrlParser and ms-swift take besides those in the index; `megatron` marks the command of that name.
-_ALWAYS_ACCEPTED = {
-    "megatron", "config", "accelerate_config", "env", "deepspeed", "help", "reward_funcs", "use_peft"
-}  # fmt: skip
-_LAUNCHER_OPTION = re.compile(
-    r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
-    r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"
-    r"|same_network$"
-)
+_LAUNCHER_OPTION = re.compile(LAUNCHERS["passed_options"])
 
 
 @cache
 def _load(package: str) -> Mapping[str, Any]:
     """Return {"releases": names, "options" and "serve": option -> (first, last release)}; empty if not indexed."""
-    if package == "easyr1":
-        data: Mapping[str, Any] = json.loads(_EASYR1.read_text(encoding="utf-8"))
-        return data
     index = store.load(package)
-    if not index.document("options"):
-        return {}
-    spans = {
+    spans: dict[str, dict[str, Any]] = {
         kind: {name: _first_and_last(index, packed) for name, packed in index.document(kind).items()}
         for kind in ("options", "serve")
     }
-    short = DIALECTS[package].short_options if package == "vllm" else {}
-    releases = {"releases": tuple(index.releases), "options": spans["options"] | dict.fromkeys(short, "")}
-    return releases | ({"serve": spans["serve"]} if spans["serve"] else {})
+    if package == "vllm":
+        spans["options"] |= dict.fromkeys(DIALECTS[package].short_options, "")
+    found = {kind: names for kind, names in spans.items() if names}
+    return found | {"releases": tuple(index.releases)} if spans["options"] else {}
 
 
 def _first_and_last(index: store.Package, packed: Any) -> tuple[str, str]:
@@ -95,13 +81,6 @@ def option_names(framework: str, role: str = "train") -> frozenset[str]:
     return frozenset(name for package in packages for name in _load(package).get("options", ()))
 
 
-@cache
-def release_options(framework: str, role: str, release: Version | None) -> frozenset[str]:
-    """Return the options of a release; those of any release if the release is None or not indexed."""
-    names = option_names(framework, role)
-    return frozenset(name for name in names if release is None or not lacks_option(framework, name, release))
-
-
 def exact_options(package: str, role: str, release: str) -> frozenset[str]:
     """Return the options of an indexed release, without options of other packages; empty if it is not indexed."""
     index = store.load(package)
@@ -120,7 +99,7 @@ def options_to_check(settings: Settings) -> list[Value]:
         if not settings.prefixes.get(key)
         and not key.startswith(("@", "-", "deepspeed.", "hydra", "megatron"))
         and not _GROUP_MARKS & set(key)
-        and key not in _ALWAYS_ACCEPTED
+        and key not in LAUNCHERS["parser_options"]
         and not (has_launcher and _LAUNCHER_OPTION.match(key))
     ]
 
@@ -181,11 +160,14 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
 def refused_options(settings: Settings, names: Collection[str], *, nested: bool = False) -> list[Value]:
     """Return the options of a run that a parser with these options does not accept; see `accepts`."""
     by_argparse = parser_of(settings.framework) != "hydra"
-    return [
-        value
-        for value in options_to_check(settings)
-        if not accepts(value.key, names, nested=nested and by_argparse, abbreviated=by_argparse)
-    ]
+    # Python completes no keyword, and TRL no key of a config file.
+    as_written = TYPED_FILES if settings.framework in {"trl", "unsloth"} else ".py"
+
+    def is_accepted(value: Value) -> bool:
+        abbreviated = by_argparse and not value.place.file.endswith(as_written)
+        return accepts(value.key, names, nested=nested and by_argparse, abbreviated=abbreviated)
+
+    return [value for value in options_to_check(settings) if not is_accepted(value)]
 
 
 def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
@@ -272,7 +254,9 @@ def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
         (
             option
             for option in equivalents
-            if option in release_options(framework, plan.role, release) and option not in plan.options
+            if option in option_names(framework, plan.role)
+            and not (release and lacks_option(framework, option, release))
+            and option not in plan.options
         ),
         "",
     )
@@ -304,7 +288,7 @@ def _sorted_names(names: frozenset[str]) -> list[str]:
 def presume_misspelt(settings: Settings) -> None:
     """Set the option that a misspelt one most likely means, so that one mistake causes one finding."""
     package = DIALECTS[settings.framework].extends or settings.framework
-    if not settings.framework_parser or not is_indexed(package):
+    if not settings.framework_parser or not is_indexed(package) or settings.role == "other":
         return
     names = option_names(package, settings.role)
     for value in refused_options(settings, names, nested=True):
@@ -318,10 +302,13 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
     framework = settings.framework
     if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
         return
-    names = release_options(framework, settings.role, release)
+    names = option_names(framework, settings.role)
+    names = frozenset(name for name in names if not (release and lacks_option(framework, name, release)))
+    if settings.role == "other":
+        names = declared_names(query.Release(framework, str(release or ""), settings.command))
     for key, value in list(settings.options.items()):
         written = value.place.file.endswith((".yaml", ".yml", ".json", ".py"))
-        if key in names or written or key.removeprefix("no_") in names or key in _ALWAYS_ACCEPTED:
+        if key in names or written or key.removeprefix("no_") in names or key in LAUNCHERS["parser_options"]:
             continue
         full = complete_option(key, names)
         if full is not None and full not in settings.options and len(key) > 1:
@@ -360,20 +347,9 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
     )
 
 
-def easyr1_type_if_rejected(option: str, data: object) -> str:
-    """Return the type of an option of EasyR1 in words if the option rejects the value; else ""."""
-    kinds = _load("easyr1")["options"].get(option, ())[2:]
-    return expected_if_rejected(kinds[0], data) if kinds else ""
-
-
 def is_indexed_release(package: str, release: Version | None) -> bool:
     """Return whether a release is in the index."""
     return release is not None and str(release) in _load(package).get("releases", ())
-
-
-def oldest_release(package: str) -> Version | None:
-    """Return the oldest release in the index; None if the package is not indexed."""
-    return next(map(_parse_release, _load(package).get("releases", ())), None)
 
 
 def release_span(package: str, name: str) -> tuple[Version, Version] | None:

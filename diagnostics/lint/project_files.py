@@ -19,7 +19,11 @@ from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 _MAX_PARENTS = 5
 # Maximum length of a file name in characters, and maximum number of files below a folder that are considered.
 _MAX_NAME, _MAX_LINTED = 300, 20_000
-_LINTED_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb", ".json", ".toml", ".py")
+# Suffix of a file that can have a config -> its syntax.
+SUFFIXES = {
+    ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
+    ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook",
+}  # fmt: skip
 # Folders that are skipped: version control, caches and installed packages.
 _SKIPPED = {
     ".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache",
@@ -38,7 +42,7 @@ def lintable_files(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
     for number, path in enumerate(_walk(folder, skipped_paths)):
         if number == _MAX_LINTED:
             raise UnreadableError(f"{folder}: more than {_MAX_LINTED} files; name a smaller folder")
-        if path.name.lower().endswith(_LINTED_SUFFIXES) and path.is_file() and not path.is_symlink():
+        if path.name.lower().endswith(tuple(SUFFIXES)) and path.is_file() and not path.is_symlink():
             yield path
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from diagnostics.api_index import store
+from diagnostics.api_index.query import Release
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.values import Settings, Value, parse_count
 from diagnostics.lint.versions import Versions
@@ -59,7 +61,7 @@ class RunPlan:
 
     @property
     def role(self) -> str:
-        """`train`, or `serve` for a server that only samples."""
+        """`train`, `serve` for a server that only samples, or `other` for a run of another method, such as SFT."""
         return self.settings.role
 
     @property
@@ -71,6 +73,11 @@ class RunPlan:
     def option_package(self) -> str:
         """The package whose releases declare the options: TRL for unsloth, which extends it."""
         return DIALECTS[self.framework].extends or self.framework
+
+    def release_of(self, version: object) -> Release:
+        """Return a release of `option_package`, else its newest, with the command whose options the run has."""
+        known = version or "".join(store.load(self.option_package).releases[-1:])
+        return Release(self.option_package, str(known), self.settings.command)
 
     @property
     def own_copy(self) -> bool:

@@ -23,15 +23,11 @@ from diagnostics.findings import NotChecked
 from diagnostics.frameworks import uses_overrides
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
-from diagnostics.lint.project_files import find_named
+from diagnostics.lint.project_files import SUFFIXES, find_named
 from diagnostics.lint.readers import hydra, notebooks, python, shell, structured
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.values import Place, Settings, Value
 
-_SUFFIXES = {
-    ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
-    ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook",
-}  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING, _MAX_BASES = 3, 8
 # Limit of processor time for one file with the files that it names; large real scripts need below 1 s.
@@ -75,8 +71,8 @@ def _reading_limit(name: str) -> Iterator[None]:
 
 def detect_syntax(path: Path, text: str) -> str:
     """Return the syntax of a file by its suffix or, if the suffix is unknown, by its text."""
-    if path.suffix.lower() in _SUFFIXES:
-        return _SUFFIXES[path.suffix.lower()]
+    if path.suffix.lower() in SUFFIXES:
+        return SUFFIXES[path.suffix.lower()]
     start = text.lstrip()[:200]
     if start.startswith("#!") and "python" in start.splitlines()[0]:
         return "python"
@@ -118,6 +114,9 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
     settings.framework_parser = bool(syntax) and syntax == dialect.parses_files
     for key, value in structured.flatten(tree).items():
         settings.options[key.replace("-", "_") if dialect.dashes_in_files else key] = value
+    # A config of another method does not show which command reads it.
+    if settings.options.get("rlhf_type", Value("grpo", settings.place)).data != "grpo":
+        return None
     env = tree.get("env")
     for name, value in env.items() if isinstance(env, dict) else ():
         if isinstance(value, Value):
@@ -292,6 +291,6 @@ def _parse_config(path: Path, _modified: int, _size: int) -> list[Any] | None:
         if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
             return None
         text = safe_io.read_text(path, structured.MAX_BYTES).removeprefix("\ufeff")
-        return structured.parse_documents(text, str(path), _SUFFIXES[suffix])
+        return structured.parse_documents(text, str(path), SUFFIXES[suffix])
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return None

@@ -166,19 +166,19 @@ def make_plans(run: LintRun) -> None:
 
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
-    """Return the run plans of GRPO runs and servers; first complete abbreviated and misspelt options, in place."""
-    runs = [entry for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)]
+    """Return the run plans of runs and servers; first complete abbreviated and misspelt options, in place."""
+    runs = [entry for entry in settings if entry.framework in DIALECTS and _is_run(entry)]
     for entry in runs:
         option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
         option_index.presume_misspelt(entry)
     return [make_plan(entry, versions) for entry in runs]
 
 
-def _is_grpo(settings: Settings) -> bool:
-    """Return whether settings configure a GRPO run or a server, and not another method or another project's trainer."""
-    if settings.framework == "ms-swift" and settings.role == "train":
-        kind = settings.options.get("rlhf_type")
-        return kind is None or not kind.known or kind.data == "grpo"
+def _is_run(settings: Settings) -> bool:
+    """Return whether settings configure a run or a server, and not another project's trainer; note another method."""
+    kind = settings.options.get("rlhf_type")
+    if settings.role == "train" and kind is not None and kind.known and kind.data != "grpo":
+        settings.role = "other"
     dialect = DIALECTS[settings.framework]
     is_script = dialect.classes and settings.target
     if settings.framework_parser or settings.script_options or not is_script:

@@ -89,7 +89,8 @@ class Settings:
     Attributes:
         framework: A name in `frameworks.FRAMEWORKS`, or `accelerate`, `deepspeed` or `launcher`.
         place: Location of the file, call or command.
-        role: `train`, or `serve` for a server that only samples.
+        role: `train`, `serve` for a server that only samples, or `other` for a run of another method, such as SFT.
+        command: The command whose options it has, as in `IndexedPackage.commands`; empty for a GRPO run.
         options: The settings by option name. If a name is set twice, the last value is stored.
         env: Environment variables that the files or the command set.
         launcher: The launcher's settings: processes, nodes, addresses.
@@ -108,6 +109,7 @@ class Settings:
     framework: str
     place: Place
     role: str = "train"
+    command: str = ""
     options: dict[str, Value] = field(default_factory=dict)
     env: dict[str, Value] = field(default_factory=dict)
     launcher: dict[str, Value] = field(default_factory=dict)

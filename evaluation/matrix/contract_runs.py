@@ -119,7 +119,7 @@ def _requirements(package: str, version: str) -> list[str]:
     with archives.connect() as client:
         listed = archives.list_releases(client, package)
         (release,) = [item for item in listed if item.version == version]
-        requires: list[str] = archives.open_release(client, release).metadata["requires"]
+        requires: list[str] = archives.open_release(client, release, str.isascii).metadata["requires"]
     return requires
 
 

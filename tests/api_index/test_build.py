@@ -103,7 +103,7 @@ def test_metadata_of_a_hostile_wheel_is_read_once(tmp_path):
         for number in range(20):
             archive.writestr(f"a{number}-1.dist-info/METADATA", f"Requires-Dist: a{number}\n" * 40_000)
     start = time.process_time()
-    opened = build.archives.open_wheel(zipfile.ZipFile(tmp_path / "w.whl"))
+    opened = build.archives.open_wheel(zipfile.ZipFile(tmp_path / "w.whl"), str.isascii)
     assert set(opened.metadata["requires"]) == {"a0"}
     assert time.process_time() - start < 3
 

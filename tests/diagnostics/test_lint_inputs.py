@@ -29,7 +29,7 @@ INPUT_FORMS = read_cases(__file__, "lint_forms.yaml")
 
 @each_case(CASES["frameworks"])
 def test_framework_is_recognised(text, syntax, framework):
-    """Keys, commands and calls identify the framework; another training method or program gives no run plan."""
+    """Keys, commands and calls identify the framework; another program gives no run plan."""
     assert [plan.framework for plan in plans(text, syntax)] == ([framework] if framework else [])
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diagnostics.api_index import store
 from diagnostics.api_index.guard_lookup import PlacedGuard, start_guards
 from diagnostics.api_index.guards import CHANGED
 from diagnostics.api_index.options import declared_default, is_declared
 from diagnostics.api_index.query import Release
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.conditions import UnknownValueError, condition_result, names_in, unmarked
-from diagnostics.lint.rules.registry import Problem, rule
+from diagnostics.lint.rules.registry import INDEXED, Problem, rule
 from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import Value, format_value
 
@@ -23,21 +23,20 @@ CHECK = "checks of the framework"
 # The names of the options' object in a function that is no method of its class.
 _ROOTS = re.compile(r"(?:self\.)?(?:config|args|training_args)\.")
 _NESTED = re.compile(r"^\w+_config\.")
-_MAIN_PROGRAMS = {"", "verl.trainer.main_ppo", "openrlhf.cli.train_ppo_ray"}
 _WORLD_SIZE = {"self.world_size", "args.world_size"}
 
 
-@rule("CFG111", check=CHECK, frameworks=("trl", "unsloth", "ms-swift", "openrlhf", "verl", "vllm"))
+@rule("CFG111", check=CHECK, frameworks=INDEXED, role="any")
 def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
     """The options pass the checks that the framework itself makes at the start of a run of this release."""
     name = plan.option_package
-    releases = store.load(name).releases
-    if plan.own_copy or not releases:
+    if plan.own_copy:
         return
-    release = Release(name, str(plan.versions.known.get(name) or releases[-1]))
+    release = plan.release_of(plan.versions.known.get(name))
     for placed in start_guards(release):
         # Other programs of verl have trainers of their own.
-        if placed.prefix is None and plan.settings.target not in _MAIN_PROGRAMS:
+        main_programs = {"", *FRAMEWORKS[name].entries}
+        if placed.prefix is None and plan.role != "other" and plan.settings.target not in main_programs:
             continue
         options, guard_conditions = _Options(plan, placed, release), placed.guard.conditions
         keys = [options.key(name) for item in guard_conditions[-1:] for name in names_in(item)]
@@ -56,7 +55,8 @@ class _Options:
         self._plan, self._placed, self._release = plan, placed, release
         self.used: dict[str, Value] = {}
         # Whether the release of the guard is the run's; that of another package, such as transformers, is assumed.
-        self.is_certain = release.package in plan.versions.known and placed.release == release
+        package = release.package
+        self.is_certain = package in plan.versions.known and placed.release.package == package
 
     def key(self, name: str) -> str:
         """Return the option that a name in a condition stands for; empty if none."""

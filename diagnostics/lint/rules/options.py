@@ -10,26 +10,27 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 
 from packaging.version import Version
 
-from diagnostics.api_index.options import choices, wanted_type
+from diagnostics.api_index import store
+from diagnostics.api_index.options import choices, declared_names, registered_names, wanted_type
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
 from diagnostics.fixes import join_some
-from diagnostics.frameworks import DISPLAY_NAMES, parser_of
+from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.derivation import conditions_hold, read_source
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.rules.registry import Problem, rule
+from diagnostics.lint.rules.registry import INDEXED, Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import TYPED_FILES, Value, format_value
 
 CHECK = "options"
 _MAX_SHOWN, _MAX_CHOICES = 4, 8
 # Similarity from which a choice is named as the intended one, for `difflib`.
-_SIMILARITY = 0.8
+_SIMILARITY = 0.6
 _UNSET = {"", "None", "none", "null"}
 
 
@@ -53,21 +54,25 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
-@rule("CFG113", check=CHECK)
+@rule("CFG113", check=CHECK, role="any")
 def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     """The run sets only options that its release has, because the framework's own parser refuses others."""
     name, settings = plan.option_package, plan.settings
-    release = plan.versions.known.get(name)
+    release, folder = plan.versions.known.get(name), plan.versions.copies.get(plan.framework, "")
     if not settings.framework_parser:
         return
+    program, indexed = f"{name} {release}" if release else DISPLAY_NAMES[name], None
+    names: frozenset[str] = frozenset()
     if plan.own_copy:
-        yield from _options_exist_in_the_copy(plan)
-        return
+        program = f"The project's own copy of {DISPLAY_NAMES[name]}, in {folder},"
+        names = frozenset(option_index.copy_options(settings, folder))
+    elif plan.role == "other" and release:
+        names = declared_names(plan.release_of(release))
     # All states of EasyR1 are indexed, so that it needs no release.
-    if name != "easyr1" and (release is None or not option_index.is_indexed_release(name, release)):
-        return
-    unknown = _unknown_to_release(plan, name, release)
-    program = f"{name} {release}" if release else DISPLAY_NAMES[name]
+    elif name == "easyr1" or option_index.is_indexed_release(name, release):
+        names = option_index.option_names(name, plan.role) | option_index.experimental_options(plan)
+        indexed = release
+    unknown = _unknown_to_release(plan, names, indexed) if names else {}
     for clause, (value, similar) in unknown.items():
         if similar:
             fix = f"Write {similar} in place of {value.key}."
@@ -79,12 +84,20 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
         yield _unknown_options(plan, program, list(rest), rest.values(), fix)
 
 
-def _unknown_to_release(plan: RunPlan, name: str, release: Version | None) -> dict[str, tuple[Value, str]]:
-    """Return the options of a run that a release refuses: description -> value and the option to use or ""."""
-    own_keys, settings = option_index.experimental_options(plan), plan.settings
-    names, hydra = option_index.option_names(name, plan.role) | own_keys, parser_of(name) == "hydra"
-    skipped = own_keys | settings.script_options
+def _unknown_to_release(
+    plan: RunPlan, names: frozenset[str], release: Version | None
+) -> dict[str, tuple[Value, str]]:
+    """Return the options of a run that a parser refuses: description -> value and the option to use or "".
+
+    Args:
+        plan: The run plan.
+        names: The options of the parser; those of any release if `release` is given.
+        release: The release of the parser; None if only `names` decide.
+    """
+    name, settings = plan.option_package, plan.settings
+    skipped = option_index.experimental_options(plan) | settings.script_options
     skipped |= {value.key for value in option_index.unindexed_part(settings, names)[1]}
+    refused = {value.key for value in option_index.refused_options(settings, names, nested=True)}
     unknown: dict[str, tuple[Value, str]] = {}
     for value in option_index.options_to_check(settings):
         removed = release is not None and DIALECTS[name].removal(value.key, str(release))
@@ -93,17 +106,17 @@ def _unknown_to_release(plan: RunPlan, name: str, release: Version | None) -> di
         if release is not None and option_index.lacks_option(name, value.key, release):
             clause, similar = option_index.missing_option(name, plan.role, value.key, release)
             unknown[clause] = value, similar
-        elif not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra):
+        elif value.key in refused:
             similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_SHOWN else ""
-            if not similar and name != "easyr1":
-                similar = option_index.equivalent_option(plan, value.key, release)
+            equivalent = "" if similar else option_index.equivalent_option(plan, value.key, release)
+            similar = similar or (equivalent if equivalent in names else "")
             # Forks of EasyR1 and unsloth add options to a class of the same name.
             if similar or (name != "easyr1" and plan.framework == name):
-                unknown[_described(value.key, similar)] = value, similar
+                unknown[f"{value.key} (did you mean {similar}?)" if similar else value.key] = value, similar
     return unknown
 
 
-@rule("CFG113", check=CHECK, frameworks=("trl", "unsloth", "ms-swift", "openrlhf", "verl", "vllm", "easyr1"))
+@rule("CFG113", check=CHECK, frameworks=INDEXED, role="any")
 def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Problem]:
     """Values have their option's type and are among its choices, because the framework refuses others.
 
@@ -117,13 +130,14 @@ def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Pr
     if not settings.framework_parser and name not in {"trl", "verl"}:
         return
     certain = settings.framework_parser or not settings.target or bool(settings.script_options)
-    oldest, remark = option_index.oldest_release(name), ""
+    oldest, remark = next(map(Version, store.load(name).releases), None), ""
     if release is not None and oldest is not None and release < oldest:
         release, certain = oldest, False
         remark = f" No older release than {oldest} is in the index."
+    registries = PACKAGES[name].registries if plan.option(*PACKAGES[name].registry_plugins) else {}
     for value in option_index.options_to_check(settings):
-        by_script = value.key in settings.script_options and name == "trl"
-        problem = None if by_script else refuse_value(Release(name, str(release or "")), value)
+        by_script = (value.key in settings.script_options and name == "trl") or value.key in registries
+        problem = None if by_script else refuse_value(plan.release_of(release), value)
         if problem is not None:
             message = problem.message + remark
             yield problem if certain else replace(problem, message=message, severity=Severity.WARNING)
@@ -146,20 +160,15 @@ def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
-@rule("CFG111", check=CHECK, warnings_only=True)
+@rule("CFG111", "CFG107", check=CHECK, role="any", warnings_only=True)
 def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
-    """The run sets no option without effect, such as one that needs another option which is off."""
-    return ineffective_options(plan, "CFG111")
-
-
-def ineffective_options(plan: RunPlan, code: str) -> Iterator[Problem]:
-    """Yield the problems of options without effect, by the framework's entries with this code."""
+    """The run sets no option without effect, such as one that needs another option which is off, or a local engine."""
     incomplete = plan.settings.has_unread_options or plan.needs_arguments
     reported: set[str] = set()
     for entry in DIALECTS[plan.framework].ineffective:
         in_range = plan.versions.within(plan.option_package, entry.versions)
         # Without a release, only an entry with a condition of its own is reported.
-        if entry.code != code or in_range is False or (entry.needs and in_range is None):
+        if in_range is False or (entry.needs and in_range is None):
             continue
         if (entry.needs and not _lacks_needed(plan, entry.needs)) or not conditions_hold(plan, entry.when):
             continue
@@ -176,6 +185,7 @@ def ineffective_options(plan: RunPlan, code: str) -> Iterator[Problem]:
             if any(key == name or (name[-1] == "*" and key.startswith(name[:-1])) for name in entry.options)
             and value.known
             and value.data not in (None, False, "", *entry.values)
+            and not (value.data in entry.copied and value.place.file.endswith(TYPED_FILES))
             and (not files or value.place.file in files)
             and key not in reported
         }
@@ -191,6 +201,7 @@ def ineffective_options(plan: RunPlan, code: str) -> Iterator[Problem]:
                 [*ignored.values(), *causes],
                 fix=entry.fix.replace("{names}", names) or f"{change}, or leave {names} out.",
                 severity=Severity.WARNING,
+                code=entry.code,
                 fix_is_complete=True,
             )
 
@@ -221,10 +232,8 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
     if is_word and value.place.file.endswith(".py"):
         # Python converts no text, unless it is the default of an argument; any text has a truth value.
         is_word, word = not value.soft and wanted_type(release, value.key, "true") != "", "text"
-    by_omegaconf = release.package == "easyr1"
-    name = DISPLAY_NAMES[release.package] if by_omegaconf else release
-    expected = option_index.easyr1_type_if_rejected if by_omegaconf else partial(wanted_type, release)
-    if is_word and (expected_type := expected(value.key, word)):
+    name = release if FRAMEWORKS[release.package].packages else DISPLAY_NAMES[release.package]
+    if is_word and (expected_type := wanted_type(release, value.key, word)):
         # Hydra accepts any text, and verl fails later; a number with a unit, such as 2k, fails in each case.
         doubtful = parser_of(release.package) == "hydra" and not str(word)[:1].isdecimal()
         return Problem(
@@ -233,38 +242,23 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
             fix=f"Write {expected_type}{' without quotes' if word != value.data else ''}.",
             severity=Severity.WARNING if doubtful else Severity.ERROR,
         )
-    if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
+    words = value.data if isinstance(value.data, list) else [value.data]
+    accepted = choices(release, value.key)
+    refused = [
+        word for word in words if type(word) in {str, int, float} and str(word) not in {*accepted, *_UNSET}
+    ]
+    if not accepted or not refused:
         return None
-    dialect = DIALECTS[release.package]
-    accepted = choices(release, value.key) or dialect.accepted_values(value.key, release.version)
-    if not accepted or str(value.data) in {*accepted, *_UNSET}:
-        return None
-    similar = difflib.get_close_matches(str(value.data), accepted, 1, _SIMILARITY)
+    similar = difflib.get_close_matches(str(refused[0]), accepted, 1, _SIMILARITY)
     listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
+    # Own code can register more names for verl; it is no misspelt one.
+    may_exist = parser_of(release.package) == "hydra" and not similar and registered_names(release, value.key)
     return Problem(
-        f"{name} refuses {value.key}={value.data}: the choices are {listed}.",
+        f"{name} refuses {value.key}={refused[0]}: the choices are {listed}.",
         [value],
         fix=f"Use {value.key}={similar[0]}." if similar else f"Use one of {listed}.",
+        severity=Severity.WARNING if may_exist else Severity.ERROR,
     )
-
-
-def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
-    """Yield a problem for options that the project's own copy of a framework does not have, by the copy's files."""
-    folder = plan.versions.copies[plan.framework]
-    names = frozenset(option_index.copy_options(plan.settings, folder))
-    unknown = option_index.refused_options(plan.settings, names) if names else []
-    if unknown:
-        shown = unknown[:_MAX_SHOWN]
-        described = [_described(value.key, option_index.suggest(value.key, names)) for value in shown]
-        described += [value.key for value in unknown[_MAX_SHOWN:]]
-        adds = f"; +{unknown[0].key} adds one that your code reads" if plan.framework == "verl" else ""
-        copy = f"The project's own copy of {DISPLAY_NAMES[plan.framework]}, in {folder},"
-        fix = f"Use a name that the copy has, or leave it out{adds}."
-        yield _unknown_options(plan, copy, described, unknown, fix)
-
-
-def _described(key: str, similar: str) -> str:
-    return f"{key} (did you mean {similar}?)" if similar else key
 
 
 def _unknown_options(
@@ -281,7 +275,7 @@ def _unknown_options(
     return Problem(message, values, fix=fix, severity=Severity.WARNING if skips else Severity.ERROR)
 
 
-@rule("CFG121", check=CHECK)
+@rule("CFG121", check=CHECK, role="any")
 def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     """A key with `+` is new: Hydra refuses it if the config of the project's own copy has the key with a value."""
     folder = plan.versions.copies.get(plan.framework, "")
@@ -307,7 +301,7 @@ def _has_value(value: Value | None) -> bool:
     return value.data != "???" and "${" not in str(value.data)
 
 
-@rule("CFG114", check=CHECK)
+@rule("CFG114", check=CHECK, role="any")
 def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
     """No option follows the end of the command, after a missing backslash, a comment or an empty line."""
     orphaned = plan.settings.orphaned

@@ -7,37 +7,26 @@ names the run, and `???` in a YAML file that is checked without its command.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
-# Texts that are placeholders. `<think>` and `<|im_end|>` are tokens, not placeholders.
-_PLACEHOLDER = re.compile(
-    r"(?i)to[_-]be[_-](?:filled|set|defined|replaced|added)(?:[_-]in)?|(?:please[_-])?change[_-]?(?:me|this)"
-    r"|replace[_-]?(?:me|this|with[_-]\w{1,40})|(?:please[_-])?fill_?(?:me_?)?in|set[_-]?me|insert[_-]\w{1,40}[_-]here"
-    r"|fixme|todo|tbd|placeholder|\?\?\?|[<{\[]{1,2}your[ _-][^<>|{}\[\]]{1,60}[>}\]]{1,2}"
-    r"|<(?:insert|fill|path|model|dataset|data|number|num|host|ip|port|dir|output|reward|api|wandb|checkpoint|node|gpu)"
-    r"s?[ _-][^<>|]{1,60}>"
-    r"|<(?:path|model|dataset|host|ip|port|number|num_gpus|n|node|address|entity|key|token)>"
-    r"|\{(?:(?:wandb|hf|api|swanlab|access)[ _-]?)?(?:token|key|path|dir)\}"
-)
-# Texts that are probably placeholders, although a file or an account could have such a name.
-_PROBABLE = re.compile(
-    r"(?i)(?:.*[/=:])?your[-_/][\w.-]+(?:[/:].*)?|(?:.*/)?path[/_-]to(?:[/_-].*)?|(?:.*/)?x{3,}(?:/.*)?"
-)
+# Regular expressions by kind; see the comments in the file.
+_PATTERNS = {
+    kind: re.compile("|".join(f"(?:{text})" for text in texts), re.IGNORECASE)
+    for kind, texts in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
+}
 # A longer text is no placeholder; the patterns take quadratic time.
 _MAX_TEXT = 500
 _ERROR = "A placeholder is still in place of a value: {}."
-# Options that only give a run its name.
-_LABEL_OPTION = re.compile(
-    r"(?i)(?:project|experiment|exp|run|group|tracker)[._-]?(?:project)?[._-]?name|wandb|swanlab|mlflow|tags|notes"
-)
 
 
-@rule("CFG120", check="options")
+@rule("CFG120", check="options", role="any")
 def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     """No option or environment variable still has a placeholder of a template as its value."""
     settings = plan.settings
@@ -46,12 +35,12 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     alone = settings.place.file.endswith((".yaml", ".yml"))
     by_message: dict[str, list[Value]] = {}
     for value in values:
-        is_certain = _matches(_PLACEHOLDER, value)
+        is_certain = _matches("certain", value)
         if is_certain and alone and value.data == "???":
             by_message.setdefault("The command has to set {}.", []).append(value)
-        elif is_certain and not _LABEL_OPTION.search(value.key):
+        elif is_certain and not _PATTERNS["labels"].search(value.key):
             by_message.setdefault(_ERROR, []).append(value)
-        elif is_certain or _matches(_PROBABLE, value):
+        elif is_certain or _matches("probable", value):
             by_message.setdefault("A placeholder is probably still in place of a value: {}.", []).append(
                 value
             )
@@ -61,8 +50,9 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(message.format(keys), placeholders, f"Set {keys} to your own value.", severity)
 
 
-def _matches(pattern: re.Pattern[str], value: Value) -> bool:
+def _matches(kind: str, value: Value) -> bool:
     words = value.data if isinstance(value.data, list) else [value.data]
     return any(
-        isinstance(word, str) and len(word) <= _MAX_TEXT and pattern.fullmatch(word.strip()) for word in words
+        isinstance(word, str) and len(word) <= _MAX_TEXT and _PATTERNS[kind].fullmatch(word.strip())
+        for word in words
     )

@@ -20,6 +20,8 @@ CHECKS = (
     "mode and resources", "devices", "batches and groups", "lengths", "memory and sleep", "servers and ports",
     "sampling", "options", "engine", "catalogue", "trainer with server", "checks of the framework",
 )  # fmt: skip
+# Frameworks with releases in the index.
+INDEXED = ("trl", "unsloth", "ms-swift", "openrlhf", "verl", "vllm", "easyr1")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Rule:
         check: Group of rules to which the rule belongs.
         function: Function that yields the problems of a run plan, or of a pair of run plans.
         frameworks: Frameworks that the rule checks; empty for all.
-        role: `train`, `serve`, or empty for both.
+        role: `train`, `serve`, empty for both, or `any` for runs of other methods, too.
         scope: `run`, or `pair` for a trainer and its server.
         keeps_config_tables: Whether the [[config]] tables of the codes' entries are checked, too; otherwise the rule
             replaces them.
@@ -85,7 +87,8 @@ class Rule:
 
     def applies_to(self, plan: RunPlan) -> bool:
         """Return whether the rule checks a run, by framework and role; a rule about pairs checks all."""
-        fits = self.role in {"", plan.role} and (not self.frameworks or plan.framework in self.frameworks)
+        roles = {"any", plan.role} if plan.role == "other" else {"any", plan.role, ""}
+        fits = self.role in roles and (not self.frameworks or plan.framework in self.frameworks)
         return fits or self.scope != "run"
 
 

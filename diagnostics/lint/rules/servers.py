@@ -1,4 +1,4 @@
-"""Rules about rollout servers: ports, lengths, and options of a local engine that a trainer with a server sets.
+"""Rules about rollout servers: ports and lengths.
 
 `pair_with_trainers` finds each trainer's server, for the rules that check both together.
 """
@@ -9,19 +9,10 @@ from collections.abc import Iterator
 
 from diagnostics.findings import Severity
 from diagnostics.lint.rules.devices import LOCAL_HOSTS, server_is_local
-from diagnostics.lint.rules.options import ineffective_options
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 
-CHECK = "servers and ports"
 PAIRS = "trainer with server"
-_WITH_SERVER = ("trl", "ms-swift")
-
-
-@rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warnings_only=True)
-def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
-    """A trainer with a server sets no options of a local engine, because they have no effect."""
-    return ineffective_options(plan, "CFG107")
 
 
 def _port_numbers(plan: RunPlan) -> set[int]:
