@@ -1,7 +1,8 @@
 """Read processes from /proc: state, threads, times, descriptors, system calls, environment and shared memory.
 
 Values that cannot be read are empty or None (numbers of bytes: -1). `with_timeout` bounds calls that a dead file system
-blocks. `clock_offset_ms` moves this thread to another processor for a moment, to read that processor's clock.
+or a stuck process blocks. `clock_offset_ms` moves this thread to another processor for a moment, to read that
+processor's clock.
 """
 
 from __future__ import annotations
@@ -95,6 +96,11 @@ def with_timeout(function: Callable[[], T], default: T) -> T:
     return results[0] if results else default
 
 
+def read_proc_memory(pid: int, name: str) -> str:
+    """Read a file of a process for which the kernel locks its memory; empty if a stuck process has the lock."""
+    return with_timeout(lambda: read_proc(pid, name), "")
+
+
 def stat_fields(pid: int, tid: int = 0) -> list[str]:
     """Return the fields of a process's or thread's `stat` from the third on (state, parent, ...); empty if ended."""
     return read_proc(pid, f"task/{tid}/stat" if tid else "stat").rpartition(")")[2].split()
@@ -125,13 +131,13 @@ def owner_uid(pid: int) -> int | None:
 
 def command_line(pid: int) -> str:
     """Return the command line with secrets masked, cut to 400 characters, or the name of a process without one."""
-    line = " ".join(read_proc(pid, "cmdline").replace("\0", " ").split())
+    line = " ".join(read_proc_memory(pid, "cmdline").replace("\0", " ").split())
     return mask_and_cut(line, 400) or read_proc(pid, "comm").strip()
 
 
 def environment(pid: int) -> dict[str, str]:
     """Return the variables named in ENVIRONMENT; overlong values are left out."""
-    items = (item.partition("=")[::2] for item in read_proc(pid, "environ").split("\0"))
+    items = (item.partition("=")[::2] for item in read_proc_memory(pid, "environ").split("\0"))
     return {name: value for name, value in items if name in ENVIRONMENT and len(value) <= MAX_VALUE}
 
 
@@ -283,7 +289,7 @@ def _opened_path(pid: int, address: int) -> str:
 def shared_memory(pid: int) -> tuple[tuple[str, ...], Semaphores]:
     """Return the names of shared memory (at most 64), and (start, end, inode) of each mapping with semaphores."""
     names, semaphores = set(), []
-    for line in read_proc(pid, "maps").splitlines():
+    for line in read_proc_memory(pid, "maps").splitlines():
         parts = line.split(maxsplit=5)
         if len(parts) < 6 or (_SHARED_MEMORY not in line and "/dev/zero" not in line):
             continue

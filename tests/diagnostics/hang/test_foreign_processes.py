@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from diagnostics.hang.collect import discovery, stacks
+from diagnostics.hang.collect import discovery, proc, stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.known_issues import with_issue
@@ -182,3 +183,22 @@ def test_sockets_of_another_network_namespace_are_not_checked():
     snapshot, _ = observe_isolated([PROGRAM, "end"], "--net")
     assert "the sockets of " in snapshot.missing[0]
     assert "network namespace" in snapshot.blind[-1]
+
+
+def test_process_whose_memory_is_locked_does_not_block_the_reader(monkeypatch):
+    """A process stuck with the lock of its memory, as in a driver's call, is named without its command line."""
+    released, read = threading.Event(), proc.read_kernel_file
+
+    def read_unless_locked(path):
+        if path.endswith(("cmdline", "environ", "maps")):
+            released.wait(10)
+        return read(path)
+
+    monkeypatch.setattr(proc, "read_kernel_file", read_unless_locked)
+    monkeypatch.setattr(proc, "FILE_TIMEOUT_S", 0.01)
+    name = read(f"/proc/{os.getpid()}/comm").strip()
+    try:
+        assert proc.command_line(os.getpid()) == name
+        assert (proc.environment(os.getpid()), proc.shared_memory(os.getpid())) == ({}, ((), []))
+    finally:
+        released.set()
