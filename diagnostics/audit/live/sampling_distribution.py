@@ -102,16 +102,19 @@ class Observed:
         reported = [value for completion in completions for value in completion.logprobs]
         self.reported = torch.tensor(reported, dtype=torch.float64)
         self.samples = torch.tensor([index for index, entry in enumerate(completions) for _ in entry.ids])
-        self._in_prompt = torch.zeros(self._logits.shape, dtype=torch.bool)
+        self._seen = torch.zeros(self._logits.shape, dtype=torch.bool)
         self._counts = torch.zeros(self._logits.shape, dtype=torch.int16)
         size, index = self._logits.shape[1], 0
         for completion in completions:
             rows = slice(index, index + len(completion.ids))
-            self._in_prompt[rows, [token for token in completion.prompt if token < size]] = True
+            self._seen[rows, [token for token in completion.prompt if token < size]] = True
             self._counts[list(range(index + 1, rows.stop)), list(completion.ids[:-1])] = 1
             self._counts[rows] = self._counts[rows].cumsum(0, dtype=torch.int16)
             index = rows.stop
+        self._seen |= self._counts > 0
         self._narrow(size)
+        # A penalty is computed hundreds of times; mixed types and `where` would take most of the time of a search.
+        self._counts, self._seen_logits = self._counts.double(), self._logits.where(self._seen, 0.0)
 
     @classmethod
     def compute(
@@ -137,33 +140,30 @@ class Observed:
         """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
         self.sampled_columns = self.ids[:, None]
         self.kept_ids = self.ids.new_tensor(range(size)).expand(len(self.ids), -1)
-        self._rest = self._logits.new_empty((len(self.ids), 0))
-        self._log_bin_size = 0.0
+        self._rest, self._log_bin_size = self._logits.new_empty((len(self.ids), 0)), 0.0
         if size <= 2 * _KEPT:
             return
         priority = self._logits.clone()
-        priority[self._in_prompt | (self._counts > 0)] = float("inf")
+        priority[self._seen] = float("inf")
         priority.scatter_(1, self.sampled_columns, float("inf"))
         order = priority.argsort(dim=1, descending=True)
-        self.kept_ids = columns = order[:, :_KEPT]
-        rest = order[:, _KEPT:]
+        columns, rest = order.tensor_split([_KEPT], dim=1)
         even = rest.shape[1] // _BINS * _BINS
         self._rest = self._logits.gather(1, rest[:, :even]).reshape(len(self.ids), _BINS, -1).mean(2)
         self._log_bin_size = math.log(rest.shape[1] / _BINS)
-        self._logits, self._in_prompt, self._counts = (
-            tensor.gather(1, columns) for tensor in (self._logits, self._in_prompt, self._counts)
-        )
-        self.sampled_columns = (columns == self.ids[:, None]).int().argmax(1)[:, None]
+        tensors = (self._logits, self._seen, self._counts)
+        self._logits, self._seen, self._counts = (tensor.gather(1, columns) for tensor in tensors)
+        self.kept_ids, self.sampled_columns = columns, (columns == self.ids[:, None]).int().argmax(1)[:, None]
 
     def penalised_logits(self, sampling: Sampling) -> Any:
         """Return the logits after penalties."""
-        logits = self._logits
-        if sampling.repetition_penalty != 1:
-            seen, factor = self._in_prompt | (self._counts > 0), sampling.repetition_penalty
-            logits = logits.where(~seen, (logits / factor).where(logits > 0, logits * factor))
+        logits, seen, factor = self._logits, self._seen_logits, sampling.repetition_penalty
+        if factor != 1:
+            positive, negative = seen.clamp(min=0), seen.clamp(max=0)
+            logits = (logits - seen).add_(positive, alpha=1 / factor).add_(negative, alpha=factor)
         if sampling.frequency_penalty or sampling.presence_penalty:
-            logits = logits - sampling.frequency_penalty * self._counts
-            logits = logits - sampling.presence_penalty * (self._counts > 0)
+            logits = logits.sub(self._counts, alpha=sampling.frequency_penalty)
+            logits = logits.sub_(self._counts.clamp(max=1), alpha=sampling.presence_penalty)
         return logits
 
     def logprobs(self, sampling: Sampling) -> Any:

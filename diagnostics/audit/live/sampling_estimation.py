@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import cache
+from operator import attrgetter, itemgetter
 
 from diagnostics.audit.live.sampling_distribution import Observed, Sampling, trimmed_mean
 
@@ -112,11 +113,11 @@ def search(
         low, high = max(low, around - width), min(high, around + width)
     is_whole = scale == "whole"
     points = _grid(low, high, scale, _POINTS if around is None else _FINE_POINTS)
-    best, residual = start.value(name), observed.residual(start)
+    residual_at = cache(lambda value: observed.residual(start.replace(name, value)))
+    best, residual = start.value(name), residual_at(start.value(name))
     for _ in range(3 if is_whole else _ROUNDS):
-        least, point = min((observed.residual(start.replace(name, point)), point) for point in points)
-        if least < residual:
-            residual, best = least, point
+        least, point = min((residual_at(point), point) for point in points)
+        residual, best = min((residual, best), (least, point), key=itemgetter(0))
         index = points.index(point)
         low, high = points[max(0, index - 1)], points[min(len(points) - 1, index + 1)]
         points = _grid(low, high, "whole" if is_whole else "linear", _FINE_POINTS)
@@ -133,7 +134,7 @@ def _grid(low: float, high: float, scale: str, count: int) -> list[float]:
     shares = [index / (count - 1) for index in range(count)]
     if scale == "log":
         return [low * (high / low) ** share for share in shares]
-    return [low + (high - low) * share for share in shares]
+    return [low * (1 - share) + high * share for share in shares]
 
 
 def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit) -> Iterator[Fit]:

@@ -1,12 +1,14 @@
 """Fixtures of the audit tests: one tiny trained model that all of them share, and a single torch thread."""
 
 import fcntl
+import functools
 import os
 
 import pytest
 import torch
 
 from diagnostics import process
+from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import checkpoint_tokenizer
 from tests.diagnostics.audit import tiny_model
 
@@ -41,3 +43,12 @@ def trained(tmp_path_factory):
         if not (folder / "checkpoint-120").exists():
             tiny_model.train_checkpoints(folder, keep=(20, 110, 120), width=48)
     return folder
+
+
+_load_once = functools.cache(checkpoint_validation.load_model)
+
+
+@pytest.fixture
+def models_loaded_once(monkeypatch):
+    """Load each folder of weights once for all tests that use this; an audit copies a model before it changes it."""
+    monkeypatch.setattr(checkpoint_validation, "load_model", _load_once)

@@ -17,6 +17,7 @@ from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_chec
 from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, load_rounded, serving
 
 approx = pytest.approx
+pytestmark = pytest.mark.usefixtures("models_loaded_once")
 
 
 def audit_fake_server(

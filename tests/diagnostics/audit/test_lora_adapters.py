@@ -17,6 +17,8 @@ from diagnostics.audit.results import FAULT, AuditError
 from evaluation.audit.make_adapters import write_adapters
 from tests.diagnostics.audit.fake_vllm_server import Engine, load_rounded, serving
 
+pytestmark = pytest.mark.usefixtures("models_loaded_once")
+
 
 @pytest.fixture(scope="module")
 def adapters(trained, tmp_path_factory):
