@@ -11,9 +11,9 @@ of all bytes is printed, too.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
+from subprocess import PIPE, Popen
 
 import torch
 
@@ -29,12 +29,10 @@ CORES = os.sched_getaffinity(0)
 Tensors = list[tuple[str, torch.Tensor]]
 
 
-def start_receiver() -> tuple[subprocess.Popen[bytes], int]:
+def start_receiver() -> tuple[Popen[bytes], int]:
     """Start the receiving process (`programs/weight_receiver.py`) on the last core; return the process and its port."""
     program = [sys.executable, "-m", "benchmarks.programs.weight_receiver"]
-    process = subprocess.Popen(
-        program, env=os.environ | VARIABLES, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = Popen(program, env=os.environ | VARIABLES, stdin=PIPE, stdout=PIPE)
     os.sched_setaffinity(process.pid, {max(CORES)})
     assert process.stdout is not None
     return process, int(process.stdout.readline())
@@ -93,11 +91,9 @@ def main(mib: int = 512, rounds: int = 15) -> None:
     memcpy = size / interval([times["memcpy"] for times in measured])[0]
     print(f"{size:.3f} GB of float32, {rounds} rounds; memcpy {memcpy:.2f} GB/s; CPU time, medians [95 %]")
     for kind in TRANSPORTS:
-        ratio = interval([times[kind] / times["memcpy"] for times in measured])
+        middle, low, high = interval([times[kind] / times["memcpy"] for times in measured])
         share = interval([times[f"{kind} digests"] / times[kind] for times in measured])[0]
-        print(
-            f"{kind:6} {ratio[0]:.1f} [{ratio[1]:.1f}, {ratio[2]:.1f}] times memcpy; digests {share:.1%} of that"
-        )
+        print(f"{kind:6} {middle:.1f} [{low:.1f}, {high:.1f}] times memcpy; digests {share:.1%} of that")
     part = [("a", torch.randn(2**23))]
     began = time.process_time()
     sha256_digest(part)

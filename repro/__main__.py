@@ -52,7 +52,10 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         registry: Name of the module that has the repros by code in `REPROS`.
     """
     options = _parser().parse_args(arguments)
-    answer = _keep_stdout()
+    # Standard output is for the result alone; libraries that print there write to standard error.
+    sys.stdout.flush()
+    answer = os.dup(1)
+    os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             text, code = options.command(options, importlib.import_module(registry).REPROS)
@@ -100,11 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         built.add_argument("--json", action="store_true", help="one JSON document on standard output")
         return built.add_argument
 
-    add(
-        "list",
-        _list,
-        "list the failures; --json adds triggers, mitigations and the triggers that each mitigation fixes",
-    )
+    add("list", _list, "list the failures; --json adds triggers, mitigations, and what each one helps with")
     option = add("run", _run, "reproduce failures in this environment, without and with each mitigation")
     option("codes", nargs="+", metavar="CODE", help="a code that `list` prints")
     option("--trigger", default="all", metavar="NAME", help="one trigger, or all (default)")
@@ -113,15 +112,11 @@ def _parser() -> argparse.ArgumentParser:
     limit = "time limit of one attempt in seconds (default: 60)"
     option("--timeout", type=float, default=60.0, metavar="S", help=limit)
     option("--verbose", action="store_true", help="print each attempt, and what is simulated")
-    option = add(
-        "imports", _imports, "import each module in a separate process, and report the imports that fail"
-    )
+    option = add("imports", _imports, "import each module in a separate process, and report failed imports")
     option("modules", nargs="+", metavar="MODULE")
     limit = "time limit of one import in seconds (default: 240)"
     option("--timeout", type=float, default=240.0, metavar="S", help=limit)
-    option = add(
-        "fuzz", _fuzz, "search for request sequences that make a scheduler fail, or replay a saved one"
-    )
+    option = add("fuzz", _fuzz, "search for call sequences that make a scheduler fail, or replay a saved one")
     option("--engine", choices=("v1",), help="engine whose scheduler is tested")
     option("--seeds", type=int, default=1, metavar="N", help="number of searches (default: 1)")
     limit = "CPU seconds of each search (default: 60)"
@@ -129,14 +124,6 @@ def _parser() -> argparse.ArgumentParser:
     option("--save", type=Path, metavar="DIR", help="save each failing sequence in this folder")
     option("--replay", type=Path, metavar="FILE", help="replay a saved sequence; does not need Hypothesis")
     return parser
-
-
-def _keep_stdout() -> int:
-    """Redirect standard output to standard error; return a descriptor of the original one, for the result."""
-    sys.stdout.flush()
-    answer = os.dup(1)
-    os.dup2(2, 1)
-    return answer
 
 
 def _list(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
@@ -203,10 +190,8 @@ def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
     """Import the modules, and return the results and the exit code."""
     _check_seconds(options.timeout)
     results = {module: imports.try_import(module, options.timeout) for module in options.modules}
-    failed = [result for result in results.values() if not result["ok"]]
-    code = FINDINGS if failed else FINE
-    if failed and all(result["timed_out"] for result in failed):
-        code = UNFINISHED
+    timed_out = [result["timed_out"] for result in results.values() if not result["ok"]]
+    code = FINE if not timed_out else UNFINISHED if all(timed_out) else FINDINGS
     if options.json:
         return _json({"schema": imports.SCHEMA, "modules": results}), code
     return "\n".join(imports.describe_import(module, result) for module, result in results.items()), code

@@ -343,7 +343,5 @@ def overall_outcome(attempts: Sequence[Attempt]) -> AttemptOutcome:
 
     It is `inapplicable` if there are none.
     """
-    unmitigated = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
-    return next(
-        (outcome for outcome in AttemptOutcome if outcome in unmitigated), AttemptOutcome.INAPPLICABLE
-    )
+    outcomes = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
+    return next((outcome for outcome in AttemptOutcome if outcome in outcomes), AttemptOutcome.INAPPLICABLE)

@@ -96,7 +96,7 @@ def _find_fault(observed: dict[str, Any], tolerance: float) -> str | None:
     """Return the reason why the observations are a failure; None if they are not."""
     if not observed["max_logprob_difference_before"] <= tolerance:
         return (
-            f"the engine's log-probs differ from the trainer's by more than {tolerance:g} on the same weights"
+            f"with equal weights the engine's log-probs differ from the trainer's by more than {tolerance:g}"
         )
     if not observed["change_seen"]:
         return "the engine answers as if its weights had not been updated"

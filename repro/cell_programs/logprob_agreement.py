@@ -45,8 +45,7 @@ def observe() -> dict[str, Any]:
 
 def _sample_and_score() -> tuple[list[float], list[float]]:
     """Return the log-probs of the engine and of the forward pass, token by token."""
-    policy = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(policy))
+    policy, llm = whole_engine.start_model()
     prompts = [*whole_engine.PROMPTS, whole_engine.LONG_PROMPT]
     samples: list[whole_engine.SampledCompletion] = []
     for seed in range(SEEDS):

@@ -135,10 +135,8 @@ def _serving(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
         while not _accepts_connections(port):
             code = process.poll()
             if code is not None or time.monotonic() > limit:
-                state = (
-                    f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
-                )
-                raise EngineError(f"{state}: {first_failure(log.read_text(errors='replace'))}")
+                why = f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
+                raise EngineError(f"{why}: {first_failure(log.read_text(errors='replace'))}")
             time.sleep(0.2)
         yield
     finally:
@@ -173,9 +171,7 @@ def first_failure(output: str) -> str:
 
 def main() -> None:
     """Print the report and exit with code 0 if the server answered, else 1."""
-    parser = argparse.ArgumentParser(
-        description="Start this environment's rollout server and send one request."
-    )
+    parser = argparse.ArgumentParser(description="Start a rollout server of this cell and send one request.")
     parser.add_argument("server", choices=sorted(SERVERS))
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options, arguments = parser.parse_known_args()

@@ -29,6 +29,7 @@ from repro import processes, registry, upstream
 from repro.registry import Tally, Trigger
 
 Program = Callable[[str], None]
+Decorator = Callable[[Program], Program]
 # Environment variables: the rank that blocks the others, and the file descriptor for the reports.
 BLOCKING_RANK = "GRPO_DOCTOR_BLOCKING_RANK"
 REPORTS_FD = "GRPO_DOCTOR_REPORTS_FD"
@@ -62,9 +63,7 @@ class HangProgram:
 PROGRAMS: dict[str, dict[str, HangProgram]] = {}
 
 
-def trigger(
-    code: str, *names: str, needs: tuple[str, ...] = (), simulated: str = ""
-) -> Callable[[Program], Program]:
+def trigger(code: str, *names: str, needs: tuple[str, ...] = (), simulated: str = "") -> Decorator:
     """Return a decorator that registers a function as the program of the trigger with the function's name.
 
     Args:
@@ -82,7 +81,7 @@ def trigger(
     return register
 
 
-def ray_trigger(code: str, simulated: str, *needs: str) -> Callable[[Program], Program]:
+def ray_trigger(code: str, simulated: str, *needs: str) -> Decorator:
     """Return `trigger` for a program whose driver waits for processes of a real Ray cluster."""
     return trigger(code, DRIVER, needs=(*needs, "ray"), simulated=f"{simulated} in a real Ray cluster")
 

@@ -31,9 +31,7 @@ def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace")
     ids = {word: index for index, word in enumerate([*_SPECIAL, *words])}
     backend = Tokenizer(models.WordLevel(ids, unk_token=_SPECIAL[0]))
     backend.pre_tokenizer = getattr(pre_tokenizers, split)()
-    special = dict(
-        zip(("unk_token", "bos_token", "eos_token", "pad_token"), (*_SPECIAL, _SPECIAL[2]), strict=True)
-    )
+    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
     # Without the names TRL 0.22 to 0.25 would pass token types to a model that has none.
     names = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=names, **special)

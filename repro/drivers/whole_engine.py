@@ -112,6 +112,17 @@ def start(folder: str, **options: Any) -> Any:
         raise InapplicableError(f"vLLM {vllm.__version__}: {error}") from error
 
 
+def start_model(defaults: dict[str, Any] | None = None, /, **options: Any) -> tuple[Any, Any]:
+    """Start an engine on the model of seed 0; return the model and the engine.
+
+    Args:
+        defaults: Content of the folder's generation_config.json; None for no such file.
+        options: Options of `start`.
+    """
+    policy = model(0)
+    return policy, start(save(policy, defaults), **options)
+
+
 def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[SampledCompletion]:
     """Sample one completion for each prompt, with the sampling parameters of the same index."""
     pairs = zip(prompts, complete(llm, prompts, params), strict=True)

@@ -49,9 +49,7 @@ def load_actions() -> type[EngineActions]:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise SearchError(
-                f"the installed vLLM has no engine v1: importing {name} failed: {error}"
-            ) from error
+            raise SearchError(f"this vLLM has no V1 engine: importing {name} failed: {error}") from error
     logging.getLogger("vllm").setLevel(logging.ERROR)  # a search would repeat its warnings a thousand times
     return V1Actions
 

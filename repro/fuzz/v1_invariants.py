@@ -69,12 +69,10 @@ def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
     """Yield KV blocks that are counted or queued wrongly, and ended requests that still have some."""
     manager = engine.scheduler.kv_cache_manager
     pool, [tables] = manager.block_pool, [m.req_to_blocks for m in manager.coordinator.single_type_managers]
-    references = Counter(
-        block.block_id for blocks in tables.values() for block in blocks if not block.is_null
-    )
+    counts = Counter(block.block_id for blocks in tables.values() for block in blocks if not block.is_null)
     free = Counter(block.block_id for block in pool.free_block_queue.get_all_free_blocks())
     for block in pool.blocks:
-        holders, times_free = references[block.block_id], free[block.block_id]
+        holders, times_free = counts[block.block_id], free[block.block_id]
         if not block.is_null and (block.ref_cnt != holders or times_free != (holders == 0)):
             yield (
                 f"block {block.block_id} is held by {holders}, counts {block.ref_cnt} holders, "

@@ -98,9 +98,7 @@ def _take_lock() -> None:
         os._exit(0)
 
 
-hangs.repro(
-    "HNG006", simulated=("trainer, publisher and worker: small threads and processes; when they meet is set",)
-)
+hangs.repro("HNG006", simulated=("trainer, publisher and worker: threads and processes with set timing",))
 
 
 LOCKER = "the process that wants the lock"
@@ -188,9 +186,7 @@ def answer_in_log(mitigation: str) -> None:
     _compute_reward(lambda: str(parse(COMPLETION, parsing_timeout=None)), mitigation, small=small)
 
 
-@hangs.trigger(
-    "HNG011", REWARD, simulated="the trainer's reward loop and its pattern: a thread, and Python's re"
-)
+@hangs.trigger("HNG011", REWARD, simulated="the trainer's reward loop and pattern: a thread, and Python's re")
 def pattern_backtracks(mitigation: str) -> None:
     """A pattern of words and spaces is searched in an answer whose closing tag is missing."""
     text = "<answer>" + "ab" * MOST_WORDS * 2

@@ -87,9 +87,7 @@ def engine_stopped(mitigation: str) -> None:
         served_engine.request_completion(port, folder)
 
 
-hangs.repro(
-    "HNG004", needs=("torch",), simulated=("the trainer: small processes; the blocking one stops itself",)
-)
+hangs.repro("HNG004", needs=("torch",), simulated=("the trainer: small processes; one stops itself",))
 
 
 @hangs.trigger("HNG005")

@@ -118,19 +118,19 @@ def engine_paused(mitigation: str) -> None:
     """A real `vllm serve` is paused for a weight update that does not come, and gets a completion request."""
     folder, port = _start_paused_engine()
     with hangs.report_wait():
-        _resume_engine(port, mitigation)
+        if mitigation == "resume":
+            served_engine.request_status(port, "/resume", document={})
         served_engine.request_completion(port, folder, hangs.wait_limit(mitigation, "ask_again"))
 
 
-@hangs.trigger(
-    "HNG010", needs=("vllm", TRL_CLIENT), simulated="the trainer: only TRL's client; the model is tiny"
-)
+@hangs.trigger("HNG010", needs=("vllm", TRL_CLIENT), simulated="the trainer: TRL's client; the model is tiny")
 def trl_client(mitigation: str) -> None:
     """TRL's own client sends a request to a real `vllm serve` that is paused for an update."""
     _, port = _start_paused_engine()
     client = import_module(TRL_CLIENT).VLLMClient(base_url=f"http://127.0.0.1:{port}")
     with hangs.report_wait():
-        _resume_engine(port, mitigation)
+        if mitigation == "resume":
+            served_engine.request_status(port, "/resume", document={})
         client.generate([served_engine.REQUEST["prompt"]], max_tokens=4)
 
 
@@ -140,12 +140,6 @@ def _start_paused_engine() -> tuple[str, int]:
     hangs.report("blocking", "the engine's server", engine.pid)
     served_engine.request_status(port, "/pause", document={})
     return folder, port
-
-
-def _resume_engine(port: int, mitigation: str) -> None:
-    """Resume the server if the mitigation is `resume`."""
-    if mitigation == "resume":
-        served_engine.request_status(port, "/resume", document={})
 
 
 hangs.repro("HNG010", simulated=("trainer and server: a client and a route, under FastAPI and uvicorn",))

@@ -65,9 +65,7 @@ def make_plan(trigger: str, mitigation: str | None) -> RolloutPlan:
         "explicit_address": {"server_env": environment | {"RAY_ADDRESS": RIGHT}},
         "address_in_driver": {"driver_address": True},
         "init_first": {"init_first": True},
-        "unset_spawn": {
-            "server_env": {name: value for name, value in environment.items() if name not in _SPAWN}
-        },
+        "unset_spawn": {"server_env": dict(environment.items() - _SPAWN.items())},
         "running_head": {"head": "default"},
         "same_namespace": {"workers_namespace": NAMESPACE},
         "kept_handles": {"handles": "kept"},

@@ -78,9 +78,8 @@ def _reward_answers(trigger: str, mitigation: str | None) -> Tally:
 def count_rewarded(rewards: list[float]) -> Tally:
     """Count the right answers that were rewarded."""
     passed = {f"answer {answer}": value == 1.0 for (_, answer), value in zip(ANSWERS, rewards, strict=True)}
-    return Tally.of_checks(
-        passed, "right answers are rewarded", f"mean reward {sum(rewards) / len(rewards):.3f}"
-    )
+    mean = sum(rewards) / len(rewards)
+    return Tally.of_checks(passed, "right answers are rewarded", f"mean reward {mean:.3f}")
 
 
 def explain_inapplicable_trigger(trigger: str) -> str | None:

@@ -15,9 +15,7 @@ from repro.registry import Tally, Trigger
 def _sample_at_temperature(mitigation: str | None) -> Tally:
     """Sample at a temperature below 1; vLLM reports log-probs at temperature 1 by default."""
     value = 1.0 if mitigation == "temperature_one" else 0.6
-    policy = whole_engine.model(0)
-    options = PROCESSED if mitigation == "processed_logprobs" else {}
-    llm = whole_engine.start(whole_engine.save(policy), **options)
+    policy, llm = whole_engine.start_model(**(PROCESSED if mitigation == "processed_logprobs" else {}))
     return whole_engine.compare_samples(llm, policy, value, temperature=value)
 
 
@@ -32,8 +30,7 @@ def _sample_nucleus(mitigation: str | None) -> Tally:
     """Sample with top-p below 1, while the trainer's softmax covers the whole vocabulary."""
     top_p = 1.0 if mitigation == "neutral_sampling" else 0.7
     mode = "raw_logprobs" if mitigation == "raw_logprobs" else "processed_logprobs"
-    policy = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(policy), logprobs_mode=mode)
+    policy, llm = whole_engine.start_model(logprobs_mode=mode)
     params = [whole_engine.params(seed, top_p=top_p) for seed in range(len(whole_engine.PROMPTS))]
     pairs = []
     for sample in whole_engine.sample(llm, whole_engine.PROMPTS, params):
@@ -55,10 +52,8 @@ whole_engine.repro(
 
 def _use_folder_defaults(mitigation: str | None) -> Tally:
     """Sample with the defaults that the engine reads from the model's folder (generation_config.json)."""
-    policy = whole_engine.model(0)
-    folder = whole_engine.save(policy, {"repetition_penalty": 1.3})
     options = {"generation_config": "vllm"} if mitigation == "generation_config_vllm" else {}
-    llm = whole_engine.start(folder, **PROCESSED, **options)
+    policy, llm = whole_engine.start_model({"repetition_penalty": 1.3}, **PROCESSED, **options)
     penalty = llm.get_default_sampling_params().repetition_penalty
     if mitigation == "pin_every_parameter":
         penalty = 1.0
@@ -89,16 +84,14 @@ whole_engine.repro("NUM043", triggers=[Trigger("other_positions", _use_other_rot
 
 def _use_folder_temperature(mitigation: str | None) -> Tally:
     """Sample at the temperature in the model's folder, which the engine uses if a request has no temperature."""
-    policy = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(policy, {"temperature": 0.6}), **PROCESSED)
+    policy, llm = whole_engine.start_model({"temperature": 0.6}, **PROCESSED)
     default = llm.get_default_sampling_params().temperature
     return whole_engine.compare_samples(llm, policy, temperature=1.0 if mitigation == "pin" else default)
 
 
 def _use_presence_penalty(mitigation: str | None) -> Tally:
     """Sample with a penalty on ids that the completion contains already."""
-    policy = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(policy), **PROCESSED)
+    policy, llm = whole_engine.start_model(**PROCESSED)
     options = {} if mitigation == "pin" else {"presence_penalty": 0.7}
     return whole_engine.compare_samples(llm, policy, **options)
 

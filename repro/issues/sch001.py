@@ -115,9 +115,7 @@ def _serve_both(*, cancel_training: bool = False) -> Tally:
     server.submit(EVALUATION)
     callers.take_turns([loop])
     clients = [EVALUATION] if cancel_training else [TRAINING, EVALUATION]
-    return v0.count_answers(
-        [server.engine], [(requests, server.completions_of(requests)) for requests in clients]
-    )
+    return v0.count_answers([server.engine], [(sent, server.completions_of(sent)) for sent in clients])
 
 
 repro(

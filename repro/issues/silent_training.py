@@ -159,10 +159,8 @@ def num045_changed_after_loading(mitigation: str | None) -> str | None:
 @_repro("NUM046")
 def num046_all_masked(mitigation: str | None) -> str | None:
     """Truncate every completion while TRL masks truncated completions: rewards differ, no weight moves."""
-    masked = mitigation != "unmasked"
-    return tiny_trl.describe_unmoved_weights(
-        tiny_trl.reward_by_letters, mask_truncated_completions=masked, **_WITHOUT_END
-    )
+    settings = {"mask_truncated_completions": mitigation != "unmasked", **_WITHOUT_END}
+    return tiny_trl.describe_unmoved_weights(tiny_trl.reward_by_letters, **settings)
 
 
 @single_call.repro("NUM047", needs=("torch",))

@@ -108,11 +108,9 @@ async def _generate_across_pause(
     Returns:
         Ids and log-probs of each completion, and the number of tokens of each completion when the pause was over.
     """
-    import vllm
+    from vllm import SamplingParams
 
-    params = vllm.SamplingParams(
-        max_tokens=TOKENS, temperature=0.0, logprobs=0, ignore_eos=True, detokenize=False
-    )
+    params = SamplingParams(max_tokens=TOKENS, temperature=0.0, logprobs=0, ignore_eos=True, detokenize=False)
     started = {name: asyncio.Event() for name in PROMPTS}
     completions: dict[str, tuple[list[int], tuple[float, ...]]] = {}
 

@@ -76,11 +76,9 @@ def cmp025_older_trainer(mitigation: str | None) -> None:
             return model(**inputs).loss
 
     class Newer(Older):
-        def compute_loss(
-            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-        ) -> Any:
+        def compute_loss(self, *arguments: Any, num_items_in_batch: Any = None, **options: Any) -> Any:
             del num_items_in_batch
-            return super().compute_loss(model, inputs, return_outputs)
+            return super().compute_loss(*arguments, **options)
 
     ids = [[3, 4]] * 8
     trainer = (Newer if mitigation == "take_it" else Older)(

@@ -39,8 +39,7 @@ def _start_and_train() -> tuple[Any, Any]:
     """Start an engine on a policy, and take a step of SGD on the policy; return the engine and the changed policy."""
     import torch
 
-    policy = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(policy), **PROCESSED)
+    policy, llm = whole_engine.start_model(**PROCESSED)
     ids = torch.tensor([whole_engine.LONG_PROMPT])
     policy(ids, labels=ids).loss.backward()
     torch.optim.SGD(policy.parameters(), lr=0.5).step()

@@ -120,18 +120,14 @@ def check_prompt(length: int, max_model_len: int) -> None:
         lora = [None] * (len(inspect.signature(check).parameters) - 1)  # a second argument since 0.6.4
         check(prompt_inputs(length), *lora)
     except ValueError as error:
-        raise RefusedRequestError(
-            f"LLMEngine refuses the prompt before the scheduler sees it: {error}"
-        ) from error
+        raise RefusedRequestError(f"LLMEngine refuses the prompt, before the scheduler: {error}") from error
 
 
 def _check_like_source(length: int, max_model_len: int, why: ImportError) -> None:
     """Apply the check of a prompt's length if the source of `LLMEngine`, which cannot be imported, contains it."""
     source = upstream.source("vllm/engine/llm_engine.py") or ""
     if length > max_model_len and "longer than the maximum model length of" in source:
-        raise RefusedRequestError(
-            f"LLMEngine refuses the prompt, as its source says; it can't be imported here: {why}"
-        )
+        raise RefusedRequestError(f"LLMEngine refuses the prompt by its source; importing it failed: {why}")
 
 
 def configs(setup: V0Setup) -> tuple[Any, Any]:
@@ -186,10 +182,8 @@ class V0Engine:
         self._count = 0
         callback = self._process if setup.async_output else None
         self.scheduler = Scheduler(scheduler_config, cache_config, None, 1, callback)
-        stop_checker = StopChecker(setup.max_model_len, lambda _sequence: None)
-        self._processor = SingleStepOutputProcessor(
-            scheduler_config, None, [self.scheduler], None, stop_checker
-        )
+        checker = StopChecker(setup.max_model_len, lambda _sequence: None)
+        self._processor = SingleStepOutputProcessor(scheduler_config, None, [self.scheduler], None, checker)
 
     def add(self, request: SchedulerRequest) -> None:
         """Add a request like `LLMEngine.add_request`.
@@ -204,9 +198,8 @@ class V0Engine:
         check_prompt(request.prompt, self.setup.max_model_len)
         sequence = Sequence(self._count, prompt_inputs(request.prompt), self.setup.block_size, 0)
         self._count += 1
-        self.scheduler.add_seq_group(
-            SequenceGroup(request.id, [sequence], arrival_time=0.0, sampling_params=params)
-        )
+        group = SequenceGroup(request.id, [sequence], arrival_time=0.0, sampling_params=params)
+        self.scheduler.add_seq_group(group)
 
     @property
     def unfinished(self) -> bool:
@@ -257,10 +250,8 @@ class V0Engine:
 
     def _advance(self, pending: _Pending) -> None:
         """Append tokens before the output is processed, like `LLMEngine._advance_to_next_step`."""
-        for metadata, scheduled in zip(
-            pending.metadata, pending.scheduled.scheduled_seq_groups, strict=False
-        ):
-            group = scheduled.seq_group
+        for metadata, item in zip(pending.metadata, pending.scheduled.scheduled_seq_groups, strict=False):
+            group = item.seq_group
             if not group.is_finished():
                 group.update_num_computed_tokens(metadata.token_chunk_size or 0)
                 if metadata.do_sample:
@@ -280,10 +271,8 @@ class V0Engine:
         for index, metadata in enumerate(pending.metadata):
             if index not in pending.done and request_id in {None, metadata.request_id}:
                 finished |= self._process_group(pending, index)
+                pending.done.add(index)
         if request_id:
-            pending.done |= {
-                i for i, metadata in enumerate(pending.metadata) if metadata.request_id == request_id
-            }
             return
         if finished:
             self.scheduler.free_finished_seq_groups()
@@ -292,13 +281,17 @@ class V0Engine:
 
     def _process_group(self, pending: _Pending, index: int) -> bool:
         """Process the output of the request at an index; return whether the request finished now."""
+        from vllm.sequence import CompletionSequenceGroupOutput, SequenceOutput
+
         metadata, group = pending.metadata[index], pending.scheduled.scheduled_seq_groups[index].seq_group
         if group.is_finished():
             return False
         if not pending.is_async:
             group.update_num_computed_tokens(metadata.token_chunk_size or 0)
         if metadata.do_sample:
-            self._processor.process_outputs(group, [_sampled(group.seqs[0].seq_id)], pending.is_async)
+            sample = SequenceOutput(group.seqs[0].seq_id, TOKEN, _logprobs())
+            output = CompletionSequenceGroupOutput([sample], None)
+            self._processor.process_outputs(group, [output], pending.is_async)
         if group.is_finished():
             self._outputs.append(_completion(group))
             return True
@@ -338,12 +331,6 @@ def count_answers(
 
 def _completion(group: Any) -> FinishedRequest:
     return FinishedRequest(group.request_id, int(group.seqs[0].get_output_len()))
-
-
-def _sampled(sequence_id: int) -> Any:
-    from vllm.sequence import CompletionSequenceGroupOutput, SequenceOutput
-
-    return CompletionSequenceGroupOutput([SequenceOutput(sequence_id, TOKEN, _logprobs())], None)
 
 
 def _logprobs() -> dict[int, Any]:

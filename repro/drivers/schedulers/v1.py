@@ -197,9 +197,7 @@ class SimulatedRunner:
         counts: dict[str, int] = scheduled.num_scheduled_tokens
         missing = sorted(set(counts) - set(computed))
         if missing:
-            raise BrokenInvariantError(
-                "the runner knows what it is to compute", f"no data came for {' '.join(missing)}"
-            )
+            raise BrokenInvariantError("each scheduled request has data", f"no data for {' '.join(missing)}")
         for name, count in counts.items():
             self._write(name, computed[name], computed[name] + count)
         for name, count in counts.items():
@@ -393,11 +391,6 @@ class V1Engine:
         self.waited_for.clear()
         self.scheduler.set_pause_state(PauseState.UNPAUSED)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether there are requests to schedule."""
-        return bool(self.scheduler.has_requests())
-
     def unfinished(self) -> list[str]:
         """Return the requests that were neither finished nor aborted."""
         return [name for name in self.requests if not self.ends[name] and name not in self.aborted]
@@ -407,7 +400,7 @@ class V1Engine:
 
         The loop fills its pipeline before it waits for the oldest result.
         """
-        if self.has_work and len(self.in_flight) < self.most_in_flight:
+        if self.scheduler.has_requests() and len(self.in_flight) < self.most_in_flight:
             return "schedule"
         return "update" if self.in_flight else ""
 
