@@ -99,7 +99,7 @@ def options_to_check(settings: Settings) -> list[Value]:
         if not settings.prefixes.get(key)
         and not key.startswith(("@", "-", "deepspeed.", "hydra", "megatron"))
         and not _GROUP_MARKS & set(key)
-        and key not in LAUNCHERS["parser_options"]
+        and not {key, f"{settings.framework}:{key}"}.intersection(LAUNCHERS["parser_options"])
         and not (has_launcher and _LAUNCHER_OPTION.match(key))
     ]
 

@@ -55,8 +55,7 @@ class _Options:
         self._plan, self._placed, self._release = plan, placed, release
         self.used: dict[str, Value] = {}
         # Whether the release of the guard is the run's; that of another package, such as transformers, is assumed.
-        package = release.package
-        self.is_certain = package in plan.versions.known and placed.release.package == package
+        self.is_certain = release.package in plan.versions.known and placed.release.package == release.package
 
     def key(self, name: str) -> str:
         """Return the option that a name in a condition stands for; empty if none."""

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from packaging.version import Version
 
+from diagnostics.api_index import options as index
 from diagnostics.api_index import store
-from diagnostics.api_index.options import choices, declared_names, registered_names, wanted_type
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
@@ -67,7 +67,7 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
         program = f"The project's own copy of {DISPLAY_NAMES[name]}, in {folder},"
         names = frozenset(option_index.copy_options(settings, folder))
     elif plan.role == "other" and release:
-        names = declared_names(plan.release_of(release))
+        names = index.declared_names(plan.release_of(release))
     # All states of EasyR1 are indexed, so that it needs no release.
     elif name == "easyr1" or option_index.is_indexed_release(name, release):
         names = option_index.option_names(name, plan.role) | option_index.experimental_options(plan)
@@ -231,9 +231,9 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
     is_word, word = value.known and is_text and value.data != "", value.data
     if is_word and value.place.file.endswith(".py"):
         # Python converts no text, unless it is the default of an argument; any text has a truth value.
-        is_word, word = not value.soft and wanted_type(release, value.key, "true") != "", "text"
+        is_word, word = not value.soft and index.wanted_type(release, value.key, "true") != "", "text"
     name = release if FRAMEWORKS[release.package].packages else DISPLAY_NAMES[release.package]
-    if is_word and (expected_type := wanted_type(release, value.key, word)):
+    if is_word and (expected_type := index.wanted_type(release, value.key, word)):
         # Hydra accepts any text, and verl fails later; a number with a unit, such as 2k, fails in each case.
         doubtful = parser_of(release.package) == "hydra" and not str(word)[:1].isdecimal()
         return Problem(
@@ -243,16 +243,18 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
             severity=Severity.WARNING if doubtful else Severity.ERROR,
         )
     words = value.data if isinstance(value.data, list) else [value.data]
-    accepted = choices(release, value.key)
-    refused = [
-        word for word in words if type(word) in {str, int, float} and str(word) not in {*accepted, *_UNSET}
-    ]
+    accepted = index.choices(release, value.key)
+    # The code may compare with the default before it looks a name up, as verl does with `vanilla`.
+    fine = {*accepted, *_UNSET, str(index.declared_default(release, value.key))}
+    refused = [word for word in words if type(word) in {str, int, float} and str(word) not in fine]
     if not accepted or not refused:
         return None
     similar = difflib.get_close_matches(str(refused[0]), accepted, 1, _SIMILARITY)
     listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
     # Own code can register more names for verl; it is no misspelt one.
-    may_exist = parser_of(release.package) == "hydra" and not similar and registered_names(release, value.key)
+    may_exist = (
+        parser_of(release.package) == "hydra" and not similar and index.registered_names(release, value.key)
+    )
     return Problem(
         f"{name} refuses {value.key}={refused[0]}: the choices are {listed}.",
         [value],
