@@ -24,7 +24,7 @@ class Caller:
     package: str
     location: str
     versions: tuple[str, ...]
-    verb: str = "takes"
+    verb: str = "is known to use"
 
     def change(self, installed: Mapping[str, str], caller: str, direction: str) -> str:
         """Return a requirement on the package so that it does not use the name; '' if none is known to be needed.
@@ -70,7 +70,7 @@ def find_callers(provider: str, target: Use, installed: str) -> Iterator[Caller]
         for spans, line in lines.items():
             for number in store.expand_spans(spans, len(store.load(package).releases)):
                 by_package.setdefault(package, {})[number] = f"{file}:{line}"
-    verb = "registers" if target.kind == "registered" else "takes"
+    verb = "registers" if target.kind == "registered" else "is known to use"
     for package, places in by_package.items():
         numbers = sorted(places)
         releases = tuple(store.load(package).releases[number] for number in numbers)

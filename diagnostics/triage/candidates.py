@@ -131,11 +131,8 @@ def _candidate(
     matching = [hit for hits in by_pattern.values() for hit in hits]
     shows_in_warnings = issue.kind != "crash" or issue.code in rules.warned or signature.role == CONFIRMATION
     failed = any(log.failures or log.errors for log in logs)
-    if (
-        not failed
-        and not shows_in_warnings
-        and all(hit.is_harmless and hit.traceback is None for hit in matching)
-    ):
+    is_handled = all(hit.is_harmless and hit.traceback is None for hit in matching)
+    if is_handled and not failed and not shows_in_warnings:
         return None  # the run handled the exception and continued
     if not matching or set(signature.all) - set(matches.get("all", {})):
         return None

@@ -78,10 +78,8 @@ class FactCollector:
 
     def _add_line(self, line: Line, number: int) -> None:
         """Add all facts of a line; of an ignored traceback or a printed sample none."""
-        if (
-            line.text.lstrip().startswith(line_patterns.IGNORED_EXCEPTION)
-            and len(self._ignored) < _MAX_STREAMS
-        ):
+        is_ignored = line.text.lstrip().startswith(line_patterns.IGNORED_EXCEPTION)
+        if is_ignored and len(self._ignored) < _MAX_STREAMS:
             self._ignored[line.stream] = number
         if self._boxed:
             self._add_box_line(self._boxed, line)
@@ -99,9 +97,8 @@ class FactCollector:
             text = f"{traceback.type}: {text}"
         matching = self._matching_rules(text)
         if matching and not (traceback and traceback.end != number and line.is_code_context):
-            self._add_hits(
-                matching, line, number, traceback or self._tracebacks.ended_before(line.stream, number)
-            )
+            owner = traceback or self._tracebacks.ended_before(line.stream, number)
+            self._add_hits(matching, line, number, owner)
         self._add_line_facts(line, number, in_traceback=traceback is not None)
 
     def _matching_rules(self, text: str) -> list[int]:

@@ -60,11 +60,7 @@ ANCHORS = (
     IGNORED_EXCEPTION, FAILED_RANK_TITLE, *CHAIN_LINES,
 )  # fmt: skip
 ANCHOR_PATTERNS = tuple(map(_fill, _TABLE["anchor_patterns"]))
-_FRAMEWORKS = {
-    framework.name: re.compile(framework.log_marks)
-    for framework in FRAMEWORKS.values()
-    if framework.log_marks
-}
+_FRAMEWORKS = {it.name: re.compile(it.log_marks) for it in FRAMEWORKS.values() if it.log_marks}
 
 
 def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, str]]:

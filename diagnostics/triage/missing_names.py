@@ -167,6 +167,14 @@ def _explain(
     source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
     if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:
         message = f"{message[: match.start()]}{classes.pop()}() got an unexpected keyword argument {match[1]}"
+    whole = re.match(r"\s*from ([\w.]+) import ", source)
+    # The end of the line may be cut off, inside the module.
+    if (
+        (cut := re.search(r"import name '\w+' from '([\w.]+)$", message))
+        and whole
+        and whole[1].startswith(cut[1])
+    ):
+        message = f"{message[: cut.start(1)]}{whole[1]}'"
     wrapped = [parse_line(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)]
     wrapped = list(takewhile(str.strip, wrapped))
     file = frames[-1][0] if frames else ""

@@ -305,14 +305,13 @@ def _print_heading(report: Report, console: Console) -> None:
     logs, verdict = report.subject["logs"], report.subject["verdict"]
     names = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
     unread = verdict == "empty" and any(check.outcome == "crashed" for check in report.checks)
+    unchecked = {missing.what for check in report.checks for missing in check.not_judged}
     state = "not read" if unread else _HEADINGS.get(verdict, verdict)
     if verdict == "not_judged" and report.subject["symptoms"]:
         state = "the metrics show a fault of unknown cause"
-    elif any(missing.what == _STALL for check in report.checks for missing in check.not_judged):
+    elif _STALL in unchecked:
         state = "the run stalls"
-    elif verdict == "not_judged" and any(
-        missing.what == _FAILURE for check in report.checks for missing in check.not_judged
-    ):
+    elif verdict == "not_judged" and _FAILURE in unchecked:
         state = "unknown failure"
     heading = Text(f"triage: {names}, {fixes.count_of(report.subject['lines'], 'line')}: ")
     print_text(console, heading + Text(state, _STYLES.get(verdict, "bold yellow")))

@@ -33,9 +33,9 @@ from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import in_range, newest, parse_specifier
 
 _CODE = "CMP904"
-_NAME = r"[A-Za-z0-9][\w.-]{0,80}"
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}"
 # Each operator is matched in one way only: two ways for each of forty take 2**40 steps.
-_RANGE = r"(?:(?:[<>!~]=?|={1,3})[\w.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
+_RANGE = r"(?:(?:[<>!~]=?|={1,3}) ?[A-Za-z0-9_.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
 _REQUIREMENT = rf"(?P<name>{_NAME}?)(?:\[[\w,.-]{{1,80}}\])? ?(?P<range>{_RANGE})"
 _UV_START, _UV_REST = re.compile(r"\s*(?:╰─▶ Because|And because) "), re.compile(r" {6}(?! *And because )")
 _UV_MARKER = re.compile(r"\{[^{}]{1,200}\}")
@@ -43,8 +43,8 @@ _UV_MARKER = re.compile(r"\{[^{}]{1,200}\}")
 _BUILD_STEP = re.compile(r"(?:#\d+ )?\d+\.\d+ (?=\s|[A-Z])")
 # Other packages call this file of transformers, too.
 _VERSION_CHECK = "transformers/utils/versions.py"
-# An exception's message.
-_RAISED = re.compile(r"(?:Error|Exception)\b")
+# An exception's message, also without its class.
+_RAISED = re.compile(r"(?:Error|Exception)\b|^\w{1,40} version \d\S{0,40} (?:is )?not supported\b")
 _WARNED = re.compile(r"(?i)\bplease (?:upgrade|downgrade|install)\b.{1,200}\bfound \d")
 _TITLES = {"pytorch": "torch"}
 _PACKAGE = rf"(?<![\w./-])`?(?P<name>{pattern_of((*INDEXED, *PACKAGES, *_TITLES))})`?"
@@ -134,12 +134,8 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     title = "; ".join(map(str, first)) + (f"; and {more} more." if more else ".")
     changes, steps, checks = [], [], 0
     for items in conflicts:
-        if unavailable := next((item for item in items if item.offered), None):
-            steps.append(_without_distribution(unavailable))
-            continue
-        if items[0].name == "python":
-            other = f"take a release of {items[0].package} for Python {items[0].found}."
-            steps.append(f"Use Python {items[0].specifier}, or {other}")
+        if step := _step_without_range(items):
+            steps.append(step)
             continue
         solution, more_checks = _solve(items, _MAX_CHECKS - checks)
         checks += more_checks
@@ -190,6 +186,17 @@ def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
                 (present, Evidence(f"{user} {version}", place)),
                 Fix.of(f"Install {name}{needed}.", Install((f"{name}{needed}",))),
             )  # fmt: skip
+
+
+def _step_without_range(items: list[StatedRequirement]) -> str:
+    """Return what to do about requirements that no range of releases of the package would satisfy; '' for others."""
+    first = items[0]
+    if unavailable := next((item for item in items if item.offered), None):
+        return _without_distribution(unavailable)
+    if first.name == "python":
+        return f"Use Python {first.specifier}, or take a release of {first.package} for Python {first.found}."
+    excludes = all(re.fullmatch("!=[^,]+", str(item.specifier)) for item in items)
+    return f"Take a {first.name} that {first.package or 'the program'} supports." if excludes else ""
 
 
 def _without_distribution(item: StatedRequirement) -> str:
@@ -296,7 +303,8 @@ def _read_requirements(log: LogFacts, installed: Mapping[str, str]) -> Iterator[
             name, release = canonicalize_name(groups.get("name", "python")), groups.get("found") or ""
             offered = _describe_offered(groups, (groups.get("name"), groups["range"]) in missing)
             if specifier is not None and not in_range(release, specifier):
-                yield StatedRequirement(user, name, specifier, release, evidence, offered, number in failures)
+                raised = number in failures or "demand" in groups
+                yield StatedRequirement(user, name, specifier, release, evidence, offered, raised)
 
 
 def _raising_package(failure: Traceback | None, log: LogFacts) -> str:

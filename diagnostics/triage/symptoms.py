@@ -8,7 +8,6 @@ reports whether NaN metrics became numbers again.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,10 +180,8 @@ _FINDERS: dict[str, Callable[[Sequence[MetricRow]], Matches]] = {
     "engine_differs": _rows_that_differ_from_engine,
     "no_entropy": _rows_without_entropy,
 }
-RULES = msgspec.convert(
-    tomllib.loads(Path(__file__).with_name("symptoms.toml").read_text(encoding="utf-8"))["symptom"],
-    list[SymptomRule],
-)
+_TABLE = Path(__file__).with_suffix(".toml").read_bytes()
+RULES = msgspec.toml.decode(_TABLE, type=dict[str, list[SymptomRule]])["symptom"]
 
 
 def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Symptom]:
