@@ -14,6 +14,7 @@ from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, Any
 
 import msgspec
@@ -77,9 +78,11 @@ class Tokenizer:
         """
         child, connection = _start_child()
         what = "the chat template" if "chat" in name else f"{self._folder}: its tokenizer"
+        timer = Timer(_WAIT_S, child.kill)  # then the connection ends, also in the middle of an answer
+        timer.start()
         try:
             connection.send_bytes(msgspec.json.encode((_CALL_S, self._folder, name, arguments, options)))
-            answer = connection.recv_bytes(_MAX_ANSWER) if connection.poll(_WAIT_S) else b""
+            answer = connection.recv_bytes(_MAX_ANSWER)
             error, value = msgspec.json.decode(answer, type=tuple[str, kind | None])
         except BaseException as failure:  # also Ctrl-C
             _start_child.cache_clear()
@@ -88,6 +91,8 @@ class Tokenizer:
             if not isinstance(failure, (OSError, EOFError, msgspec.MsgspecError)):
                 raise
             error = f"its process made no valid answer of 4 MiB in {_WAIT_S:g} s"
+        finally:
+            timer.cancel()
         if error:
             error = {"SIGPROF": f"it took more than {_CALL_S:g} s"}.get(error, _PROBLEMS.get(error, error))
             raise NotAvailableError(f"{what} failed: {one_line_message(error)}")

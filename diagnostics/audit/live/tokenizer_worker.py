@@ -32,9 +32,8 @@ def main() -> None:
     loaded = tokenizer = None
     while True:
         seconds, folder, name, arguments, options = json.loads(connection.recv_bytes())
-        signal.setitimer(
-            signal.ITIMER_PROF, seconds
-        )  # whose signal ends this process, also during a call of C
+        # The timer's signal ends this process, also during a call of C.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             if name == "__len__" or folder != loaded:
                 loaded, tokenizer = folder, None

@@ -271,6 +271,18 @@ def test_invalid_answer_is_refused(answer, tiny, monkeypatch):
     assert child.returncode == -signal.SIGTERM
 
 
+def test_wait_ends_in_the_middle_of_an_answer(tiny, monkeypatch):
+    """After its limit a wait ends, although the child process sent only the beginning of an answer."""
+    tokenizer, (ours, theirs) = Tokenizer(tiny), Pipe()
+    monkeypatch.setattr(checkpoint_tokenizer, "_WAIT_S", 0.1)
+    with theirs:
+        os.write(theirs.fileno(), (100).to_bytes(4, "big") + b"[")
+        child = process.start(["sleep", "1000"], pass_fds=[theirs.fileno()])
+    monkeypatch.setattr(checkpoint_tokenizer, "_start_child", Mock(return_value=(child, ours)))
+    with pytest.raises(NotAvailableError, match=r"no valid answer of 4 MiB in 0.1 s"):
+        tokenizer.encode("ab")
+
+
 def test_child_process_has_kernel_limits_and_no_hub(tiny):
     """Its working folder is the root, so that names in settings lead to no file of the caller."""
     Tokenizer(tiny)
