@@ -142,7 +142,7 @@ def run_program(program: HangProgram, mitigation: str | None) -> Tally:
     """Run a program, and count the processes and threads whose wait ended.
 
     Raises:
-        RuntimeError: A process or thread did not report that it is ready.
+        RuntimeError: A process or thread did not report that it is ready, or the program ended before its waits did.
     """
     module, names = program.run.__module__, program.names
     reading, writing = os.pipe()
@@ -163,18 +163,22 @@ def run_program(program: HangProgram, mitigation: str | None) -> Tally:
 
 
 def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Read until all names are done, the program has ended, or a limit has passed; return the names ready and done.
+    """Read until all names are done, or a limit has passed; return the names ready and done.
 
     The limit is READY_S until all are ready, and then STUCK_S without a report.
+
+    Raises:
+        RuntimeError: The program ended before: an error ended its waits.
     """
     reports: dict[str, set[str]] = {"ready": set(), "done": set(), "blocking": set()}
     limit = time.monotonic() + READY_S
     text = b""
     while not set(names) <= reports["done"]:
         readable, _, _ = select.select([reading], [], [], max(0.0, limit - time.monotonic()))
-        piece = os.read(reading, 4096) if readable else b""
-        if not piece:
+        if not readable:
             break
+        if not (piece := os.read(reading, 4096)):
+            raise RuntimeError(f"the program ended; done: {', '.join(sorted(reports['done'])) or 'no wait'}")
         *lines, text = (text + piece).split(b"\n")
         for state, _, name in (line.decode().split(" ", 2) for line in lines):
             reports[state].add(name)
