@@ -129,7 +129,7 @@ def _check_numbers(path: Path, config: dict[str, Any], size: int) -> None:
     for name, value in (item for section in sections for item in section.items()):
         limit = limits.get(name, _MAX_LAYERS if "layer" in name else None)
         if name == "vocab_size" and not isinstance(value, int | None):
-            return f"vocab_size = {mask_and_cut(str(value), 40)}: expected an integer"
+            raise AuditError(f"{path}: vocab_size = {mask_and_cut(str(value), 40)}: expected an integer")
         if limit is not None and isinstance(value, int) and not 0 <= value <= limit:
             raise AuditError(f"{path}: {name} = {mask_and_cut(str(value), 40)}: expected at most {limit}")
 
