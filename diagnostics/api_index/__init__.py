@@ -8,6 +8,8 @@ To look up: `store` reads these files, `surface` finds names, members and parame
 options of its commands. `compare` checks the uses of one release against the names of another, `rules` adds behaviour
 that names do not show, and `query` ranks pairs of releases.
 
+For `lint`, `guards` extracts each failing check with its conditions, and `guard_lookup` finds those that a run passes.
+
 `explain` explains an error about a missing name. For it, `error_forms` matches the message, `members` finds the class,
 `name_releases` the releases with the name, and `callers` the packages that use it. `fitting_releases` narrows the
 recommended releases to those that fit the other packages.

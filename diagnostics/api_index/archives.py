@@ -61,7 +61,7 @@ class ReleaseFile:
         url: Address of the file.
         sha256: Hash of the file; empty if the index has none.
         size: Size of the file in bytes; 0 if the index has none.
-        day: The day of the first upload.
+        day: The day of the first upload; empty if the index does not state it for one of the files.
     """
 
     version: str
@@ -101,7 +101,8 @@ def list_releases(
 ) -> list[ReleaseFile]:
     """Return the final and post releases of a package since a release and a day, oldest first.
 
-    Yanked files are left out, and releases without a pure or Linux wheel or an sdist.
+    Yanked files are left out, and releases without a pure or Linux wheel or an sdist. With `since_day`, releases with a
+    file whose upload day the index does not state are left out, too.
 
     Raises:
         UserError: An index cannot be read.
@@ -192,6 +193,7 @@ def open_release(client: httpx.Client, release: ReleaseFile, includes: Callable[
     Raises:
         ValueError: The file or its chosen members are too large, or its hash differs from the index's.
         httpx.HTTPError: The file cannot be fetched.
+        Exception: `tarfile`, `zipfile` and `gzip` raise other errors for a damaged file.
     """
     if not release.url.endswith(".whl"):
         return _open_sdist(_download(client, release, _LARGEST_SDIST), includes)

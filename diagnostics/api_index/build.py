@@ -1,7 +1,7 @@
 """Build the API index: fetch new releases, extract what they define and use, and write one file per package.
 
 Sources and extracts are cached in the folder `.api-index/`, so a file that is equal in two releases is stored and
-parsed once. An interrupted build continues where it stopped.
+extracted once. An interrupted build continues where it stopped.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Cache:
         return zlib.decompress(row[0]).decode("utf-8", "replace")
 
     def extracts(self, kind: str) -> dict[tuple[str, str], Any]:
-        """Return all cached extracts of a kind (`_NAMES` or `_USES`), by (path, checksum)."""
+        """Return all cached extracts of a kind (`_NAMES`, `_USES` or `_GUARDS`), by (path, checksum)."""
         rows = self._database.execute("select path, checksum, data from extracts where kind = ?", (kind,))
         return {(path, checksum): json.loads(zlib.decompress(data)) for path, checksum, data in rows}
 

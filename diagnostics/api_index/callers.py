@@ -78,7 +78,7 @@ def find_callers(provider: str, target: Use, installed: str) -> Iterator[Caller]
 
 
 def _is_same_use(use: Use, target: Use) -> bool:
-    """Return whether a use needs the target's name and attributes or, if the target is a module, a module in it."""
+    """Return whether a use needs the name and attributes of the target; for a module, that module or one in it."""
     if not target.name:
         return f"{use.module}.".startswith(f"{target.module}.")
     same_name = (use.module, use.name) == (target.module, target.name)

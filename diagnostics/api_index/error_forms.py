@@ -1,6 +1,6 @@
 """Match error messages with the patterns of `errors.toml`, and find the names of other packages that a message reports.
 
-A form (`ErrorForm`) is a pattern for messages of one kind. `uses_in` returns the names as `Use` objects, each with the
+A form (`ErrorForm`) is a pattern for messages of one kind. `uses_in` yields the names as `Use` objects, each with the
 package that should define it. It accepts forms about names only, not those about options.
 """
 
@@ -50,7 +50,10 @@ _FORMS = [ErrorForm(**item | {"pattern": re.compile(item["pattern"])}) for item 
 
 
 def normalize_message(message: str) -> str:
-    """Return the beginning of a message with straight quotes, and with the underscores of `__init__` restored."""
+    """Return the beginning of a message with straight quotes, and with the underscores of `__init__` restored.
+
+    An unknown option of SGLang's server becomes an unknown argument of the class that has its options.
+    """
     text = message[:_LONGEST].translate(_QUOTES).replace(".init()", ".__init__()")
     return _SERVER_OPTION.sub(lambda match: _SERVER_FIELD.format(match[1].replace("-", "_")), text)
 

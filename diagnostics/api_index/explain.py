@@ -121,8 +121,8 @@ class LoggedFacts:
         installed: Known releases by package.
         caller: The package whose code raised the exception; '' if unknown.
         bounds: The oldest release by package that may be installed.
-        describe_caller: Function that returns the code that uses a missing name, in words: from the package that lacks
-            the name, and whether the use is direct: not one that the package's own code may have.
+        describe_caller: Function that returns the code that uses a missing name, in words. Its arguments are the
+            package that lacks the name, and whether the package's own code cannot contain the use.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class LoggedFacts:
 def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
     """Explain an exception's message; return None if it is not about a missing name of an indexed package.
 
-    If the log shows the caller, a name of a package that is not in the index is explained, too, without its releases.
+    If the log shows the caller, a name about which the index has no facts is explained, too, without its releases.
 
     Args:
         message: Exception type and message, as Python prints them; lines that a terminal wrapped are joined.
@@ -255,7 +255,7 @@ def _explain_folder(module: str, name: str) -> Explanation:
 
 
 def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain which package lacks a name that the caller uses, if that package is not in the index."""
+    """Explain which package lacks a name that the caller uses, without the index's facts about the name."""
     caller = log.caller
     for _form, parts in match_forms(message, {"name", "module", "attribute"}) if caller else ():
         owner, module = parts.get("owner", ""), parts.get("module", "")
@@ -403,7 +403,7 @@ def _of_other_code(explanation: Explanation, statement: str, use: Use, message: 
 
 
 def _is_replaceable(use: Use, caller: str, releases: NameReleases) -> bool:
-    """Return whether a method sets an attribute of a trainer, which packages extend under its own name."""
+    """Return whether the attribute may be missing because another package's class replaces the trainer's class."""
     release = parse_version(releases.installed)
     is_trainer = use.kind == "attribute" and use.name.endswith("Trainer")
     if not is_trainer or caller not in {"", releases.package} or (release and not release.is_prerelease):

@@ -15,7 +15,7 @@ name to an entry, a short text:
     */                  import transformers.models     (all that the modules below it export)
     CONFIG_MAPPING_NAMES.bert   value              (a model type of transformers)
     __getattr__         dynamic a b                    (names that it compares or has in a table; `dynamic *`: any)
-    --max-steps         option int = 3 choices ['a']   (argparse)
+    --max-steps         option int choices [1, 3] = 3  (argparse)
     env:NAME            env                            (an environment variable that is read)
     route:/health       route
 
@@ -360,7 +360,7 @@ def _class_body(node: ast.ClassDef, name: str) -> Facts:
 
 
 def _merge_overloads(*entries: str) -> str:
-    """Merge overloads into one signature that has all their parameters, all optional.
+    """Merge overloads into one signature that has all their parameters, all optional except `self` and `cls`.
 
     >>> _merge_overloads("def (self, a)", "def (self, b=, **kwargs)")
     'def (self, a=, b=, **kwargs)'
@@ -408,7 +408,7 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 
 def _field_entry(node: ast.AnnAssign) -> str:
-    """Return the type, default and choices of an annotated attribute as an entry."""
+    """Return the type, choices, aliases, deprecation and default of an annotated attribute as an entry."""
     text = f"field {_shorten(expression_text(node.annotation), _MAX_TEXT)}"
     value = node.value
     if isinstance(value, ast.Call):
@@ -428,7 +428,7 @@ def _field_entry(node: ast.AnnAssign) -> str:
 
 
 def _value_entry(node: ast.expr) -> str:
-    """Return the entry of a constant, a Literal or a list of strings; `value` for anything else."""
+    """Return the entry of a constant, a Literal, a list of constants or another name; `value` for anything else."""
     if isinstance(node, ast.Constant):
         return f"value {_shorten(repr(node.value), _MAX_DEFAULT)}"
     if isinstance(node, ast.Subscript) and dotted_name(node.value).rpartition(".")[2] in _CHOICE_TYPES:
@@ -559,7 +559,7 @@ def _argparse_options(node: ast.Call, loops: dict[str, list[str]]) -> Iterator[t
 
 
 def _possible_texts(node: ast.expr, loops: dict[str, list[str]]) -> list[str]:
-    """Return the possible values of a string or f-string, given the constants that enclosing loops iterate over."""
+    """Return the possible values of a string or f-string, given the constants that the file's loops iterate over."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if not isinstance(node, ast.JoinedStr):

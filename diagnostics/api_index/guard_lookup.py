@@ -33,7 +33,7 @@ class PlacedGuard:
         prefix: The part of the config that `self` is in its conditions, such as `actor_rollout_ref.actor.`; None if its
             function is no method of a config class.
         set_elsewhere: Attributes in its conditions that other methods may set before, each with its conditions.
-        only_set: Whether the framework may replace an option that is not set before the guard reads it.
+        only_set: Whether the framework may fill in an option that the run does not set, before the guard reads it.
     """
 
     guard: Guard

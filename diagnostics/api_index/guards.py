@@ -1,7 +1,8 @@
-"""Extract the guards of a source file: each `raise` and `assert` with its message and the conditions that lead to it.
+"""Extract the guards of a source file: `raise` and `assert` with the message and the conditions that lead to it.
 
 `lint` evaluates the conditions with a run's options. Nothing is executed. In a condition, local variables and constants
 of the module are replaced by their values where these are known; `...` stands for a condition that cannot be expressed.
+A `raise` without an exception, or of a variable, is no guard.
 """
 
 from __future__ import annotations

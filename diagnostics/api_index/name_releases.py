@@ -167,7 +167,10 @@ class NameReleases:
         return f"{side} {show}." if self.having else ""
 
     def _changes_by_span(self) -> str:
-        """Return a sentence for each span of failing releases, with the nearest releases that have the name."""
+        """Return a sentence for each span of failing releases, with the nearest releases that have the name.
+
+        For one span, it is the beginning of a sentence, without those releases.
+        """
         spans = _spans(self.failing or self.without, self.indexed)
         texts = [_span_text(first, last, self.indexed) for first, last in spans]
         changes = [" or ".join(chain(*self._neighbours(first, last))) for first, last in spans]

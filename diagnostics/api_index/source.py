@@ -38,8 +38,7 @@ def parse_source(text: str) -> ast.Module:
     """Return the syntax tree of a source file.
 
     Raises:
-        SyntaxError: This Python version cannot parse the file, or it is larger, deeper, or has longer names than any
-            real source.
+        SyntaxError: This Python version cannot parse the file, or the file exceeds one of the limits above.
     """
     if len(text) > _LARGEST or _fstring_steps(text) > _MOST_FSTRING_STEPS:
         raise SyntaxError("larger than any real source file")

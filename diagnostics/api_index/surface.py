@@ -193,7 +193,9 @@ class Surface:
     def class_and_bases(
         self, definition: Definition, depth: int = 0, seen: dict[Definition, bool] | None = None
     ) -> Iterator[Definition | None]:
-        """Yield a class and its base classes, each once; None for a base that cannot be resolved.
+        """Yield a class and its base classes, each once; None for one that cannot be resolved or was not read.
+
+        Bases without attributes, such as `object` and `ABC`, are left out.
 
         Args:
             definition: The class.
@@ -264,7 +266,7 @@ class Surface:
         return None
 
     def constructor(self, definition: Definition) -> Signature:
-        """Return the parameters of a class's constructor: those of the first `__init__`, and its subclasses' fields."""
+        """Return the parameters of the first `__init__` in a class and its bases, with the fields of classes before."""
         if definition not in self._constructors:
             self._constructors[definition] = self._read_constructor(definition)
         return self._constructors[definition]

@@ -2,8 +2,8 @@
 
 Targets of `mock.patch` and model types registered with transformers are uses, too. Each use has the conditions around
 it. Branches that a run with vLLM on NVIDIA GPUs never takes are left out. The arms of a `try … except ImportError` are
-alternatives, of which one must work. If all references to a function are under a comparison of
-versions, its code is reached for these versions only.
+alternatives, of which one must work; its handlers of other errors are not read. If all references
+to a function are under a comparison of versions, its code is reached for these versions only.
 """
 
 from __future__ import annotations
@@ -493,7 +493,7 @@ def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def _keys(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
-    """Yield the constant keys of a dictionary."""
+    """Yield the constant keys of a dictionary, without very long ones."""
     return (text for text in constant_texts(nodes) if len(text) <= _LONGEST_KEY)
 
 

@@ -9,7 +9,7 @@
 `attach` puts the callback first, so that callbacks which write curves also write its scalars (`audit/…`). The logger
 `grpo_doctor.audit` warns of faults that appear or disappear. audit.json in OUTPUT_DIR, or in `folder`, is written at
 each such change and at the end. Only the main process audits. It keeps the first 64 and the last 512 rows. If the audit
-raises an exception, the callback logs a warning and stops the audit, not the training.
+of a row raises an exception, the callback logs a warning and stops the audit, not the training.
 """
 
 from __future__ import annotations

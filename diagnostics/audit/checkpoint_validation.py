@@ -3,8 +3,8 @@
 No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder runs. Settings by which transformers would
 import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
 cache, its blobs). A model must be complete, and no larger than its files allow. Building it has limits of processor
-time and memory in the main thread (Linux). Problems become an AuditError in one line. `checkpoint_tokenizer` loads
-the tokenizer.
+time and memory in the main thread (Linux). Problems become an AuditError in one line; a build that takes too long, a
+CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
 """
 
 from __future__ import annotations

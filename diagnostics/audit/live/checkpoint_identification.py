@@ -181,7 +181,7 @@ def _fault(scores: Scores, family: str, message: str, values: dict[str, Any], **
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
-    """Explain weights of no known checkpoint: a scaled adapter, a partial update, newer or interpolated weights.
+    """Explain weights of no known checkpoint: a scaled adapter, a partial update, newer, interpolated or unknown ones.
 
     Return the fault, and the weights if they could be rebuilt.
     """

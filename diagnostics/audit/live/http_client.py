@@ -1,7 +1,7 @@
 """HTTP client of the audited server: one-line errors, and a deadline and a size limit for each call as a whole.
 
-Answers are JSON or text, at most 64 MiB, not compressed. A 503 with Retry-After is retried until the deadline. The
-URL's password, else VLLM_API_KEY, is sent as the bearer token. Proxies of the environment are not used.
+Answers are JSON or text, at most 64 MiB, not compressed. A 503 whose Retry-After is in seconds is retried until the
+deadline. The URL's password, else VLLM_API_KEY, is sent as the bearer token. Proxies of the environment are not used.
 """
 
 from __future__ import annotations
