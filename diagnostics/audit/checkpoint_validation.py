@@ -119,6 +119,8 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
 def _check_numbers(path: Path, config: dict[str, Any], size: int) -> None:
     """Refuse a number of layers or labels that is too large or negative, or more ids than weights of `size` bytes hold.
 
+    The number of ids must be an integer, because all ids are listed.
+
     Raises:
         AuditError: A number is refused.
     """
@@ -220,9 +222,16 @@ def check_tokenizer(folder: Path) -> None:
     Raises:
         AuditError: The folder is missing, or a file or a setting is refused.
     """
+    problem = f"{folder}: its tokenizer cannot be read"
     if not folder.is_dir():
-        raise AuditError(f"{folder}: its tokenizer cannot be read: no such folder")
+        raise AuditError(f"{problem}: no such folder")
     check_files(folder)
+    if not (folder / "tokenizer.json").exists():
+        raise AuditError(f"{problem}: it needs tokenizer.json, because other classes read other files")
+    if parts := [path.name for path in folder.glob("*_tokenizer")]:  # RagTokenizer reads such folders
+        raise AuditError(
+            f"{problem}: {mask_and_cut(parts[0], 80)}: a tokenizer in a subfolder is not checked"
+        )
     for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         if (path := folder / name).exists():
             _check_settings(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro import processes, runner
+from repro.drivers import hangs
 from repro.registry import AttemptOutcome
 
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
@@ -37,6 +38,16 @@ def test_hang_is_a_timeout_and_the_run_continues(toys):
     assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.TIMEOUT, AttemptOutcome.REPRODUCED]
     assert attempts[0].detail == "no answer within 4 s"
     assert lines == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
+
+
+def test_program_that_ended_is_no_hang():
+    """A program that an error ends after its reports is an error, and does not count as a wait without end."""
+    reading, writing = os.pipe()
+    os.write(writing, b"ready 1 the trainer\n")
+    os.close(writing)
+    with pytest.raises(RuntimeError, match="the program ended; done: no wait"):
+        hangs._read_reports(reading, ["the trainer"])
+    os.close(reading)
 
 
 def test_crash_is_an_error_with_its_signal(toys):

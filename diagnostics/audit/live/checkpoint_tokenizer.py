@@ -21,7 +21,7 @@ import msgspec
 
 from diagnostics import process, safe_io
 from diagnostics.audit.checkpoint_validation import check_tokenizer, one_line_message
-from diagnostics.audit.results import NotAvailableError
+from diagnostics.audit.results import AuditError, NotAvailableError
 
 # The largest known tokenizers take 0.6 GiB of addresses and 5 s to load; a text or a chat takes milliseconds.
 _ADDRESS_SPACE, _CALL_S = 3 * safe_io.GIB, 15.0
@@ -53,6 +53,8 @@ class Tokenizer:
         check_tokenizer(folder)
         self._folder = str(folder.absolute())
         self.size = self._call(_Id, "__len__")
+        if not self._call(bool, "is_fast"):
+            raise AuditError(f"{folder}: its tokenizer cannot be read: its class does not use tokenizer.json")
         self.bos = [] if (token := self._call(_Id, "bos_token_id")) is None else [token]
         self.all_special_ids = self._call(list[_Id], "all_special_ids")
         self.has_chat_template = bool(self._call(str | dict[str, str], "chat_template"))

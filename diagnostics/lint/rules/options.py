@@ -30,7 +30,7 @@ from diagnostics.lint.values import TYPED_FILES, Value, format_value
 CHECK = "options"
 _MAX_SHOWN, _MAX_CHOICES = 4, 8
 # Similarity from which a choice is named as the intended one, for `difflib`.
-_SIMILARITY = 0.6
+_SIMILARITY = 0.8
 _UNSET = {"", "None", "none", "null"}
 
 

@@ -114,6 +114,8 @@ LARGE = {
     "layers without end": {"num_hidden_layers": 10**9},
     "a number without end": {"vocab_size": 1 << 70},
     "more ids than weights": {"vocab_size": 10**7},
+    "ids as a fraction": {"vocab_size": 1e12},
+    "ids as a text": {"vocab_size": "1000000000000"},
     "a name for each of many labels": {"num_labels": 10**8},
     "a million experts": {"model_type": "mixtral", "num_local_experts": 10**6, "intermediate_size": 10_000},
     "layers of a width": {"num_hidden_layers": 40, "hidden_size": 8000, "intermediate_size": 8000},
@@ -196,6 +198,17 @@ def with_parts(tiny, folder, parts):
     document = {key: value for key, value in json.loads(path.read_text()).items() if key not in PARTS}
     path.write_text(f"{json.dumps(document)[:-1]}, {parts[1:]}")
     return path.parent
+
+
+def test_tokenizer_of_other_files_is_refused(tiny, tmp_path):
+    """Files besides tokenizer.json, and tokenizers in subfolders as those of RagTokenizer, would not be checked."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / "generator_tokenizer").mkdir()
+    with pytest.raises(AuditError, match="generator_tokenizer: a tokenizer in a subfolder is not checked"):
+        Tokenizer(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(AuditError, match=r"it needs tokenizer\.json"):
+        Tokenizer(folder)
 
 
 @each_case(TOKENIZERS["structures"])
