@@ -2,7 +2,8 @@
 
 The workflow is `_check_usage`, then one of `audit_run`, `audit_server` and `_watch_files`, then `write_audit`, whose
 exit code the command returns. An input that cannot be audited now gives one line on standard error and exit code 3.
-With --server and --against, positional paths are further --against folders, so that `--against A B` works.
+With --server and --against, positional paths are further --against folders, so that `--against A B` works. With --watch
+they are further files to watch.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Result:
         count: Number of items behind the result; `Topic.unit` says what they are.
         tokens: Tokens that the check cost the engine.
         evidence: Observations, the most important first.
-        needed: Inputs that would decide the check, if it is not decided or skipped.
+        needed: Inputs that would decide a check with the outcome NOT_DECIDED or SKIPPED.
         masked_by: For the outcome `masked`: the family of the fault that makes this check undecidable.
         decisive: Whether skipping this check makes the audit incomplete.
     """

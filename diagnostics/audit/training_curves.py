@@ -268,7 +268,7 @@ def _reference_kl(curves: Curves) -> Result | None:
 
 
 def _not_a_number(curves: Curves) -> Result | None:
-    """Find the first metric of the update that becomes NaN or infinite and stays so to the end of the run."""
+    """Find the first metric of the update that is NaN or infinite from its first such value to the end of the run."""
     message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
@@ -340,7 +340,7 @@ def _no_gradient(curves: Curves) -> Result | None:
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
-    """Find a learning rate that is 0 in all steps, or to the end for more steps than the end of a schedule takes.
+    """Find a learning rate that is 0 in all steps, or in the last tenth of the run (8 steps or more).
 
     Skipped if it was printed as 0.000 in all steps, which may be rounded.
     """
@@ -450,7 +450,7 @@ def _gradient_spikes(curves: Curves) -> Result | None:
 
 
 def _reward_without_trend(curves: Curves) -> Result | None:
-    """Find a reward below 0.9 without a trend over the whole run, which has at least 60 steps.
+    """Find a median reward below 0.9 without a trend over the whole run, which has at least 60 steps.
 
     Rewards that rise and fall by parts, as with a curriculum, have a trend: their steps are small beside their spread.
     """

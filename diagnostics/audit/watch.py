@@ -31,7 +31,7 @@ class Watch:
         notify: Function that receives lines about files that do not exist yet.
 
     Raises:
-        AuditError: A path exists and is no file.
+        AuditError: A path exists and is not a file.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Watch:
                 notify(f"{path}: does not exist yet")
             elif not path.is_file():
                 raise AuditError(f"{path}: expected a file: metrics.jsonl, a log, trainer_state.json")
-        self._idle_s, self._report, self._notify = idle_s, report, notify
+        self._idle_s, self._report = idle_s, report
         self._files = dict.fromkeys(paths, (0, 0, 0))
         self._series: dict[Path, MetricSeries] = {}
         self._unread: dict[Path, UnreadInputs] = {}
@@ -54,7 +54,7 @@ class Watch:
         """Watch until interrupted or idle; return the audit.
 
         Raises:
-            AuditError: A file cannot be read.
+            AuditError: A file's size and time cannot be read.
             NotAvailableError: No metrics were read.
         """
         changed = clock()

@@ -1,4 +1,4 @@
-"""Word the evidence on whether two releases work together, for `versions` and for doctor's findings."""
+"""Format the evidence on whether two releases work together, for `versions` and for doctor's findings."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def mark_of(pair: Compatibility) -> str:
 
 
 def evidence_lines(pair: Compatibility, *, with_names: bool = True) -> Iterator[str]:
-    """Yield the evidence on a pair of releases: published run, declared ranges, age, conflicts, and result for names.
+    """Yield lines of evidence on a pair of releases: published run, declared ranges, age, conflicts, and names.
 
-    The result is that no name is missing, or that the index lacks the names.
-
-    `missing_lines` returns the missing names. Without `with_names`, conflicts are left out if the ranges exclude the
-    pair, and the line on names if it is excluded.
+    The line on names says that none is missing, or that the index lacks them; `missing_lines` returns missing ones.
+    Without `with_names`, it is left out if ranges, a run or a conflict exclude the pair, and conflicts are left out if
+    the ranges do.
     """
     if pair.run:
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""

@@ -118,7 +118,7 @@ def _executed(layer: Mapping[str, Any]) -> bool:
 
 
 def best_pair(pairs: Iterable[PublishedPair]) -> PublishedPair | None:
-    """Return the best pair that ran: without a failure if there is one, then with met requirements, then the newest."""
+    """Return the best pair that ran: without a failure if there is one, then with met requirements, then the first."""
     ran = [pair for pair in pairs if pair.state == "ran"]
     return min(ran, key=lambda pair: (bool(pair.failed), not pair.declared), default=None)
 

@@ -130,7 +130,7 @@ def _first_evidence(finding: Finding) -> str:
 
 
 def cut_text(text: str) -> str:
-    """Return the beginning of a long text, and the number of characters that --verbose shows."""
+    """Return a text; of one over 2000 characters the beginning, and the number of characters that are left out."""
     text, rest = mask_and_cut(text, _MAX_EVIDENCE), len(text) - _MAX_EVIDENCE
     return f"{text} … {rest} more characters, --verbose shows all" if rest > 0 else text
 
@@ -159,7 +159,7 @@ def print_command(console: Console, command: str, indent: int = INDENT) -> None:
 def print_not_checked(
     console: Console, missing: NotChecked, checks: Iterable[str] = (), *, with_head: bool = True
 ) -> None:
-    """Print an input that was not checked and, in a line before it, the checks that needed it."""
+    """Print an input that was not checked and, `with_head`, before it a line with the checks that needed it."""
     names = ", ".join(dict.fromkeys(checks))
     head = f"{names}: not checked" if names else "not checked"
     if with_head:

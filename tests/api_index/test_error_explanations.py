@@ -64,7 +64,7 @@ def test_advice_for_an_argument_that_every_release_requires_is_to_pass_it(make_i
 def test_only_a_folder_that_shadows_a_package_is_named(file, folder):
     """A package file outside of site-packages and dist-packages shadows the package: rename its folder.
 
-    No release is proposed then. A path whose beginning is cut off does not count as one.
+    No release is proposed then. A path whose beginning is cut off names no folder.
     """
     explanation = explain_missing(
         f"ImportError: cannot import name 'Dataset' from 'datasets' ({file})", LoggedFacts()

@@ -1,4 +1,4 @@
-"""Guards are extracted with conditions that hold exactly when Python raises."""
+"""Guards are extracted with conditions that hold exactly when Python raises; lint evaluates them as Python does."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_recorded_ranges_are_the_releases_that_have_the_lines(rule, found):
 
 
 def test_rule_that_only_an_option_needs_does_not_break_the_pair():
-    """The server of vLLM 0.30.0 lacks routes that TRL 1.13.0 uses for prompts with images."""
+    """TRL 1.13.0 uses routes for prompts with images, which vLLM 0.30.0 serves only with --enable-scale-out."""
     outcomes = {rule.subject: case and case.outcome for rule, case in matching_cases("1.13.0", "0.30.0")}
     assert outcomes["--enable-scale-out"] == "breaks"
     assert not list(broken_rules("1.13.0", "0.30.0"))

@@ -3,8 +3,8 @@
 P2 sends each prompt twice: without and with a random cache salt, which bypasses cached keys. `probe_cache` must run
 before all other probes with these ids, which would fill the cache with keys of the current weights. `check_unchanged`
 repeats one of these requests at the end: if its answer differs, the server changed during the audit. `check_cache`
-judges after that, when the rounding error is known. P14 scores the same ids six times (`check_replicas`), or looks for
-single requests that do not fit (`check_requests`).
+judges after that, when the rounding error is known. P14 scores the same ids six times (`check_replicas`). For unknown
+weights it also looks for single requests that do not fit (`check_requests`).
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def find_partial_update(
 
     Args:
         scores: The engine's scores and the checkpoint's.
-        others: Checkpoints whose values may remain, the nearest first, up to one that leaves a residual of rounding
-            only; for a large model only the first is tried.
+        others: Checkpoints whose values may remain, the nearest first. They are tried until one leaves a residual of
+            rounding only; for a large model only the first is tried.
         best_single: Residual of the best single checkpoint.
     """
     best: tuple[Result, Reference] | None = None
@@ -88,7 +88,8 @@ def _stale_groups(scores: Scores, other: Reference, groups: Groups) -> tuple[lis
     """Return the groups of tensors that have more of the other checkpoint's values than of their own.
 
     The difference is regressed on the separate effect of each group. The list is empty if this explains too little. The
-    second list has the two groups whose effect is most similar to the difference.
+    second list has the two groups whose effect is most similar to the difference. Both lists are empty if the
+    checkpoints have other tensors, or if there is nothing to compare.
     """
     import torch
 

@@ -77,7 +77,7 @@ class Budget:
     """The number of tokens that each probe of an audit may cost.
 
     Attributes:
-        longest: Maximum number of tokens in one call.
+        longest: Maximum number of ids in one scored sequence or cache prompt.
         sampling: Tokens for samples and their prompts.
         first_comparison: Number of ids that the first comparison of weights scores.
         needed: The smallest number of tokens that an audit needs.

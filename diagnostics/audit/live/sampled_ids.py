@@ -198,7 +198,7 @@ def _find_mistake(
 
 
 def _find_rounding(reported: Any, computed: Any, limit: float) -> str:
-    """Return what the log-probs are rounded to; an empty text if they have all digits, or rounding does not explain."""
+    """Return what the log-probs are rounded to; an empty text if rounding does not explain their differences."""
     import torch
 
     error = (reported - computed).abs()
@@ -214,7 +214,7 @@ def _find_rounding(reported: Any, computed: Any, limit: float) -> str:
 
 
 def _find_biases(observed: Observed, sampling: Sampling, limit: float) -> tuple[float, str] | None:
-    """Return the shift of logits and the shifted ids; None if one number for some ids does not explain all."""
+    """Return the bias and its ids; None if one bias on some of the ids does not explain the differences."""
     import torch
 
     difference = observed.reported - observed.logprobs(sampling)

@@ -2,7 +2,8 @@
 
 `Observed` has sampled tokens (`Completion`) with a reference model's logits; its methods take the parameters
 (`Sampling`). The order is vLLM's: penalties, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
-remaining tokens. Of a vocabulary above 8192 ids the likeliest logits are kept, and the rest is averaged in bins.
+remaining tokens. Of a vocabulary above 8192 ids, 4096 logits are kept: those of ids in the prompt or sample, and the
+likeliest. The rest is averaged in bins.
 """
 
 from __future__ import annotations
@@ -137,7 +138,10 @@ class Observed:
         return copied
 
     def _narrow(self, size: int) -> None:
-        """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
+        """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins.
+
+        Up to 127 of the least likely ids, which fill no bins, count like the average of the others.
+        """
         self.sampled_columns = self.ids[:, None]
         self.kept_ids = self.ids.new_tensor(range(size)).expand(len(self.ids), -1)
         self._rest, self._log_bin_size = self._logits.new_empty((len(self.ids), 0)), 0.0
@@ -243,7 +247,8 @@ class Observed:
     def total_logprob(self, sampling: Sampling) -> tuple[float, float, float]:
         """Return the total log-prob of the sampled ids, with its expectation and standard deviation.
 
-        Ids that truncation removes are left out if rounding explains them, or if they are at most 1 %.
+        Ids that truncation removes are left out if rounding explains them. The others are left out, too, if they are at
+        most 1 % of the ids, or one id.
         """
         distribution = self.distribution(sampling)
         shares = distribution.exp()

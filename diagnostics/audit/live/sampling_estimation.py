@@ -56,7 +56,7 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
 
     Args:
         observed: The sampled tokens, with the reported log-probs and reference logits.
-        expected: The parameters with which the trainer computes.
+        expected: The parameters to begin with: those of the trainer or of its requests.
         floor: Residual that rounding alone causes.
     """
     start = Fit(expected, observed.residual(expected), ())
@@ -87,7 +87,7 @@ def _is_close(a: Sampling, b: Sampling, name: str) -> bool:
 
 
 def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool:
-    """Return whether `other` fits better than `simple` over all tokens: significantly, and by a minimum fraction."""
+    """Return whether `other` reduces the residual by at least 7 %, and significantly or to less than a third."""
     gain = observed.differences(simple) - observed.differences(other)
     before, after = observed.residual(simple), observed.residual(other)
     if after > (1 - _MIN_GAIN) * before:
@@ -127,7 +127,7 @@ def search(
 
 
 def _grid(low: float, high: float, scale: str, count: int) -> list[float]:
-    """Return `count` values from `low` to `high`, spaced by `scale`; whole numbers are denser near the low end."""
+    """Return `count` values from `low` to `high`, spaced by `scale`; of whole numbers at most 40, denser near `low`."""
     if scale == "whole":
         shares = [index / (_WHOLE_POINTS - 1) for index in range(_WHOLE_POINTS)]
         return sorted({float(round(low * (high / low) ** share)) for share in shares})
@@ -138,7 +138,10 @@ def _grid(low: float, high: float, scale: str, count: int) -> list[float]:
 
 
 def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit) -> Iterator[Fit]:
-    """Yield fits of two changed parameters: a coarse grid on the few tokens, then the best pairs on all tokens."""
+    """Yield fits of two changed parameters: a coarse grid on the few tokens, then the best pairs on all tokens.
+
+    One of the two is in `best`, or is the temperature or the repetition penalty.
+    """
     part = few.subset(_FEW_TOKENS)
     coarse: dict[frozenset[str], tuple[float, Sampling, tuple[str, str]]] = {}
     for first in dict.fromkeys((*best.changed, "temperature", "repetition_penalty")):
@@ -157,7 +160,7 @@ def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit)
 
 
 def _refine(observed: Observed, sampling: Sampling, names: Sequence[str]) -> Fit:
-    """Optimise the named parameters in turn, each near its value, until none improves the fit clearly."""
+    """Optimise the named parameters in turn, each near its value, at most six times, while the fit improves clearly."""
     residual = observed.residual(sampling)
     for _ in range(6 if len(names) > 1 else 1):
         before = residual

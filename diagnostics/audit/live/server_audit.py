@@ -52,7 +52,7 @@ def audit_server(
         model: Name of the model to audit; empty for the first.
 
     Raises:
-        AuditError: An input cannot be used.
+        AuditError: An input cannot be used, or torch or transformers is not installed.
         NotAvailableError: The server is asleep, paused or busy, or its weights changed during the audit.
     """
     began = time.monotonic()

@@ -1,7 +1,7 @@
-"""Compare the server's settings (P0), tokenizer and chat template (P10) with the trainer's; this costs no tokens.
+"""Compare a server's settings (P0) with the trainer's, its tokenizer and chat template (P10) with the checkpoint's.
 
-`read_trainer_settings` reads the file of `--trainer-config`: sampling parameters, lengths, prompts, and how many
-checkpoints the engine may be behind.
+This costs no tokens. `read_trainer_settings` reads the file of `--trainer-config`: sampling parameters, lengths,
+prompts, and how many checkpoints the engine may be behind.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     Names are vLLM's for sampling parameters, and TRL's for lengths (max_prompt_length, max_completion_length).
 
     Raises:
-        AuditError: The file is neither JSON nor TOML, or a value is not allowed.
+        AuditError: The file is unreadable or neither JSON nor TOML, or a value is not allowed.
     """
     if path is None:
         return TrainerSettings()
@@ -75,7 +75,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
 
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Return all settings by the last part of their dotted names; an outer setting wins over an inner one."""
+    """Return the settings of up to 9 levels by the last part of their dotted names; an outer one wins over an inner."""
     settings = {key.rpartition(".")[2]: item for key, item in document.items() if not isinstance(item, dict)}
     for value in document.values():
         if isinstance(value, dict) and depth < 8:

@@ -2,8 +2,8 @@
 
 It imports nothing of the project, and no PyTorch, which takes seconds. Argument: the descriptor of a connection. A
 request has a limit of processor time in seconds, the checkpoint's folder, the name of an attribute of the tokenizer,
-and arguments if it is a method. The request of `__len__` loads the tokenizer. The answer has an error message and a
-value. A forked process answers; if a limit ends it, another one is forked.
+and arguments if it is a method. A request of `__len__`, or of another folder, loads the tokenizer. The answer has an
+error message and a value. A forked process answers; if a limit ends it, another one is forked.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 
 def main() -> None:
-    """Answer requests until the connection is closed; if a signal ends a process, its name is the answer."""
+    """Answer requests until the connection is closed; if a signal ends a process, the signal's name is the answer."""
     prctl, connection = ctypes.CDLL(None).prctl, Connection(int(sys.argv[1]))
     prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: the kernel ends this process together with its parent
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

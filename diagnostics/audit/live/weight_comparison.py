@@ -108,7 +108,7 @@ def compare_in_best_dtype(reference: Reference, sequences: Sequences, engine: An
     if dtype in DTYPES:
         return compare(reference, sequences, engine, dtype)
     scores = first = compare(reference, sequences, engine, "float32")
-    # A large bfloat16 checkpoint is never served as float16, and each comparison of a large model takes long.
+    # A large bfloat16 checkpoint is seldom served as float16, and each comparison of a large model takes long.
     unlikely = "float16" if reference.is_large and reference.dtype == "bfloat16" else ""
     for coarser in ("float16", "bfloat16"):
         if scores.at_floor:

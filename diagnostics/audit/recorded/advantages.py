@@ -266,7 +266,8 @@ def _weighted_sum(row: Sample, weights: Mapping[str, float]) -> float | None:
 def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] | None:
     """Fit the reward of each step as a weighted sum of the functions' means; None unless the fit is exact to 0.1 %.
 
-    A function whose mean is 0 in all steps gets the weight 1. The fit needs four steps more than other functions.
+    A function whose mean is 0 in all steps gets the weight 1. The fit needs at least four steps more than it has other
+    functions.
     """
     means = [_MEAN_METRIC.format(name) for name in names]
     rows = [row for row in series.rows if isfinite(row.values.get("reward", nan))]

@@ -39,7 +39,7 @@ class Comparison:
         before: Step of the earlier checkpoint.
         after: Step of the later checkpoint.
         shares: Fraction of compared elements that changed, by tensor.
-        unchanged: Tensors whose bytes are all equal.
+        unchanged: Tensors whose bytes were all compared, and are equal.
         invalid: Tensors with NaN or infinity among the compared elements of the later checkpoint.
         compared: Number of compared bfloat16 elements, by exponent of the earlier value.
         changed: Number of changed bfloat16 elements, by exponent of the earlier value.
@@ -97,7 +97,10 @@ def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
 
 
 def _choose_pairs(checkpoints: list[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
-    """Return at most three pairs of consecutive checkpoints with the same files: the first, a middle one, the last."""
+    """Return at most three pairs of consecutive checkpoints: the first, a middle one, the last.
+
+    They have the same files and the same parent folder; of several such series, the longest is used.
+    """
     chains: dict[tuple[Path, tuple[str, ...]], list[Checkpoint]] = {}
     for checkpoint in checkpoints:
         key = (checkpoint.folder.parent, tuple(path.name for path in checkpoint.files))
@@ -169,7 +172,7 @@ def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
 
 
 def _layer_kind(name: str) -> str:
-    """Return a tensor's name without the layer's number."""
+    """Return a tensor's name without numbers, such as the layer's."""
     return ".".join(part for part in name.split(".") if not part.isdigit())
 
 

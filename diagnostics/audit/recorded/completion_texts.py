@@ -67,7 +67,10 @@ _CHECKS: tuple[tuple[str, Callable[[Sample], bool], float, str], ...] = (
 
 
 def check_texts(run: RunArtifacts) -> Iterator[Result]:
-    """Check the completions of each recording; yield its faults, else a clean result, or skipped for too few texts."""
+    """Check the completions of each recording; yield its faults, else a clean result.
+
+    The result is skipped for fewer than 64 texts, or if all are empty.
+    """
     curves = Curves(run.series[0].rows if run.series else ())  # for the framework's option names
     for recording in run.recordings:
         rows = recording.rows[:: len(recording.rows) // _MAX_SAMPLES + 1]
@@ -90,8 +93,8 @@ def _measure(
 ) -> tuple[dict[str, Any], Sample | None]:
     """Return share and span of the texts with a property, and an example; no example if the share is below the alarm.
 
-    The span is the end of the run without three steps in a row whose share is below half of the alarm. It is the whole
-    run if that end has fewer than 64 texts.
+    The span begins after the last three steps in a row whose share is below half of the alarm, or at the first step. It
+    is the whole run if it would have fewer than 64 texts.
     """
     steps: dict[int, list[bool]] = {}
     for row in sorted(rows, key=lambda row: row.step):

@@ -163,7 +163,7 @@ def _arguments(function: RewardFunction, rows: Sequence[Sample]) -> dict[str, An
 
 
 def _differ(a: float | None, b: float | None) -> bool:
-    """Return whether two rewards differ by more than 0.01 %, or one of them is None."""
+    """Return whether two rewards differ by more than 0.01 % (below 1, by 0.0001), or only one of them is None."""
     return a is not b if a is None or b is None else abs(a - b) > _TOLERANCE * max(1.0, abs(a))
 
 

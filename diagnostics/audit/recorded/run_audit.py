@@ -93,7 +93,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
 
 
 def _subject(path: Path, run: run_data.RunArtifacts) -> dict[str, str]:
-    """Return the report's subject: the path, and each kind of input with its counts."""
+    """Return the report's subject: the path, and for each kind of input the counts of one recording or file."""
     subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files

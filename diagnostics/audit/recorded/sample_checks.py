@@ -172,7 +172,7 @@ def _probability(row: Sample) -> float | None:
 
 
 def _ends(recording: Recording) -> Result:
-    """Measure the share of truncated completions; it is a fault if those that stopped end on many different ids."""
+    """Measure the share of truncated completions; report a fault if those that stopped end on many different ids."""
     ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.finish_reason]
     count = len(ended)
     if count < 16:

@@ -1,4 +1,4 @@
-"""Fixtures of the audit tests: one tiny trained model that all of them share, and a single torch thread."""
+"""Fixtures of the audit tests: a tiny trained model and a tokenizer process that they share, and one torch thread."""
 
 import fcntl
 import functools

@@ -1,7 +1,7 @@
 """A live audit of the fake server reports each injected fault with its value, if it has one; a healthy server is clean.
 
-Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. Each audit stays within its token limit. An
-unreadable tokenizer, or raw log-probs if temperature 1 is expected, leave the audit undecided.
+Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. `audit_fake_server` also checks the token
+limit. An unreadable tokenizer, or raw log-probs if temperature 1 is expected, leave the audit undecided.
 """
 
 import json

@@ -9,7 +9,7 @@ from diagnostics.audit.live import sampling_distribution
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from tests.diagnostics.audit.fake_vllm_server import distribution
 
-# 6004 ids are no multiple of the bin size 128.
+# The 5504 ids that are not stored fill 128 bins of equal size.
 PLACES, VOCABULARY = 6, 6004
 
 

@@ -87,8 +87,8 @@ def test_missing_weights_are_refused(load, tied, tmp_path):
         transformers.LlamaConfig(**sizes, num_attention_heads=1, tie_word_embeddings=tied)
     )
     built.save_pretrained(tmp_path)
-    tokens = load(tmp_path).state_dict()
-    assert all(torch.equal(tokens[name], value) for name, value in built.state_dict().items())
+    loaded = load(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in built.state_dict().items())
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     del tensors["model.layers.1.mlp.up_proj.weight"]
@@ -101,7 +101,7 @@ def test_missing_weights_are_refused(load, tied, tmp_path):
 
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 def test_adapter_does_not_request_its_base(load, looked_up_hosts, tiny, tmp_path):
-    """An adapter alone is refused."""
+    """A model with an adapter_config.json is refused; by it, transformers would request a base from the hub."""
     folder = shutil.copytree(tiny, tmp_path / "adapter")
     settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "someorg/base"}
     (folder / "adapter_config.json").write_text(json.dumps(settings))

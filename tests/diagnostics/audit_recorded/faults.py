@@ -126,7 +126,7 @@ def _echo_prompt(rows, _seed):
 
 
 def _insert_other_prompt(rows, _seed):
-    """Begin each completion with the prompt of the next group."""
+    """Replace the prompts by long ones, and begin each completion with the prompt of the group before."""
 
     def change(step_rows):
         prompts = [f"Please write the word {row.columns['answer']} once more." for row in step_rows]
