@@ -122,7 +122,7 @@ def time_steps(folder: Path, options: argparse.Namespace) -> list[Measurement]:
         measurements.append(measurement(f"step, {name}", seconds, "s"))
         measurements.append(measurement(f"sampled tokens, {name}", rates, "tokens/s"))
         if name != "grpo_core":
-            ratios = [core / other for core, other in zip(core_s, seconds, strict=True)]
+            ratios = [core / peer_s for core, peer_s in zip(core_s, seconds, strict=True)]
             measurements.append(measurement(f"step, grpo_core / {name}", ratios, "ratio"))
     return measurements
 

@@ -58,7 +58,7 @@ def main() -> None:
         for chunk in (256, 1024):
             pairs = [tuple(pool.map(measure_variant, (chunk, 0), (backward, backward))) for _ in range(3)]
             for key, goal in (("mib", GOALS[name]), ("cpu_s", 1.5)):
-                middle, low, high = interval([chunked[key] / whole[key] for chunked, whole in pairs])
+                middle, low, high = interval([chunked[key] / unchunked[key] for chunked, unchunked in pairs])
                 verdict = "pass" if middle <= goal else "MISS"
                 sides = f"{pairs[0][0][key]:8.1f} / {pairs[0][1][key]:8.1f} {key}"
                 ratio = f"{middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}"

@@ -106,8 +106,8 @@ def load(path: Path = PATH) -> Compat:
         document = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT_LIMIT))
         if wrong := problem_of(document):
             return Compat(problem=f"{path.name}: {wrong}")
-        cells, others = tuple(document["cells"]), tuple(document.get("trainer_cells", ()))
-        return Compat(cells, document.get("generated", ""), trainer_cells=others)
+        cells, trainer_cells = tuple(document["cells"]), tuple(document.get("trainer_cells", ()))
+        return Compat(cells, document.get("generated", ""), trainer_cells=trainer_cells)
     except FileNotFoundError:
         return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
     except (OSError, ValueError) as error:

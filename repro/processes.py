@@ -152,7 +152,7 @@ def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _
         TimeoutError: The function did not return in time.
         ChildProcessError: The process ended before the function returned.
     """
-    folder, others = tempfile.mkdtemp(prefix="repro-"), descendants(os.getpid())
+    folder, earlier = tempfile.mkdtemp(prefix="repro-"), descendants(os.getpid())
 
     def send_result(writer: Connection) -> None:
         os.environ["TMPDIR"], tempfile.tempdir = folder, None
@@ -164,7 +164,7 @@ def run_isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _
 
         def end_all() -> str:
             ending = end_process(process)
-            kill_descendants(others)
+            kill_descendants(earlier)
             shutil.rmtree(folder, ignore_errors=True)
             return ending
 

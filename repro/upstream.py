@@ -48,8 +48,8 @@ def release_name(names: tuple[str, ...] = VLLM) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the installed distributions among REPORTED_PACKAGES, by name."""
-    found = {name: first_installed((name,)) for name in REPORTED_PACKAGES}
-    return {name: distribution.version for name, distribution in found.items() if distribution}
+    distributions = {name: first_installed((name,)) for name in REPORTED_PACKAGES}
+    return {name: distribution.version for name, distribution in distributions.items() if distribution}
 
 
 def first_installed(names: tuple[str, ...]) -> metadata.Distribution | None:

@@ -527,11 +527,11 @@ def _zero_reward_function(curves: Curves) -> Result | None:
                 means.setdefault(match[1], []).append(value)
     zero = [name for name, values in means.items() if len(values) >= 20 and all(map(is_zero, values))]
     zero = [name for name in zero if not _PENALTY_NAME.search(name)]
-    others = [name for name, values in means.items() if any(values)]
-    if not zero or not others:
+    nonzero = [name for name, values in means.items() if any(values)]
+    if not zero or not nonzero:
         return None
     text = "the reward function {name} is 0 in all {count} logged steps; {others} is not"
-    values = {"name": zero[0], "count": len(means[zero[0]]), "others": others[0]}
+    values = {"name": zero[0], "count": len(means[zero[0]]), "others": nonzero[0]}
     fact = note("notice", text, **values)
     if all(map(_FORMAT_NAME.search, zero)):
         return clean("metrics/zero_function", count=values["count"], evidence=(fact,))

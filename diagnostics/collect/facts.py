@@ -69,8 +69,8 @@ def system_nccl() -> list[str]:
     """Return the NCCL releases outside Python packages, by the names of the files that vLLM and the loader may find."""
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     libraries = [f"{folder}/libnccl.so.2" for folder in (*folders, *system_folders())]
-    named = os.environ.get("VLLM_NCCL_SO_PATH", "")
-    names = (os.path.realpath(library).rpartition("/")[2] for library in (named, *libraries))
+    nccl_library = os.environ.get("VLLM_NCCL_SO_PATH", "")
+    names = (os.path.realpath(library).rpartition("/")[2] for library in (nccl_library, *libraries))
     return list(dict.fromkeys(match[1] for name in names if (match := _NCCL.search(name))))
 
 

@@ -275,9 +275,9 @@ def finds_packages(prefix: Path, search: SearchPath) -> bool:
 
     It does not if the prefix has no package folder of its release, or if only another release's folders have packages.
     """
-    own = {str(entry.path) for entry in search.entries if entry.kind == "own"}
-    others = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")} - own
-    return bool(own) and (any(map(_has_packages, own)) or not any(map(_has_packages, others)))
+    matching = {str(entry.path) for entry in search.entries if entry.kind == "own"}
+    foreign = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")} - matching
+    return bool(matching) and (any(map(_has_packages, matching)) or not any(map(_has_packages, foreign)))
 
 
 def _has_packages(folder: str) -> bool:

@@ -269,8 +269,8 @@ def _evidence_rows(answer: Ranking, *, one_user: bool, every: bool) -> list[Row]
         pairs = [pair for _place, pair in group]
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
         label = ("" if one_user else f"{answer.user} ") + (last if first == last else f"{first} to {last}")
-        newest, *others = (missing_lines(pair, with_names=with_names) for pair in pairs)
-        which = "" if all(lines == newest for lines in others) else f"in {last}: "
+        newest, *older = (missing_lines(pair, with_names=with_names) for pair in pairs)
+        which = "" if all(lines == newest for lines in older) else f"in {last}: "
         evidence = "; ".join(evidence_lines(pairs[0], with_names=with_names))
         rows.append((mark_of(pairs[0]), f"{label}: {evidence}", [which + line for line in newest]))
     return rows

@@ -232,8 +232,8 @@ def adjust_for_installed(environment: Environment, requirements: Iterable[str]) 
     required = list(requirements)
     parsed = [parse_requirement(entry) for entry in required]
     names = [canonicalize_name(item.name) if item else "" for item in parsed]
-    for clashing, bad, good, other, versions, addition, _code in CLASHES:
-        if other in names or not in_range(environment.version(other) or "", versions):
+    for clashing, bad, good, companion, versions, addition, _code in CLASHES:
+        if companion in names or not in_range(environment.version(companion) or "", versions):
             continue
         for index, (name, item) in enumerate(zip(names, parsed, strict=True)):
             if name != clashing or item is None or not item.specifier:

@@ -349,8 +349,8 @@ def merge_overlapping(groups: Iterable[set[T]]) -> list[set[T]]:
     """
     merged: list[set[T]] = []
     for group in groups:
-        touching = [other for other in merged if other & group]
-        merged = [*(other for other in merged if not other & group), group.union(*touching)]
+        touching = [candidate for candidate in merged if candidate & group]
+        merged = [*(candidate for candidate in merged if not candidate & group), group.union(*touching)]
     return merged
 
 

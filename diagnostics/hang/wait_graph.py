@@ -74,8 +74,8 @@ class _Waiter:
         if not edges and "named pipe" in self.state.call.detail:
             text = f"waits in the open of {self.thread.opens} for"
             details = {p: self.index.states[p.key].call.detail for p in siblings if p.key != self.process.key}
-            others = [p for p, detail in details.items() if "named pipe" in detail]
-            edges = [self.edge(p, text, self.syscall_file, certain=False) for p in others]
+            openers = [p for p, detail in details.items() if "named pipe" in detail]
+            edges = [self.edge(p, text, self.syscall_file, certain=False) for p in openers]
         if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
             edges = self.dead_process_edges("waits in its own store; its sibling is", siblings)
         return edges or (self.connected_peer_edges() if self.has_unknown_peer() else [])
@@ -267,8 +267,10 @@ class _Waiter:
         library = any("filelock" in frame.path or "portalocker" in frame.path for frame in self.thread.frames)
         candidates = [lock for inode in sorted(inodes) for lock in self.index.locks.get((host, inode), ())]
         if library and not inodes:
-            held = (lock for (place, _), locks in self.index.locks.items() if place == host for lock in locks)
-            candidates = [lock for lock in held if lock.path.endswith(".lock")]
+            local = (
+                lock for (place, _), locks in self.index.locks.items() if place == host for lock in locks
+            )
+            candidates = [lock for lock in local if lock.path.endswith(".lock")]
         edges: list[Edge] = []
         for lock in candidates[: self.limit + 1]:
             owner = self.index.process(f"{lock.host}/{lock.pid}")

@@ -21,7 +21,9 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|NAN|inf|Infinit
 _WRAPPED = rf"(?:(?:np|torch|numpy)?\.?(?:float\d*|tensor|int\d*)\()?(?P<value>{_NUMBER})(?![\w.])"
 _NAME = r"[A-Za-z_][\w/@.-]{1,80}"
 # Name of a metric in one framework's TOML file -> canonical name.
-_FRAMEWORK_NAMES = {name: canonical for one in FRAMEWORKS.values() for name, canonical in one.metrics.items()}
+_FRAMEWORK_NAMES = {
+    name: canonical for item in FRAMEWORKS.values() for name, canonical in item.metrics.items()
+}
 _TEXTS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, str]])
 _PAIRS = [
     re.compile(text.replace("{VALUE}", _WRAPPED).replace("{NAME}", _NAME))

@@ -301,6 +301,6 @@ _rules = cache(lambda: Rules(catalog.load()))
 @cache
 def _codes_in(text: str) -> tuple[str, ...]:
     rules = _rules()
-    found = {rules.rules[index].pattern for line in text.splitlines() for index in rules.set.match(line)}
+    patterns = {rules.rules[index].pattern for line in text.splitlines() for index in rules.set.match(line)}
     signed = ((code, issue.signature) for code, issue in rules.issues.items())
-    return tuple(code for code, signature in signed if signature and is_satisfied(signature, found))
+    return tuple(code for code, signature in signed if signature and is_satisfied(signature, patterns))

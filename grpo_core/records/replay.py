@@ -82,7 +82,7 @@ def replay(
 def _settings(recorded: Recorded, overrides: Sequence[str]) -> Config:
     """Validate a record's settings (they are not trusted), and return them with the overrides."""
     # A dialect sets only keys that are not set, and the record has all of them.
-    has_dialect = any(each.startswith("--loss.dialect") for each in overrides)
+    has_dialect = any(override.startswith("--loss.dialect") for override in overrides)
     settings = recorded.config.as_dict() | ({"loss": {}} if has_dialect else {})
     config = load(None, [*as_arguments(settings), *overrides])
     if config.train.threads > MOST_THREADS:
@@ -101,8 +101,8 @@ def _load_policy(folder: Path, recorded: Recorded, config: Config, source: Path 
     policy = Policy(config.model.path or str(folder / "model"), config, World())
     size = policy.causal.get_input_embeddings().num_embeddings
     ids = [*recorded.numbers["prompt_ids"], *recorded.numbers["completion_ids"]]
-    if others := [token for token in ids if type(token) is not int or not 0 <= token < size]:
-        raise ConfigError(f"token id {others[0]} was recorded, and the model has {size}: it is another one")
+    if invalid := [token for token in ids if type(token) is not int or not 0 <= token < size]:
+        raise ConfigError(f"token id {invalid[0]} was recorded, and the model has {size}: it is another one")
     step, version = recorded.entry["step"], recorded.entry["policy_version"]
     source = source or _find_parameters(folder, version)
     if source is None and version:

@@ -44,8 +44,8 @@ class RemoteEngine:
         status, text = self._http.call("GET", "/info", repeat=True)
         info = {} if status == HTTPStatus.NOT_FOUND else self._http.parse_object("/info", status, text)
         if info.get("schema") != PROTOCOL:
-            found = f"expected a server of {PROTOCOL}, got {info.get('schema')!r}"
-            raise self._http.error("/info", f"{found}; for `vllm serve` set rollout.server = 'vllm'")
+            mismatch = f"expected a server of {PROTOCOL}, got {info.get('schema')!r}"
+            raise self._http.error("/info", f"{mismatch}; for `vllm serve` set rollout.server = 'vllm'")
         self.policy_version: int = self._field("/info", info, "policy_version", int)
         self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
         able = wire.decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)

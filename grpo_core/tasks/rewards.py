@@ -124,15 +124,15 @@ class RewardSet:
         With the convention `trl`, functions with `**kwargs` get everything.
         """
         parameters = inspect.signature(function).parameters.values()
-        named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        required = [p.name for p in parameters if p.default is p.empty and p.name in named]
+        accepted = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        required = [p.name for p in parameters if p.default is p.empty and p.name in accepted]
         if missing := [key for key in required if key not in columns and key not in extra]:
             raise ConfigError(
                 f"reward function {name} needs a column {' and '.join(missing)}, found {', '.join(columns)}"
             )
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
-            named |= {*columns, *extra} if self.convention == "trl" else set(columns)
-        arguments = {key: value for key, value in {**columns, **extra}.items() if key in named}
+            accepted |= {*columns, *extra} if self.convention == "trl" else set(columns)
+        arguments = {key: value for key, value in {**columns, **extra}.items() if key in accepted}
         return {key: list(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
 

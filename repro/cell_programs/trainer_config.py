@@ -66,8 +66,8 @@ def parse_verl(words: Sequence[str]) -> None:
     with initialize_config_dir(str(Path(package, "trainer", "config")), version_base=None):
         config = compose("ppo_trainer", overrides=[*VERL, *words])
     roles = {"use_reference_policy": True, "use_critic": False}
-    found = importlib.util.find_spec("verl.utils.config")
-    module = importlib.import_module("verl.utils.config") if found else None
+    spec = importlib.util.find_spec("verl.utils.config")
+    module = importlib.import_module("verl.utils.config") if spec else None
     if validate := getattr(module, "validate_config", None):
         validate(config, **roles)
         return

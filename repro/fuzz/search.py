@@ -193,8 +193,8 @@ def search_isolated(seed: int, cpu_s: float) -> dict[str, Any]:
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:
     """Return the found stories of all seeds, each with the failure in which it ends."""
-    found = [Story.from_json(document) for result in results for document in result["found"]]
-    return [(story, story.finding) for story in found if story.finding]
+    stories = [Story.from_json(document) for result in results for document in result["found"]]
+    return [(story, story.finding) for story in stories if story.finding]
 
 
 def finding_lines(result: dict[str, Any]) -> list[str]:

@@ -335,12 +335,12 @@ def other_port(mitigation: str) -> None:
     """A rank has another MASTER_PORT than the others, and waits for a store that does not exist."""
     import torch.distributed as dist
 
-    blocking, other = hangs.blocking_rank(1), hangs.free_port()
+    blocking, other_port = hangs.blocking_rank(1), hangs.free_port()
 
     def run(rank: int, port: int) -> None:
         wrong = rank == blocking and mitigation != "count_them"
         with hangs.report_wait(hangs.RANK_NAMES[rank], blocking=rank == blocking):
-            hangs.join_gloo(rank, other if wrong else port, hangs.RANKS)
+            hangs.join_gloo(rank, other_port if wrong else port, hangs.RANKS)
         dist.barrier()
 
     hangs.wait_for_end(hangs.fork_ranks(range(hangs.RANKS), run))
@@ -374,9 +374,9 @@ def constructor_raised(mitigation: str) -> None:
     while len(list(started.iterdir())) < hangs.RANKS:
         time.sleep(0.2)
     # Like a driver, this one asks the actors one after the other, the actor that failed last.
-    others = [worker for rank, worker in enumerate(workers) if rank != blocking]
+    waiting = [worker for rank, worker in enumerate(workers) if rank != blocking]
     with hangs.report_wait(hangs.DRIVER), contextlib.suppress(ray.exceptions.RayActorError):
-        ray.get([worker.rank_of.remote() for worker in others])
+        ray.get([worker.rank_of.remote() for worker in waiting])
         ray.get(workers[blocking].rank_of.remote())
         ray.get([worker.meet.remote() for worker in workers])
 

@@ -28,8 +28,8 @@ def cfg109_rendezvous(mitigation: str | None) -> None:
     """Create a process group at a port that another socket has bound."""
     import torch.distributed as dist
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = hangs.free_port() if mitigation == "own_ports" else taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = hangs.free_port() if mitigation == "own_ports" else listener.getsockname()[1]
         hangs.join_gloo(0, port, 1)
         dist.destroy_process_group()
 
@@ -103,10 +103,10 @@ def net021_ended(_mitigation: str | None) -> None:
     import torch.distributed as dist
 
     port = hangs.free_port()
-    other = os.fork()
-    hangs.join_gloo(0 if other else 1, port, 2)
+    child = os.fork()
+    hangs.join_gloo(0 if child else 1, port, 2)
     dist.barrier()
-    if not other:
+    if not child:
         os._exit(1)
-    os.waitpid(other, 0)
+    os.waitpid(child, 0)
     dist.all_reduce(torch.ones(1))

@@ -202,8 +202,8 @@ CHECKS = (
 
 def test_no_check_finds_a_problem_in_an_edit():
     """No check of CHECKS finds a problem in an edit of the catalog."""
-    found = [(check.__name__, *edit[:4], check(edit)) for check in CHECKS for edit in EDITS]
-    assert [problem for problem in found if problem[-1]] == []
+    results = [(check.__name__, *edit[:4], check(edit)) for check in CHECKS for edit in EDITS]
+    assert [problem for problem in results if problem[-1]] == []
 
 
 def test_misspelt_option_and_too_wide_range_are_found():

@@ -114,7 +114,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
         known = python_environment.collect(maker.prefix, {})
         report = finding_filters.select(run_checks.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
         with_findings += bool(report.findings)
-        offered = requirements(action for found in report.findings for action in found.remedy.actions)
+        offered = requirements(action for finding in report.findings for action in finding.remedy.actions)
         steps = [step for step in build_plan(report, known, table, ISSUES).steps if step.kind == "packages"]
         planned = requirements(action for step in steps for action in step.commands)
         if offered != planned:

@@ -67,8 +67,8 @@ def test_settings_have_the_plans_names(run):
 
 def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):
     """A script of unsloth may have a batch that TRL refuses, because unsloth raises it to the group size."""
-    other = UNSLOTH.replace("from unsloth", "from other")
-    for name, source, codes in (("a.py", UNSLOTH, []), ("b.py", other, ["CFG101"])):
+    renamed = UNSLOTH.replace("from unsloth", "from other")
+    for name, source, codes in (("a.py", UNSLOTH, []), ("b.py", renamed, ["CFG101"])):
         (tmp_path / "run.sh").write_text(f"python3 {name}\n")
         (tmp_path / name).write_text(source)
         assert [finding.code for finding in lint(tmp_path / "run.sh", trl="0.20").findings] == codes
@@ -88,8 +88,8 @@ def test_entry_module_is_recognised_by_its_imports(source, arguments, framework,
     (tmp_path / "mine" / "trainer.py").write_text("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\n")
     script = tmp_path / "run.sh"
     script.write_text(f"python3 -m mine.main {arguments}\n")
-    found = [plan.framework for plan in plans_of(read_file(script), Versions())]
-    assert found == ([framework] if framework else [])
+    frameworks = [plan.framework for plan in plans_of(read_file(script), Versions())]
+    assert frameworks == ([framework] if framework else [])
 
 
 def test_config_inherits_the_values_of_the_configs_that_it_extends(tmp_path):

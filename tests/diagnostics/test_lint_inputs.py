@@ -394,12 +394,12 @@ def test_values_of_a_file_alone_are_checked(tmp_path):
         "train.py": "from trl import GRPOConfig, GRPOTrainer\n"
         'GRPOConfig(max_steps="200", learning_rate=1e-6, loss_type="drgpo", bf16="yes")\n',
     }
-    found = {}
+    results = {}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
         reported = lint(tmp_path / name, trl="0.23.1").findings
-        found[name] = {f"{item.severity.word} {item.evidence[0].text.split(' ')[0]}" for item in reported}
-    assert found == {
+        results[name] = {f"{item.severity.word} {item.evidence[0].text.split(' ')[0]}" for item in reported}
+    assert results == {
         "run.yaml": {"warning num_generation", "error learning_rate", "error optim"},
         "train.py": {"error max_steps", "error loss_type"},
     }

@@ -102,9 +102,9 @@ def test_parser_of_known_classes_refuses_unknown_options(tmp_path, parser, is_re
         f"class Mine(GRPOConfig):\n    mine: int = 1\n{parser}\n"
     )
     (tmp_path / "run.sh").write_text("python train.py --mine 2 --sleep_level 1 --num_generations 8\n")
-    found = [finding.detail for finding in lint(tmp_path / "run.sh", trl="0.23.1").findings]
-    assert any("no option sleep_level" in detail for detail in found) is is_refused
-    assert not any("mine" in detail for detail in found)
+    details = [finding.detail for finding in lint(tmp_path / "run.sh", trl="0.23.1").findings]
+    assert any("no option sleep_level" in detail for detail in details) is is_refused
+    assert not any("mine" in detail for detail in details)
 
 
 def test_swift_refuses_unknown_keys_of_its_yaml():

@@ -22,11 +22,11 @@ def test_spinner_escapes_its_text_and_not_its_cursor_movements(terminal):
         progress.update("reading a\x1b[2Jb.sh")
         progress.Spinner.current.draw()
         assert progress.Spinner.current._status is not None  # its own output does not clear it
-    shown = terminal.getvalue()
-    assert "reading a\\u001b[2Jb.sh" in shown
-    assert "\x1b[2K" in shown
-    assert "\\u001b[?25l" not in shown
-    assert "\x1b[2J" not in shown
+    printed = terminal.getvalue()
+    assert "reading a\\u001b[2Jb.sh" in printed
+    assert "\x1b[2K" in printed
+    assert "\\u001b[?25l" not in printed
+    assert "\x1b[2J" not in printed
 
 
 def test_spinner_disappears_before_other_output(terminal):

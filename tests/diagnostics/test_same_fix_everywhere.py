@@ -55,8 +55,8 @@ def doctor_finding(entry, releases):
 def mitigation_in_plan(entry, releases):
     """Return the mitigation in doctor's plan; empty if it has no edit for the installed frameworks."""
     current = environment(releases)
-    found = list(known_issues(CheckInput(current, {entry.code: entry}, Compat())))
-    steps = setting_steps(found, {entry.code: entry}, current, find_installer(current))
+    issues = list(known_issues(CheckInput(current, {entry.code: entry}, Compat())))
+    steps = setting_steps(issues, {entry.code: entry}, current, find_installer(current))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 

@@ -37,9 +37,9 @@ def test_caller_and_name_are_read_from_pasted_tracebacks(triage_lines, lines):
 def test_explanation_names_caller_side_and_releases(triage_lines, case):
     """Title, fix and certainty of the one finding have the texts of the case, and not those under `no`."""
     (finding,) = findings(triage_lines, case.get("code", "CMP906"), *case["log"].splitlines())
-    shown = {"title": finding.title, "fix": fix_text(finding.remedy), "certainty": finding.certainty}
-    assert [text for part in shown for text in case.get(part, ()) if text not in shown[part]] == []
-    assert [text for part in shown for text in case.get(f"no {part}", ()) if text in shown[part]] == []
+    summary = {"title": finding.title, "fix": fix_text(finding.remedy), "certainty": finding.certainty}
+    assert [text for part in summary for text in case.get(part, ()) if text not in summary[part]] == []
+    assert [text for part in summary for text in case.get(f"no {part}", ()) if text in summary[part]] == []
 
 
 @each_case(CASES["unexplained"])
@@ -174,8 +174,8 @@ def test_requirement_that_a_message_states_is_read(triage_lines, case):
 def test_only_an_unmet_requirement_of_a_listed_package_is_a_finding(triage_lines, transformers, titles):
     """TRL's unmet requirement is reported although the failure stays unknown; a met one is not reported."""
     lines = ("trl==0.24.0", f"transformers=={transformers}", "RuntimeError: 78 main specs are required")
-    found = findings(triage_lines, "CMP904", *lines)
-    assert [finding.title for finding in found] == [
+    skew = findings(triage_lines, "CMP904", *lines)
+    assert [finding.title for finding in skew] == [
         "trl 0.24.0 requires transformers>=4.56.1, found 4.48.0."
     ] * titles
     assert triage_lines(*lines).state == "unknown"

@@ -245,8 +245,8 @@ def test_sequence_token_ratio():
     value, gradients = loss_and_gradients(step, LossConfig(ratio="sequence", **plain))
     token_value, by_token = loss_and_gradients(step, LossConfig(ratio="sequence_token", **plain))
     assert math.isclose(value, token_value, rel_tol=1e-14)
-    for one, other in zip(gradients[0], by_token[0], strict=True):
-        torch.testing.assert_close(one.sum(), other.sum(), rtol=1e-12, atol=0)
+    for sample, token in zip(gradients[0], by_token[0], strict=True):
+        torch.testing.assert_close(sample.sum(), token.sum(), rtol=1e-12, atol=0)
     # Token weights distinguish the two: verl's gspo.
     bounded = {**plain, "correction": "truncate", "correction_cap": 1.1}
     _, gradients = loss_and_gradients(step, LossConfig(ratio="sequence", **bounded))

@@ -38,7 +38,7 @@ def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
     assert not torch.allclose(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
     merged = dict(adapted.tensors())
     parameters = dict(plain.causal.named_parameters())
-    shapes, expected = ({n: v.shape for n, v in each.items()} for each in (merged, parameters))
+    shapes, expected = ({n: v.shape for n, v in tensors.items()} for tensors in (merged, parameters))
     assert shapes == expected
     with torch.no_grad():
         for name, value in parameters.items():

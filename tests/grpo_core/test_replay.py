@@ -149,8 +149,8 @@ def test_replay_with_another_loss(recorded_run, model_dir, overrides, options):
     rewards = [sample.reward for sample in samples]
     flat = [a for g in group_advantages([rewards[:4], rewards[4:]], **options) for a in g]
     batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
-    own = SETTINGS[:-1] if "--loss.dialect" in overrides else SETTINGS
-    config = load(None, [*own, *overrides])
+    settings = SETTINGS[:-1] if "--loss.dialect" in overrides else SETTINGS
+    config = load(None, [*settings, *overrides])
     policy = Policy(str(model_dir), config)
     loss = Updater(policy, config, World()).compute_gradients(batch)
     assert (document["loss"], document["gradient"]) == (loss, gradient_digest(policy))

@@ -118,8 +118,8 @@ def test_partly_loaded_update_is_detected(cut, version, front):
 def test_swapped_tensors_are_detected(version, first, second):
     """Two tensors of one shape have each other's names."""
     stored = FOUR_LAYERS
-    one, other = f"layers.{first}", f"layers.{second}"
-    swapped = {**stored, one: stored[other], other: stored[one]}
+    first_name, second_name = f"layers.{first}", f"layers.{second}"
+    swapped = {**stored, first_name: stored[second_name], second_name: stored[first_name]}
     same = spot_digest(stored.items(), version) == spot_digest(swapped.items(), version)
     assert same == (first == second)
 

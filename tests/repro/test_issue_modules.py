@@ -110,9 +110,9 @@ def test_other_reports_are_errors():
     with pytest.raises(RuntimeError, match="exit code 1"):
         ray001.count_calls({"broken": "exit code 1"})
     failure = {"kind": "EngineDeadError", "text": "has ended", "frames": [["a.py", 3, "f"]]}
-    with pytest.raises(UpstreamFailureError, match="EngineDeadError: has ended") as raised:
+    with pytest.raises(UpstreamFailureError, match="EngineDeadError: has ended") as error:
         ray001.count_calls(workers_report(failure=failure))
-    assert raised.value.frames == (["a.py", 3, "f"],)
+    assert error.value.frames == (["a.py", 3, "f"],)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def upstream(tmp_path):
 def repro(toys, upstream):
     """Return a toy repro with two more triggers, which fail in upstream's code: as expected, and otherwise."""
     expected = Trigger("expected", lambda _: upstream.fails("expected"), "fails as expected")
-    other = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
+    other_trigger = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
     base = toys.REPROS["TOY001"]
-    return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, expected, other))
+    return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, expected, other_trigger))
 
 
 def test_expected_assertion_is_reproduced_with_its_location(repro):

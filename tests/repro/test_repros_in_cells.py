@@ -37,10 +37,10 @@ def environment_python(environment):
 
 def existing_path(variable, path=""):
     """Return a path below the folder that a variable names; skip the test if there is none."""
-    found = Path(os.environ.get(variable, "/nowhere"), path)
-    if not found.exists():
-        pytest.skip(f"no {found}: {variable} is described in {__name__}")
-    return found
+    existing = Path(os.environ.get(variable, "/nowhere"), path)
+    if not existing.exists():
+        pytest.skip(f"no {existing}: {variable} is described in {__name__}")
+    return existing
 
 
 @pytest.mark.parametrize(("environment", "command", "lines", "trl"), CASES)

@@ -169,7 +169,7 @@ def test_missing_requirement_is_reported_without_a_worker(toys):
 def test_isolated_work_leaves_other_child_processes_alone():
     """Another child process goes on, and the handler of SIGTERM is restored."""
     handler, pipe = signal.getsignal(signal.SIGTERM), subprocess.PIPE
-    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe) as other:
+    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe) as cat:
         assert processes.run_isolated(lambda: "result") == "result"
-        assert other.communicate(b"alive") == (b"alive", None)
+        assert cat.communicate(b"alive") == (b"alive", None)
     assert signal.getsignal(signal.SIGTERM) == handler

@@ -72,9 +72,9 @@ def identify_weights(
     if dtype not in DTYPES and not (scores.at_floor or reference.is_large):
         # Other weights in float32, which explain the difference exactly, exclude rounding to a coarser dtype.
         exact = compare(reference, sequences, engine, "float32")
-        found = _identify(exact, against, staleness, "")
-        if found.weights is not None and (found.result.residual or 0.0) <= exact.alarm:
-            return found
+        in_float32 = _identify(exact, against, staleness, "")
+        if in_float32.weights is not None and (in_float32.result.residual or 0.0) <= exact.alarm:
+            return in_float32
     return _identify(scores, against, staleness, dtype)
 
 
@@ -154,8 +154,8 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     if not is_there or residual >= scores.residual or slope.value <= _SIGMAS * slope.error:
         return None
     if residual > scores.alarm:  # the floor of trained weights is larger than that of untrained ones
-        other = compare(sibling, scores.sequences, scores.engine, scores.dtype)
-        scores = replace(scores, floor=max(scores.floor, other.floor))
+        trained = compare(sibling, scores.sequences, scores.engine, scores.dtype)
+        scores = replace(scores, floor=max(scores.floor, trained.floor))
         if residual > scores.alarm:
             return None
     second = min([scores.residual, *(entry[0] for entry in candidates if entry[2] is not sibling)])

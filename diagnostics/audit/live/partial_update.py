@@ -36,20 +36,20 @@ def find_partial_update(
     """
     best: tuple[Result, Reference] | None = None
     limit = min(scores.alarm, scores.residual)
-    for other in others[: 1 if scores.reference.is_large else len(others)]:
+    for candidate in others[: 1 if scores.reference.is_large else len(others)]:
         groups = _group_tensors(list(scores.reference.state))
         for _ in range(1 if scores.reference.is_large else 2):
-            stale, similar = _stale_groups(scores, other, groups)
+            stale, similar = _stale_groups(scores, candidate, groups)
             if stale:
                 tensors = {tensor for name in stale for tensor in groups[name]}
-                mixed = scores.reference.mix(other, tensors.__contains__)
+                mixed = scores.reference.mix(candidate, tensors.__contains__)
                 residual = scores.residual_of(scores.scores_of(mixed))
                 if residual < limit:
                     limit = residual
-                    best = _partial_fault(scores, other, stale, residual, best_single), mixed
+                    best = _partial_fault(scores, candidate, stale, residual, best_single), mixed
                     break
             groups = {tensor: [tensor] for name in similar for tensor in groups[name]}
-        other.release()
+        candidate.release()
         if limit <= scores.rounding_limit:
             break
     return best
@@ -96,18 +96,18 @@ def _stale_groups(scores: Scores, other: Reference, groups: Groups) -> tuple[lis
     reference = scores.reference
     if not reference.has_same_tensors(other) or len(groups) < 2:
         return [], []
-    own = scores.scores_of(reference)
+    baseline = scores.scores_of(reference)
     mixes = (reference.mix(other, frozenset(members).__contains__) for members in groups.values())
-    columns = {name: scores.scores_of(mixed) - own for name, mixed in zip(groups, mixes, strict=True)}
+    columns = {name: scores.scores_of(mixed) - baseline for name, mixed in zip(groups, mixes, strict=True)}
     columns = {name: column for name, column in columns.items() if float(column.abs().max()) > 0}
     if not columns:
         return [], []
     matrix = torch.stack(list(columns.values()), dim=1)
-    solution = torch.linalg.pinv(matrix.T @ matrix) @ matrix.T @ (scores.engine - own)
-    rest = scores.engine - own - matrix @ solution
-    cosines = (scores.engine - own) @ matrix / matrix.norm(dim=0)
+    solution = torch.linalg.pinv(matrix.T @ matrix) @ matrix.T @ (scores.engine - baseline)
+    rest = scores.engine - baseline - matrix @ solution
+    cosines = (scores.engine - baseline) @ matrix / matrix.norm(dim=0)
     similar = [name for _, name in sorted(zip(cosines.tolist(), columns, strict=True), reverse=True)[:2]]
-    if float(rest.abs().mean()) > _MAX_REMAINDER * scores.residual_of(own):
+    if float(rest.abs().mean()) > _MAX_REMAINDER * scores.residual_of(baseline):
         return [], similar
     stale = sorted(name for name, share in zip(columns, solution.tolist(), strict=True) if share > 0.5)
     return stale, similar

@@ -180,8 +180,8 @@ class Reference:
         computed = self.logits(missing, dtype, native=native) if missing else ()
         for ids, logits in zip(missing, computed, strict=True):
             rows = logits[:-1].double()
-            own = rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0]
-            self._scores[dtype, native, *ids] = own - rows.logsumexp(-1)
+            chosen = rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0]
+            self._scores[dtype, native, *ids] = chosen - rows.logsumexp(-1)
         return torch.cat([self._scores[key] for key in keys])
 
     def mix(self, other: Reference, from_other: Callable[[str], bool]) -> Reference:

@@ -176,8 +176,8 @@ def _find_mistake(
     wrong = [index for index, (a, b) in enumerate(rows) if trimmed_mean((a - b).abs()) > limit]
     affected = f"the log-probs of {len(wrong)} of {len(rows)} samples"
 
-    def rows_match(index: int, other: int, by: int = 0) -> bool:
-        a, b = rows[index][0][max(0, by) :], rows[other][1][max(0, -by) :]
+    def rows_match(index: int, target: int, by: int = 0) -> bool:
+        a, b = rows[index][0][max(0, by) :], rows[target][1][max(0, -by) :]
         size = min(len(a), len(b))
         return float(((a[:size] - b[:size]).abs() <= 4 * limit).double().mean()) >= _MIN_SHARE
 
@@ -191,8 +191,8 @@ def _find_mistake(
     if bias := _find_biases(observed, expected, limit):
         message = f"the engine adds {bias[0]:+.2f} to the logits of these ids: {bias[1]} (of those that were sampled)"
         return message, "bias"
-    for name, other in others.items():
-        if other.residual(expected) <= limit:
+    for name, distribution in others.items():
+        if distribution.residual(expected) <= limit:
             return f"the log-probs are those of {name}; other weights sampled the tokens", "other_weights"
     return "", "unexplained"
 

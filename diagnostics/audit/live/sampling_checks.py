@@ -133,14 +133,14 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
 
 def _compare_with_stated(result: Result, trainer: TrainerSettings) -> Result:
     """Turn the fault of a parameter into a notice if the trainer's settings state the engine's value."""
-    (found,) = result.estimates
-    stated, value = trainer.request.get(found.name), result.values["value"]
-    if found.name == "temperature" or stated is None or found.low is None or found.high is None:
+    (estimate,) = result.estimates
+    stated, value = trainer.request.get(estimate.name), result.values["value"]
+    if estimate.name == "temperature" or stated is None or estimate.low is None or estimate.high is None:
         return result
-    is_near = abs(value - stated) <= sampling_estimation.RANGES[found.name][3]
-    if not is_near and not found.low <= stated <= found.high:
+    is_near = abs(value - stated) <= sampling_estimation.RANGES[estimate.name][3]
+    if not is_near and not estimate.low <= stated <= estimate.high:
         return result
-    return _stated_notice(result, found.name, stated)
+    return _stated_notice(result, estimate.name, stated)
 
 
 def _stated_notice(result: Result, name: str, stated: float) -> Result:

@@ -161,10 +161,10 @@ class Observed:
 
     def penalised_logits(self, sampling: Sampling) -> Any:
         """Return the logits after penalties."""
-        logits, seen, factor = self._logits, self._seen_logits, sampling.repetition_penalty
+        logits, repeated_logits, factor = self._logits, self._seen_logits, sampling.repetition_penalty
         if factor != 1:
-            positive, negative = seen.clamp(min=0), seen.clamp(max=0)
-            logits = (logits - seen).add_(positive, alpha=1 / factor).add_(negative, alpha=factor)
+            positive, negative = repeated_logits.clamp(min=0), repeated_logits.clamp(max=0)
+            logits = (logits - repeated_logits).add_(positive, alpha=1 / factor).add_(negative, alpha=factor)
         if sampling.frequency_penalty or sampling.presence_penalty:
             logits = logits.sub(self._counts, alpha=sampling.frequency_penalty)
             logits = logits.sub_(self._counts.clamp(max=1), alpha=sampling.presence_penalty)

@@ -215,7 +215,7 @@ class _Probes:
             hiding = identified.result.masked_by or identified.result.family
             results += [masked(topic, hiding, decisive=True) for topic in ("sampling", "logprobs")]
         elif known:
-            mode, others = str(self.settings.get("logprobs_mode", "")), (self.reference, *siblings)
-            settings = (identified.dtype, self.trainer, mode, others)
+            mode, references = str(self.settings.get("logprobs_mode", "")), (self.reference, *siblings)
+            settings = (identified.dtype, self.trainer, mode, references)
             results += sampling_checks.check_sampling(weights, known, *settings)
         self.results += [replace(result, tokens=client.tokens - before) for result in results]

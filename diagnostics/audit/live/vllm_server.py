@@ -57,8 +57,8 @@ class Server:
         self._longest = entries[0].get("max_model_len")
         names = [str(entry.get("id", "")) for entry in entries]
         if model and model not in names:
-            shown = ", ".join(map(_short_text, names[:_MAX_SHOWN_MODELS]))
-            raise AuditError(f"--model {model}: {client.address} serves {shown}")
+            listed = ", ".join(map(_short_text, names[:_MAX_SHOWN_MODELS]))
+            raise AuditError(f"--model {model}: {client.address} serves {listed}")
         self.model = model or names[0]
 
     def error(self, problem: str) -> AuditError:

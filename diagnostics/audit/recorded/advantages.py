@@ -297,8 +297,8 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
     for index, row in enumerate(rows):
         if not abs(row[index]) > 1e-6 * abs(matrix[index][index]):
             return None
-        for other in rows:
-            if other is not row:
-                factor = other[index] / row[index]
-                other[:] = [a - factor * b for a, b in zip(other, row, strict=True)]
+        for target in rows:
+            if target is not row:
+                factor = target[index] / row[index]
+                target[:] = [a - factor * b for a, b in zip(target, row, strict=True)]
     return [row[-1] / row[index] for index, row in enumerate(rows)]

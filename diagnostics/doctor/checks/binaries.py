@@ -144,7 +144,7 @@ def excluded_python(case: CheckInput) -> Iterator[Finding]:
     packages = case.environment.packages.values()
     ranges = {item.name: parsed for item in packages if (parsed := parse_specifier(item.requires_python))}
     # A range that excludes a patch release excludes old ones, so the newest patch of a minor release decides.
-    usable = [item for item in _PYTHONS if all(each.contains(f"{item}.99") for each in ranges.values())]
+    usable = [item for item in _PYTHONS if all(spec.contains(f"{item}.99") for spec in ranges.values())]
     fix = Fix.of(
         f"No Python of {', '.join(_PYTHONS)} suits all packages: remove a package, or install another release of one."
     )

@@ -62,8 +62,8 @@ def failing_pairs(case: CheckInput) -> Iterator[Finding]:
 
     A finding is established if the issue's claims record a run with one of the two releases, else supported.
     """
-    for name, bad, _good, other, versions, _addition, code in CLASHES:
-        ranges = {other: versions, name: bad}
+    for name, bad, _good, companion, versions, _addition, code in CLASHES:
+        ranges = {companion: versions, name: bad}
         packages = [case.environment.packages.get(name) for name in ranges]
         installed = [item for item in packages if item and in_range(item.version, ranges[item.name])]
         if code not in case.issues or len(installed) < len(ranges):

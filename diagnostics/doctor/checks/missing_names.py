@@ -44,7 +44,7 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
     for user, provider in permutations(installed, 2):
         if finding.title.startswith(f"{user} ") and f" {provider} " in finding.title:
             moved = [
-                Release(each.package, versions.get(each.package, each.version)) for each in (user, provider)
+                Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
             ]
             comparison = query.compare_names(moved[0], moved[1])
             if comparison is None:

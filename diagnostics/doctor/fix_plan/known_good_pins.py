@@ -219,17 +219,17 @@ def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
 
 def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:
     """Return a set with the codes of known issues that it removes and adds."""
-    gone, brings = [], []
+    removed, brings = [], []
     for code, issue in sorted(issues.items()):
         if issue.status == "active" and item.versions.keys() & set(issue.components[:1]):
             before = affects(issue, environment.releases).answer
             after = affects(issue, environment.releases | item.versions).answer
             # Releases of the set that were not examined neither fix nor cause an issue.
             if (before, after) == (AFFECTED, NOT_AFFECTED):
-                gone.append(code)
+                removed.append(code)
             elif before != AFFECTED and after == AFFECTED:
                 brings.append(code)
-    return replace(item, gone=tuple(gone), brings=tuple(brings))
+    return replace(item, gone=tuple(removed), brings=tuple(brings))
 
 
 def public_version(version: str) -> str:

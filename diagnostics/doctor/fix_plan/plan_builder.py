@@ -38,19 +38,19 @@ def build_plan(
     issues = catalog.load() if issues is None else issues
     installer, findings = find_installer(environment), report.findings
     installs, issue_findings, rest = _split_findings(findings, issues)
-    wanted = setting_steps.mitigation_constraints(issue_findings, issues, environment)
-    wanted += [item for finding in installs for item in requirements.finding_constraints(finding)]
+    constraints = setting_steps.mitigation_constraints(issue_findings, issues, environment)
+    constraints += [item for finding in installs for item in requirements.finding_constraints(finding)]
     # Changing only vLLM or TRL could give a pair that fails, so a whole version set is searched.
     pair = {name: version for name in _PAIR_PACKAGES if (version := environment.version(name))}
-    replaced = {item.code for item in requirements.violated_constraints(wanted, pair)}
+    replaced = {item.code for item in requirements.violated_constraints(constraints, pair)}
     sets: list[PinnedSet] = []
     refused: list[PinnedSet] = []
     if replaced or any(finding.code in _PAIR for finding in findings):
-        remaining = [item for item in wanted if item.name not in _PAIR_PACKAGES]
+        remaining = [item for item in constraints if item.name not in _PAIR_PACKAGES]
         sets, refused = choose_sets(environment, compat, issues, remaining, without=replaced)
     replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
     chosen_set = sets[0] if sets and replaces_pair else None
-    required = package_steps.merge_constraints(environment, findings, wanted, chosen_set)
+    required = package_steps.merge_constraints(environment, findings, constraints, chosen_set)
     versions = chosen_set.versions if chosen_set else {}
     fixed = [
         item

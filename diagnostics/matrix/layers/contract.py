@@ -32,7 +32,7 @@ def compare_releases(trainer: Release, engine: Release) -> Answer:
     if comparison is None:
         return Answer(Outcome.NOT_RUN, f"the API index cannot compare {trainer} and {engine}")
     missing = [item for item in comparison.missing if not is_trl or is_needed_by_grpo(item.use)]
-    others = [item for item in comparison.missing if item not in missing]
+    unneeded = [item for item in comparison.missing if item not in missing]
     undecided = [*_undecided(comparison, trainer, engine)] if is_trl else []
     used = f"{comparison.checked} things that {'TRL' if is_trl else trainer.package} uses"
     outcome, summary = Outcome.PASS, f"all {used} are provided"
@@ -46,8 +46,8 @@ def compare_releases(trainer: Release, engine: Release) -> Answer:
         subjects = list(dict.fromkeys(subject for _kind, subject, _needed in undecided))
         outcome = Outcome.NOT_CHECKED
         summary = f"{len(subjects)} of {used} not checked: {', '.join(subjects)}; needed: {undecided[0][2]}"
-    elif others:
-        count = len({item.use.text for item in others})
+    elif unneeded:
+        count = len({item.use.text for item in unneeded})
         summary = f"{count} of {used} missing in this vLLM, but not used by every GRPO run"
     lines = [_missing_line(item) for item in missing]
     open_lines = [f"{subject}; needed: {needed}" for _kind, subject, needed in undecided]
@@ -55,7 +55,7 @@ def compare_releases(trainer: Release, engine: Release) -> Answer:
     details = (
         *(f"missing: {line}" for line in lines),
         *(f"not checked: {line}" for line in open_lines),
-        *(f"missing, but not used by every GRPO run: {_missing_line(item)}" for item in others),
+        *(f"missing, but not used by every GRPO run: {_missing_line(item)}" for item in unneeded),
         *(f"missing, but guarded: {_missing_line(item)}" for item in comparison.guarded),
         *(
             f"{case.outcome}: {rule.statement}; {case.why} ({rule.option or rule.affected_runs})"

@@ -27,7 +27,7 @@ def audit_fake_server(
 
     `others` are further folders that may have the server's weights; without any, those beside checkpoint-120.
     """
-    options["against"] = [trained / other for other in others]
+    options["against"] = [trained / parameters for parameters in others]
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
         audit = audit_server(url, trained / "checkpoint-120", timeout_s=500, **options)

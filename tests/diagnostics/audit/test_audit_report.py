@@ -97,8 +97,8 @@ def test_wrong_usage_is_refused(capsys, arguments, message):
 @pytest.mark.parametrize("form", ["json", "jsonl", "markdown", "html"])
 def test_evidence_names_no_person_in_shared_formats(capsys, form):
     """A user name and an address in a value that the server reports are not shown."""
-    seen = note("setting", "{name}: {value}", name="release", value="/home/alice/vllm on 10.1.2.3")
-    report.write_audit(audit(clean("settings", evidence=(seen,))), form, verbose=True)
+    setting = note("setting", "{name}: {value}", name="release", value="/home/alice/vllm on 10.1.2.3")
+    report.write_audit(audit(clean("settings", evidence=(setting,))), form, verbose=True)
     printed = capsys.readouterr().out
     assert "release" in printed
     assert "alice" not in printed

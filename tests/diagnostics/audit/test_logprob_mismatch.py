@@ -24,7 +24,8 @@ def observe(change=lambda rows: rows, logits=0.0):
     ids = torch.multinomial(engine.softmax(-1).flatten(0, 1), 1, generator=generator).view(SAMPLES, SIZE)
     rows = change(engine.log_softmax(-1).gather(2, ids[:, :, None])[:, :, 0])
     completions = [
-        Completion((1,), tuple(own.tolist()), tuple(row.tolist())) for own, row in zip(ids, rows, strict=True)
+        Completion((1,), tuple(logprobs.tolist()), tuple(row.tolist()))
+        for logprobs, row in zip(ids, rows, strict=True)
     ]
     return Observed(completions, list(exact))
 
@@ -54,9 +55,9 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("observed", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_mistake_that_reproduces_the_logprobs_is_named(observed, message):
-    found = explain_logprobs(fault("sampling/law", "unexplained", alarm=1e-5), observed, Sampling(), {})
-    assert message in found.message
-    assert [fact.name for fact in found.evidence] == ["cause"]
+    explained = explain_logprobs(fault("sampling/law", "unexplained", alarm=1e-5), observed, Sampling(), {})
+    assert message in explained.message
+    assert [fact.name for fact in explained.evidence] == ["cause"]
 
 
 def test_logprobs_of_other_weights_are_named_and_noise_lists_excluded_mistakes():
@@ -64,11 +65,11 @@ def test_logprobs_of_other_weights_are_named_and_noise_lists_excluded_mistakes()
     noise = 0.3 * torch.randn(SAMPLES, SIZE, generator=torch.Generator().manual_seed(1))
     observed, result = observe(lambda rows: rows + noise), fault("sampling/law", "unexplained", alarm=1e-5)
     far, same = (SimpleNamespace(residual=lambda _sampling, value=value: value) for value in (0.3, 0.0))
-    found = explain_logprobs(result, observed, Sampling(), {"base": far})
-    assert (found.message, found.evidence[0].name) == ("unexplained", "excluded")
-    assert found.evidence[0].text.endswith("log-probs of base")
-    found = explain_logprobs(result, observed, Sampling(), {"base": same})
-    assert found.message == "the log-probs are those of base; other weights sampled the tokens"
+    explained = explain_logprobs(result, observed, Sampling(), {"base": far})
+    assert (explained.message, explained.evidence[0].name) == ("unexplained", "excluded")
+    assert explained.evidence[0].text.endswith("log-probs of base")
+    explained = explain_logprobs(result, observed, Sampling(), {"base": same})
+    assert explained.message == "the log-probs are those of base; other weights sampled the tokens"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,10 @@ def test_stale_tensor_is_told_from_bfloat16_rounding(trained, engine, outcome):
         scores = reference.mix(older, name.__eq__).scores(sequences, "float32")
     else:
         scores = reference.scores(sequences, engine, native=True)
-    found = identify_weights(reference, [older], sequences, scores)
-    assert found.result.outcome == outcome
+    identified = identify_weights(reference, [older], sequences, scores)
+    assert identified.result.outcome == outcome
     if outcome == FAULT:
-        assert (found.result.family, found.result.estimates[0].value) == ("weights/partial", (name,))
+        assert (identified.result.family, identified.result.estimates[0].value) == (
+            "weights/partial",
+            (name,),
+        )

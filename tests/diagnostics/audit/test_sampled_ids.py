@@ -48,8 +48,8 @@ def test_bias_on_one_rare_id_is_found():
     observed = observe(logits, torch.multinomial(logits.softmax(-1), 1, generator=generator))
     first, second = observed.ids.unique()[:2].tolist()
     observed.reported[observed.ids == first] += 1.5
-    found = sampling_estimation.find_rare_bias(observed, Sampling(), 0.7)
-    assert found == (first, pytest.approx(1.5), int((observed.ids == first).sum()))
+    bias = sampling_estimation.find_rare_bias(observed, Sampling(), 0.7)
+    assert bias == (first, pytest.approx(1.5), int((observed.ids == first).sum()))
     observed.reported[observed.ids == second] += 1.5
     assert sampling_estimation.find_rare_bias(observed, Sampling(), 0.7) is None
 

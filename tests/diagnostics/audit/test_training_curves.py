@@ -176,9 +176,9 @@ def test_metric_that_left_its_level_has_its_first_step(name):
 
 @pytest.mark.parametrize(("last", "families"), [(30, {"metrics/rate_zero"}), (118, set())])
 def test_learning_rate_of_0_long_before_the_end_is_a_fault(last, families):
-    found = faults(lambda step: {"learning_rate": 1e-6 if step < last else 0.0})
-    assert set(found) == families
-    assert all("since step 30: 91 of 120 steps" in result.message for result in found.values())
+    faulty = faults(lambda step: {"learning_rate": 1e-6 if step < last else 0.0})
+    assert set(faulty) == families
+    assert all("since step 30: 91 of 120 steps" in result.message for result in faulty.values())
 
 
 @pytest.mark.parametrize(("name", "families"), [("actor/kl_loss", set()), ("kl", {"metrics/reference"})])
@@ -239,9 +239,9 @@ def test_steps_without_a_reward_make_no_gradient_spikes():
                 "grad_norm": 0.002 if is_dead else 0.2}  # fmt: skip
 
     assert faults(sparse) == {}
-    found = faults(lambda step: sparse(step) | ({"grad_norm": 50.0} if step in {60, 75, 90} else {}))
-    assert list(found) == ["curves/gradient_spikes"]
-    assert found["curves/gradient_spikes"].values["times"] == 250
+    faulty = faults(lambda step: sparse(step) | ({"grad_norm": 50.0} if step in {60, 75, 90} else {}))
+    assert list(faulty) == ["curves/gradient_spikes"]
+    assert faulty["curves/gradient_spikes"].values["times"] == 250
 
 
 def test_one_dead_reward_is_not_reported_as_two_causes():
@@ -268,10 +268,10 @@ def test_missing_steps_are_a_notice():
 
 def test_causes_come_before_a_bad_reward_which_has_no_advice_of_its_own():
     change = lambda step: {"learning_rate": 0.0, "reward": 0.5 + random.Random(step).gauss(0, 0.01)}  # noqa: E731
-    found = put_causes_first(*reversed(faults(change).values()))
-    assert [result.family for result in found] == ["metrics/rate_zero", "curves/flat_reward"]
-    assert "cause" not in {fact.name for fact in found[1].evidence}
-    assert "the learning rate is 0" in found[1].evidence[0].text
+    ordered = put_causes_first(*reversed(faults(change).values()))
+    assert [result.family for result in ordered] == ["metrics/rate_zero", "curves/flat_reward"]
+    assert "cause" not in {fact.name for fact in ordered[1].evidence}
+    assert "the learning rate is 0" in ordered[1].evidence[0].text
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def _copy_first(rows, _seed):
 
 def _echo_prompt(rows, _seed):
     """Extend each prompt, and repeat the original prompt in its completion."""
-    asked = [replace(row, prompt=f"What follows {row.prompt}") for row in rows]
-    return [replace(row, completion=f"{row.prompt} is {row.completion}") for row in asked]
+    prefixed = [replace(row, prompt=f"What follows {row.prompt}") for row in rows]
+    return [replace(row, completion=f"{row.prompt} is {row.completion}") for row in prefixed]
 
 
 def _insert_other_prompt(rows, _seed):
@@ -130,10 +130,10 @@ def _insert_other_prompt(rows, _seed):
 
     def change(step_rows):
         prompts = [f"Please write the word {row.columns['answer']} once more." for row in step_rows]
-        others = _rolled(prompts, len(group_samples(step_rows)[0]))
+        rotated = _rolled(prompts, len(group_samples(step_rows)[0]))
         return [
             replace(row, prompt=prompt, completion=f"{other} {row.completion}")
-            for row, prompt, other in zip(step_rows, prompts, others, strict=True)
+            for row, prompt, other in zip(step_rows, prompts, rotated, strict=True)
         ]
 
     return _by_step(rows, change)

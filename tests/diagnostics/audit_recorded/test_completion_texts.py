@@ -31,7 +31,10 @@ def find_faults(change, prompt="What is 2+2?"):
         step, text = 1 + number // 16, ordinary(generator)
         rows.append(
             Sample(
-                step, prompt, text if (other := change(step, number)) is None else other, float(number % 2)
+                step,
+                prompt,
+                text if (changed := change(step, number)) is None else changed,
+                float(number % 2),
             )
         )
     results = check_texts(RunArtifacts((Recording("step.jsonl", tuple(rows)),)))
@@ -61,10 +64,10 @@ def test_secret_in_the_example_is_masked_before_the_text_is_cut():
     ],
 )
 def test_bad_texts_are_named_with_share_and_first_step(family, text):
-    found = fault_messages(lambda step, number: text if step >= 21 and number % 2 else None)
-    assert list(found) == [family]
-    assert found[family].startswith("50% of completions")
-    assert "since step 21" in found[family]
+    messages = fault_messages(lambda step, number: text if step >= 21 and number % 2 else None)
+    assert list(messages) == [family]
+    assert messages[family].startswith("50% of completions")
+    assert "since step 21" in messages[family]
 
 
 @pytest.mark.parametrize(

@@ -245,10 +245,10 @@ def test_statistics_of_huge_numbers_are_infinite():
 
 def test_link_out_of_the_folder_is_reported_as_unread(tmp_path):
     """The metrics of another folder are not judged as those of the run."""
-    run, other = tmp_path / "run", tmp_path / "other.jsonl"
+    run, log = tmp_path / "run", tmp_path / "other.jsonl"
     run.mkdir()
-    other.write_text("".join(f'{{"step": {step}, "reward": 0.5}}\n' for step in range(20)))
-    (run / "metrics.jsonl").symlink_to(other)
+    log.write_text("".join(f'{{"step": {step}, "reward": 0.5}}\n' for step in range(20)))
+    (run / "metrics.jsonl").symlink_to(log)
     artifacts = run_audit.read_run(run)
     assert not artifacts.series
     assert "a link that leads out of the folder" in artifacts.unread[0][1]

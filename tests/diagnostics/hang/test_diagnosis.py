@@ -245,8 +245,8 @@ def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome)
         {"syscall": "openat", "opens": "/job/fifo (a named pipe)"},
     )
     missing = rank(1, opens, thread=thread | {"futex": "", "runnable": 0.4, "asleep_s": asleep_s})
-    others = [in_all_gather(number, thread={"asleep_s": asleep_s}) for number in (0, 2)]
-    verdict = verdict_of(others[0], missing, others[1], seconds=100.0)
+    waiting = [in_all_gather(number, thread={"asleep_s": asleep_s}) for number in (0, 2)]
+    verdict = verdict_of(waiting[0], missing, waiting[1], seconds=100.0)
     assert (verdict.outcome, verdict.culprits) == (outcome, ("/101",))
 
 
@@ -322,9 +322,9 @@ def test_fully_connected_processes_are_diagnosed_in_20_s():
     frames = (StackFrame("/opt/env/zmq/sugar/socket.py", "recv", 3), StackFrame("/job/a.py", "main", 1))
     thread, sockets, processes = {"syscall": "poll", "waits_fds": (9,)}, [], []
     for a in pids:
-        others = [b for b in pids if b != a]
-        sockets += [Socket(100 * a + b, "unix", state="ESTABLISHED", peer=100 * b + a) for b in others]
-        fds = (Descriptor(9, "other"), *(Descriptor(b, "unix", 100 * a + b) for b in others))
+        peers = [b for b in pids if b != a]
+        sockets += [Socket(100 * a + b, "unix", state="ESTABLISHED", peer=100 * b + a) for b in peers]
+        fds = (Descriptor(9, "other"), *(Descriptor(b, "unix", 100 * a + b) for b in peers))
         processes.append(sleeping(a, 1, *frames, thread=thread, fds=fds))
     began = time.process_time()
     assert verdict_of(*processes, sockets=tuple(sockets), seconds=90.0).cause == "deadlock"
@@ -443,9 +443,9 @@ def test_snapshot_round_trips_through_json_and_other_documents_are_refused():
     snapshot = Snapshot((in_all_gather(0),), blind=("x",), seconds=1.5)
     document = snapshot.to_json()
     assert bundle.load(json.loads(json.dumps(document)), "x") == snapshot
-    for other in ({}, [], {"schema": "x"}, document | {"processes": 3}):
+    for invalid in ({}, [], {"schema": "x"}, document | {"processes": 3}):
         with pytest.raises(ParseError):
-            bundle.load(other, "x")
+            bundle.load(invalid, "x")
 
 
 # Jobs that work while one of their processes waits.

@@ -186,8 +186,8 @@ def test_rank_in_a_backward_pass_is_in_a_collective():
 def test_rank_that_waits_for_a_store_key_is_not_in_the_collective():
     fds = (Descriptor(3, "tcp", 30),)
     waits = rank(1, MAIN, world=2, job="127.0.0.1:8000", thread=RECEIVES, fds=fds)
-    other = in_all_gather(0, world=2, job="127.0.0.1:8000", fds=(Descriptor(4, "tcp", 31),))
-    verdict = verdict_of(waits, other, sockets=connection(30, sent_s=90.0, received_s=95.0))
+    peer = in_all_gather(0, world=2, job="127.0.0.1:8000", fds=(Descriptor(4, "tcp", 31),))
+    verdict = verdict_of(waits, peer, sockets=connection(30, sent_s=90.0, received_s=95.0))
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/101",))
     assert "key of the rendezvous store" in verdict.sentence
 

@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
     make_tiny(folder, ModelConfig(max_length=LENGTH), TaskConfig().letters, seed=0)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     engine = VllmEngine(folder, max_model_len=LENGTH, kv_cache_gib=0.25)
-    seen: dict = {
+    report: dict = {
         "generator_kept": bool(torch.equal(state, torch.get_rng_state())),
         "threads_kept": torch.get_num_threads() == threads,
         "engine_version": engine.engine_version,
@@ -71,10 +71,10 @@ def main(folder: Path) -> None:
     refusals = {"temperature": refusal(lambda: engine.generate(REQUESTS, cold))}
     with engine._exclusive("first owner"):
         refusals["second owner"] = refusal(lambda: engine.generate(REQUESTS, short))
-    seen["interrupted"] = stops_on_interrupt(engine, long)
+    report["interrupted"] = stops_on_interrupt(engine, long)
     refusals["interruption"] = refusal(lambda: engine.generate(REQUESTS, short))
     engine.close()
-    json.dump({**seen, "refusals": refusals}, document)
+    json.dump({**report, "refusals": refusals}, document)
     document.flush()
 
 

@@ -146,7 +146,7 @@ class RawLogProbs(Broken):
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         completions = self._inner.generate(requests, self.sampled_at(params))
-        pairs = [(asked.prompt_ids, got.ids) for asked, got in zip(requests, completions, strict=True)]
+        pairs = [(request.prompt_ids, got.ids) for request, got in zip(requests, completions, strict=True)]
         rows = self._case.reference.logprobs(pairs, self.reported(params))
         return [replace(entry, logprobs=tuple(row)) for entry, row in zip(completions, rows, strict=True)]
 
@@ -331,7 +331,7 @@ class SamplesAfterClose(Broken):
 
 
 BROKEN = [
-    found
-    for found in list(globals().values())
-    if isinstance(found, type) and issubclass(found, Broken) and found.caught_by
+    candidate
+    for candidate in list(globals().values())
+    if isinstance(candidate, type) and issubclass(candidate, Broken) and candidate.caught_by
 ]

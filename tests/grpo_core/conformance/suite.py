@@ -63,7 +63,7 @@ def logprob_difference(
     temperature: float = 1.0,
 ) -> float:
     """Return the largest difference of a log-prob between trainer and engine."""
-    pairs = [(asked.prompt_ids, got.ids) for asked, got in zip(requests, completions, strict=True)]
+    pairs = [(request.prompt_ids, got.ids) for request, got in zip(requests, completions, strict=True)]
     expected = reference.logprobs(pairs, temperature)
     return max(
         (

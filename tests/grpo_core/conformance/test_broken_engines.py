@@ -23,7 +23,7 @@ def model_dirs(tmp_path_factory):
     return {kind: make_model(folder / kind, layers) for kind, layers in (("fake", 0), ("transformers", 2))}
 
 
-EXPECTED = [(engine, named) for engine in BROKEN for named in engine.caught_by]
+EXPECTED = [(engine, test_name) for engine in BROKEN for test_name in engine.caught_by]
 
 
 @pytest.mark.parametrize(("engine", "named"), EXPECTED, ids=lambda it: getattr(it, "__name__", it))

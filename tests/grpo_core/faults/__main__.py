@@ -230,10 +230,10 @@ def start_bench(folder: str) -> None:
         raise Hang
 
     signal.signal(signal.SIGALRM, hangs)
-    own = Path(tempfile.mkdtemp(dir=folder))
-    with (own / "trainer.txt").open("w") as words:
+    run_folder = Path(tempfile.mkdtemp(dir=folder))
+    with (run_folder / "trainer.txt").open("w") as words:
         os.dup2(words.fileno(), 2)
-    BENCHES.append(Bench(own))
+    BENCHES.append(Bench(run_folder))
 
 
 def run_on_bench(case: Case) -> dict[str, Any]:

@@ -210,9 +210,9 @@ def main() -> None:
         stub_model.write_and_register(folder)
         for number in range(WORKLOADS):
             setup, calls, failing = workload(number, longest)
-            whole = run_whole_engine(folder, setup, calls, failing=failing)
+            expected = run_whole_engine(folder, setup, calls, failing=failing)
             driven = run_driver(setup, calls, failing=failing)
-            observed.append({"work": str((setup, calls, failing)), "whole": whole, "driven": driven})
+            observed.append({"work": str((setup, calls, failing)), "whole": expected, "driven": driven})
     json.dump(observed, ANSWERS)
     ANSWERS.close()
 
