@@ -17,7 +17,7 @@ from diagnostics.audit.live.sampling_distribution import NAMES, Sampling
 from diagnostics.audit.live.vllm_server import Server
 from diagnostics.audit.results import AuditError, Result, clean, fault, note, skipped
 
-_LENGTHS = ("max_completion_length", "max_prompt_length")
+_LENGTHS, _MAX_NUMBER = ("max_completion_length", "max_prompt_length"), 1e9
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     names = (*NAMES, *_LENGTHS, "max_staleness")
     numbers = {name: settings[name] for name in names if settings.get(name) is not None}
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_NUMBER:
             raise AuditError(f"{source}: {name} = {value!r}: expected a number")
     request = {"temperature": 1.0} | {name: numbers[name] for name in NAMES if name in numbers}
     if request["temperature"] <= 0:

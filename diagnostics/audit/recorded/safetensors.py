@@ -68,10 +68,10 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
 
 def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:
     """Return the tensor of an entry of the header, after checking its shape, offsets and size."""
-    dtype, shape, (start, end) = str(entry["dtype"]), tuple(map(int, entry["shape"])), entry["data_offsets"]
-    if len(shape) > _MAX_DIMENSIONS or not all(0 <= size <= _MAX_ELEMENTS for size in shape):
+    dtype, sizes, (start, end) = str(entry["dtype"]), entry["shape"], entry["data_offsets"]
+    if len(sizes) > _MAX_DIMENSIONS or not all(0 <= size <= _MAX_ELEMENTS for size in sizes):
         raise ValueError(f"{name}: impossible shape")
-    width = _DTYPE_BYTES.get(dtype, 0)
+    width, shape = _DTYPE_BYTES.get(dtype, 0), tuple(map(int, sizes))
     if not 0 <= start <= end <= len(body):
         raise ValueError(f"{name}: cut off: it ends at byte {end} of {len(body)}")
     if width and math.prod(shape) * width != end - start:

@@ -6,6 +6,7 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.audit.live.server_audit import audit_server
+from diagnostics.audit.live.server_settings import read_trainer_settings
 from diagnostics.audit.results import AuditError, NotAvailableError
 from tests.diagnostics.audit.fake_vllm_server import Engine, ServerFaults, serving
 
@@ -40,6 +41,15 @@ def test_unusable_input_is_a_one_line_error(trained, tmp_path, capsys, change, c
     err = capsys.readouterr().err
     assert message in err
     assert err.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    "text", ['{"top_k": 1e999}', '{"temperature": NaN}', '{"max_prompt_length": -1e999}']
+)
+def test_trainer_setting_that_is_infinite_or_nan_is_refused(tmp_path, text):
+    (tmp_path / "trainer.json").write_text(text)
+    with pytest.raises(AuditError, match="expected a number"):
+        read_trainer_settings(tmp_path / "trainer.json")
 
 
 @pytest.mark.parametrize("length", [-5, 1, 9])

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import struct
 import subprocess
 import sys
@@ -120,9 +121,9 @@ def test_secret_at_the_limit_of_a_text_is_masked():
     assert "hunter22" not in text_of(text)
 
 
-@pytest.mark.parametrize("shape", [[int("9" * 4000)] * 3, [1] * 1000, [-1, -1]])
+@pytest.mark.parametrize("shape", [[int("9" * 4000)] * 3, [1] * 1000, [-1, -1], [math.inf]])
 def test_impossible_tensor_shape_is_refused(shape):
-    """A shape with huge, too many or negative dimensions is refused before the dimensions are multiplied."""
+    """A shape with huge, infinite, too many or negative dimensions is refused before the dimensions are multiplied."""
     header = json.dumps({"a": {"dtype": "F99", "shape": shape, "data_offsets": [0, 0]}}).encode()
     with pytest.raises(ValueError, match="impossible shape"):
         safetensors.parse(struct.pack("<Q", len(header)) + header)
