@@ -94,7 +94,7 @@ def _mask_unless_revision(match: Match) -> str:
 
 
 def _mask_if_random_part(match: Match) -> str:
-    """Mask a long word, unless it is a path in which no part between slashes is random."""
+    """Mask a word if its longest part between slashes has 20 characters or more, with digits, capitals and small letters."""
     part = max(match[0].split("/"), key=len)
     kinds = (str.isdigit, str.isupper, str.islower)
     return MASK if len(part) >= 20 and all(any(map(kind, part)) for kind in kinds) else match[0]
@@ -171,7 +171,7 @@ def _redact_host(match: Match) -> str:
 
 
 def _redact_ipv6(match: Match) -> str:
-    """Redact IPv6 addresses, but keep times, slices, C++ names and longer lists."""
+    """Redact IPv6 addresses, but keep this machine's own (::1), times, slices, C++ names and longer lists."""
     text = match[0].partition("%")[0]
     if text.count(":") > 8 or (text.count(":") < 3 and not _ROUTED.match(text)):
         return match[0]

@@ -1,8 +1,8 @@
 """Use the tokenizer of an untrusted checkpoint in a child process, because its files can take any time and memory.
 
-The kernel limits the memory of the child process (`tokenizer_worker.py`), its processor time for each call, and its
-files. This process limits the time of each call, and validates the answer. Failures are a NotAvailableError in one
-line. After one that ended the child process, the next call starts another one.
+The kernel limits the memory of the child process (`tokenizer_worker.py`) and its processor time for each call, and lets
+it write no file. This process limits the time of each call, and validates the answer. Failures are a NotAvailableError
+in one line. After a failure that ended the child process, the next call starts another one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Tokenizer:
         return str(self._call(str, "decode", ids))
 
     def _call(self, kind: Any, name: str, *arguments: Any, **options: Any) -> Any:
-        """Return an attribute, or a method's value, that has this type or is None.
+        """Return the value of an attribute or method; it is None or has the type `kind`.
 
         Raises:
             NotAvailableError: The call failed or exceeded a limit.
@@ -103,7 +103,7 @@ class Tokenizer:
 
 @cache
 def _start_child() -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start the child process, if none is running; return it and the connection to it."""
+    """Start the child process, or use the one that was started; return it and the connection to it."""
     ours, theirs = Pipe()
     with theirs:
         program, number = Path(__file__).with_name("tokenizer_worker.py"), theirs.fileno()

@@ -102,7 +102,7 @@ class Reference:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read config.json only.
+        """Read the settings only: config.json, and of an adapter adapter_config.json.
 
         Raises:
             AuditError: The folder has no usable weights.
@@ -272,7 +272,7 @@ def round_weights(model: Any, dtype: Any) -> Any:
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the number after the last dash of a folder's name; -1 for `base`; None for other names.
+    """Return the number after the last dash of a folder's name, or the name as a number; -1 for `base`; else None.
 
     >>> step_of(Path("checkpoint-40")), step_of(Path("base")), step_of(Path("policy"))
     (40, -1, None)
@@ -286,7 +286,7 @@ def step_of(folder: Path) -> int | None:
 def sibling_checkpoints(checkpoint: Path) -> list[Path]:
     """Return at most four checkpoints next to a checkpoint, the nearest step first; then the base of an adapter.
 
-    A folder named `base` counts as step -1.
+    Their folders are named by step, or `base`, which counts as step -1. A checkpoint without a step counts as -1, too.
     """
     own_step = step_of(checkpoint)
     siblings = []
