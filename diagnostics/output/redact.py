@@ -94,7 +94,7 @@ def _mask_unless_revision(match: Match) -> str:
 
 
 def _mask_if_random_part(match: Match) -> str:
-    """Mask a word if its longest part between slashes has 20 characters or more, with digits, capitals and small letters."""
+    """Mask a word if its longest part between slashes has 20 or more characters: digits and letters of both cases."""
     part = max(match[0].split("/"), key=len)
     kinds = (str.isdigit, str.isupper, str.islower)
     return MASK if len(part) >= 20 and all(any(map(kind, part)) for kind in kinds) else match[0]
