@@ -7,11 +7,12 @@ ends with a `CpuLimitError`, which is reported as "not checked" (exit code 3), a
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 MB = 1_000_000
 """Bytes, for limits that grow with the size of the input."""
@@ -31,7 +32,8 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
     """Limit the processor time of the body of a `with` statement, in the main thread.
 
     Python code and regular expressions are interrupted; a call of other C code is interrupted when it returns. An
-    enclosing limit that ends earlier stays in force. In other threads there is no limit.
+    enclosing limit that ends earlier stays in force. In other threads there is no limit. After Ctrl-C the body ends
+    with its KeyboardInterrupt, also if the limit is exceeded at the same time.
 
     Args:
         work: The work as the subject of a sentence, such as "reading run.sh".
@@ -48,7 +50,10 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
     is_working = True
 
     def stop(*_: object) -> None:
-        if is_working:
+        error = sys.exc_info()[1]
+        while error and not isinstance(error, KeyboardInterrupt):
+            error = error.__context__
+        if is_working and not error:
             raise CpuLimitError(f"{work} needed more than {seconds:.0f} s of processor time")
 
     report_unraisable = sys.unraisablehook
@@ -71,3 +76,29 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
         if outer_s:
             left = max(outer_s - (time.process_time() - began), 0.01)
             signal.setitimer(signal.ITIMER_PROF, left, _REPEAT_S)
+
+
+def ends_in_time(work: Callable[[], object], seconds: float) -> bool:
+    """Run C code in a forked process, and return whether it ends within this processor time.
+
+    The caller then runs it again for its result. Ctrl-C and errors in this process end the other one at once.
+    """
+    earlier, child, status = signal.pthread_sigmask(signal.SIG_BLOCK, ()), 0, -1
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGPROF})
+        if not (child := os.fork()):
+            try:
+                signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, also during a call of C
+                signal.setitimer(signal.ITIMER_PROF, seconds)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+                work()
+            finally:
+                os._exit(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+        status = os.waitpid(child, 0)[1]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+        if child and status == -1:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return status == 0

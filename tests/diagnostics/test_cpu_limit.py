@@ -3,14 +3,16 @@
 import contextlib
 import io
 import itertools
+import os
 import re
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
-from diagnostics.cpu_limit import CpuLimitError, cpu_limit
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit, ends_in_time
 from tests.case_files import read_cases
 from tests.diagnostics.test_report_options import LOG, SCRIPT
 
@@ -76,6 +78,45 @@ def test_other_threads_have_no_limit():
     thread.start()
     thread.join()
     assert states == [(0, 0)]
+
+
+def test_limit_does_not_replace_an_interrupt():
+    """Cleaning up after Ctrl-C may exceed the limit: the command still ends with the KeyboardInterrupt."""
+
+    def work():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            end = time.process_time() + 3 * LIMIT_S
+            while time.process_time() < end:
+                pass
+
+    with pytest.raises(KeyboardInterrupt), cpu_limit("reading x", LIMIT_S):
+        work()
+
+
+def test_one_call_of_c_ends_at_the_limit():
+    assert ends_in_time(lambda: sum(range(1000)), 60)
+    assert not ends_in_time(lambda: sum(range(10**12)), LIMIT_S)
+
+
+def test_interrupt_ends_the_parser_of_shell_scripts(tmp_path, monkeypatch, run_command):
+    """After Ctrl-C during one call of tree-sitter `lint` exits with 130, and its child process is gone."""
+    children, fork = [], os.fork
+
+    def fork_and_interrupt():
+        if child := fork():
+            children.append(child)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return child
+
+    monkeypatch.setattr("os.fork", fork_and_interrupt)
+    monkeypatch.setattr("diagnostics.lint.readers.shell._PARSE_S", 600.0)
+    (tmp_path / "run.sh").write_text("<<A " + "$[" * 99_000)
+    assert run_command("lint", tmp_path / "run.sh").code == 130
+    (child,) = children
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 @pytest.mark.parametrize(

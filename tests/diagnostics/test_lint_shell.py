@@ -169,6 +169,16 @@ def test_exponential_expansion_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("start", "unit"),
+    [("<<A ", "$["), ("", "[${a^"), ('<<"A B" ', "${a^`"), ("", "a|"), ("", "a=("), ("", ")")],
+)
+def test_script_that_keeps_the_parser_busy_is_refused(start, unit):
+    """tree-sitter takes quadratic time on these shapes: up to 5 minutes, in one call of C."""
+    with pytest.raises(UnreadableError, match="parsing it needed more than 1 s of processor time"):
+        read_script(start + unit * (198_000 // len(unit)), "run.sh")
+
+
+@pytest.mark.parametrize(
     ("lines", "expected"),
     [
         ("-N 2\n#SBATCH -n8", {"NNODES": 2}),
