@@ -94,7 +94,7 @@ def finding_of_issue(issue: Issue, certainty: str, evidence: Iterable[tuple[str,
 
 
 def issue_summary(issue: Issue) -> dict[str, Any]:
-    """Return title, cause and mitigations of an issue for a JSON document, the best mitigation first."""
+    """Return title, cause and the mitigations that may help for a JSON document, the best mitigation first."""
     by_name = {entry.name: entry for entry in issue.mitigations}
     ranked = [by_name[item.mitigation] for item in recommended_fix(issue).offers]
     return {

@@ -126,7 +126,7 @@ class IssueSearch:
         return sorted(scores, key=lambda item: (-item[0], item[1]))
 
     def _query(self, text: str) -> dict[str, float]:
-        """Return the terms of a query with their weights; an unknown identifier counts by its parts only."""
+        """Return the weights of a query's terms; an unknown identifier without digits counts by its parts only."""
         query: dict[str, float] = {}
         for word in _WORD.findall(text):
             for index, term in enumerate(word_terms := _terms_of(word)):

@@ -33,7 +33,10 @@ def print_issues(console: Console, explained: Iterable[Explained]) -> None:
 
 
 def _print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None) -> None:
-    """Print title, recommended fix, cause, affected releases, mitigations and references, as far as there are any."""
+    """Print a known issue: title, fix, cause, affected releases, log patterns, triggers, mitigations, references.
+
+    Of a check code, print title and cause. Search phrases are printed for both.
+    """
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":
         print_text(console, "\n" + document["cause"])

@@ -85,7 +85,7 @@ class SanitizedStream:
 
         Args:
             inner: The stream.
-            change: Applied to each text first, such as masking on standard error.
+            change: Applied first to each text of more than one character, such as masking on standard error.
         """
         self.inner, self._change = inner, change
         self._at_line_start = True

@@ -132,9 +132,10 @@ def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSe
 
 
 def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
-    """Yield the files below a folder to a limited depth and number.
+    """Yield the files below a folder, at most 50,000, from 8 levels of folders.
 
-    Hidden folders are skipped; links to folders, or to files outside of the root, are not followed.
+    Deeper and hidden folders are skipped without a note; links to folders, or to files outside of the root, are not
+    followed.
     """
     count, inside = 0, os.path.realpath(root)
 

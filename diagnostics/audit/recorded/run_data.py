@@ -147,7 +147,7 @@ class UnreadInputs(list[tuple[str, str]]):
     """Inputs that exist and were not read, or not as a whole, as (path, reason)."""
 
     def add(self, place: object, reason: str | BaseException) -> None:
-        """Add an input and the reason; an exception is reduced to its first line with secrets masked."""
+        """Add an input and the reason; an exception is reduced to its first line, of at most 200 characters."""
         if isinstance(reason, BaseException):
             lines = str(reason).strip().splitlines()
             reason = mask_and_cut(lines[0], 200) if lines else type(reason).__name__

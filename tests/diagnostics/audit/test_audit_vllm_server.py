@@ -61,7 +61,7 @@ def test_answer_of_another_structure_names_the_server(method, arguments, answer)
 
 
 def test_other_servers_and_unknown_models_are_refused():
-    """A server whose /v1/models lists no model is refused, and so is a model that the server does not list."""
+    """A server whose /v1/models has no list is refused, and so is a model that the server does not list."""
     with pytest.raises(AuditError, match="not vllm serve"):
         Server(FakeClient(**{"v1/models": {}}))
     with pytest.raises(AuditError, match=r"--model nobody: .* serves model"):
