@@ -231,7 +231,7 @@ class Reference:
         return model
 
     def _load(self) -> Any:
-        """Return the model as on disk, with its adapter merged; the files are read only once."""
+        """Return the model as on disk, with its adapter merged; the files are read once until `release`."""
         if self._merged is None:
             self._base = self._merged = self._base or checkpoint_validation.load_model(self.weights_folder)
             if self._adapter is not None:

@@ -85,10 +85,10 @@ def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Record
 
 
 def _line_samples(kind: str, path: Path, budget: ReadBudget) -> list[Sample]:
-    """Read the JSON lines of verl or ms-swift."""
-    budget.spend(path.stat().st_size if kind == "verl" else 0)
+    """Read the JSON lines of verl or ms-swift; of a file of ms-swift that is too large, the beginning."""
     samples: list[Sample] = []
-    limit = min(run_data.MAX_FILE, budget.bytes)
+    size, limit = path.stat().st_size, min(run_data.MAX_FILE, budget.bytes)
+    budget.spend(size if kind == "verl" else min(size, limit))
     for line, entry in run_data.read_json_lines(path, budget.unread, limit):
         place = f"{path.name}:{line}"
         if detect_format(entry) != kind or len(samples) >= budget.rows:

@@ -129,6 +129,17 @@ def test_impossible_tensor_shape_is_refused(shape):
         safetensors.parse(struct.pack("<Q", len(header)) + header)
 
 
+@pytest.mark.parametrize("form", ["verl", "swift"])
+def test_files_are_read_up_to_the_limit_of_a_run(tmp_path, form):
+    """Two of three files fit; the third is reported as unread."""
+    for folder in "abc":
+        runs.WRITERS[form](some_rows(1), tmp_path / folder)
+    paths, reading = sorted(tmp_path.rglob("*.jsonl")), run_data.ReadBudget()
+    reading.bytes = 2 * paths[0].stat().st_size + 9
+    assert len(sample_files.read_samples(form, paths, reading).rows) == 32
+    assert [path for path, _ in reading.unread] == [str(paths[2])]
+
+
 def test_dictionary_encoded_text_counts_once_per_row(tmp_path, monkeypatch):
     """Dictionary-encoded text counts once per row, so a small Parquet file cannot expand to gigabytes."""
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 1000]))
