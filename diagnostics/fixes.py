@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from diagnostics import frameworks
 
+_MAX_CASES = 3
 # Result of testing a mitigation against the triggers of the user's case; the values are those of the JSON document.
 VERIFIED, NOT_TESTED, DOES_NOT_HELP = "shown", "untried", "fails"
 
@@ -156,6 +157,7 @@ class RankedMitigation:
         fails: Triggers against which the mitigation did not help in a recorded run.
         untried: Possible triggers of this case that the mitigation was not run against.
         run: The command that reproduces a failure despite the mitigation.
+        when: The condition of the mitigation, if the case at hand does not show it.
         as_run: Whether a recorded run used one of these edits; otherwise it made the same change in another framework.
     """
 
@@ -169,6 +171,7 @@ class RankedMitigation:
     fails: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     run: Run | None = None
+    when: str = ""
     as_run: bool = False
 
 
@@ -273,8 +276,12 @@ def _with_framework(action: Edit) -> str:
 def mitigation_line(ranked: RankedMitigation) -> str:
     """Return a mitigation: its edits, whether a run verified it, and the triggers against which it failed."""
     change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
-    line = f"{change.rstrip('.')} ({_test_result(ranked)})."
+    line = f"{_condition(ranked)}{change.rstrip('.')} ({_test_result(ranked)})."
     return line + (f" Does not help against: {_trigger_names(ranked.fails)}." if ranked.fails else "")
+
+
+def _condition(ranked: RankedMitigation) -> str:
+    return f"{ranked.when[0].upper()}{ranked.when[1:]}: " if ranked.when else ""
 
 
 def _test_result(ranked: RankedMitigation) -> str:
@@ -317,13 +324,27 @@ def fix_text(fix: Fix) -> str:
 
 
 def first_lines(fix: Fix | None) -> list[str]:
-    """Return the first sentence of a fix; if this is a mitigation with several edits, a heading and a line for each."""
+    """Return the first sentence of a fix; if this is a mitigation with several edits, a heading and a line for each.
+
+    If the case does not show the condition of the best mitigation, the lines are the first mitigations.
+    """
     sentence, _ = first_step(fix)
     best = fix.offers[0] if fix and fix.offers else None
+    if fix and best and best.when and len(fix.offers) > 1 and sentence == mitigation_line(best):
+        offers = sorted(fix.offers[:_MAX_CASES], key=lambda offer: not offer.when)
+        return ["the case decides:", *(f"- {_case_line(offer)}" for offer in offers)]
     if best is None or len(best.edits) < 2 or sentence != mitigation_line(best):
         return [sentence] if sentence else []
-    heading = f"{best.about.rstrip('.')} ({_test_result(best)}):"
+    heading = f"{_condition(best)}{best.about.rstrip('.')} ({_test_result(best)}):"
     return [heading, *(f"- {edit_text(edit)}" for edit in best.edits)]
+
+
+def _case_line(offer: RankedMitigation) -> str:
+    """Return a mitigation with its condition; edits for several frameworks are left to `explain`."""
+    several = len({edit.framework for edit in offer.edits}) > 1
+    return mitigation_line(
+        replace(offer, when=offer.when or "otherwise", edits=() if several else offer.edits)
+    )
 
 
 def first_step(fix: Fix | None) -> tuple[str, str]:

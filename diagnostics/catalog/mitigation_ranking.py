@@ -32,6 +32,7 @@ def recommended_fix(
     frameworks: Iterable[str] = (),
     releases: Mapping[str, str] | None = None,
     frames: Iterable[tuple[str, str]] = (),
+    texts: Iterable[str] = (),
 ) -> Fix:
     """Return the fix for a case: the mitigations of the issue, best first, and those known not to help.
 
@@ -41,12 +42,19 @@ def recommended_fix(
         frameworks: Frameworks in use; empty if unknown.
         releases: Installed releases by package.
         frames: (path, function) of each frame of the traceback.
+        texts: The logs, in which settings are searched.
     """
     case = _Case(issue, triggers, frameworks, releases or {})
     places = [f"{path}:{function}" for path, function in frames]
-    rated = [(case.rate(entry), entry) for entry in issue.mitigations]
+    shown = {
+        entry.name
+        for entry in issue.mitigations
+        if any(part in place for place in places for part in entry.frames)
+        or any(part in text for text in texts for part in entry.settings)
+    }
+    rated = [(case.rate(entry, is_shown=entry.name in shown), entry) for entry in issue.mitigations]
     helpful = [pair for pair in rated if pair[0].standing != fixes.DOES_NOT_HELP]
-    helpful.sort(key=lambda pair: (not _has_frame(pair[1], places), case.rank(*pair)))
+    helpful.sort(key=lambda pair: (pair[1].name not in shown, case.rank(*pair)))
     useless = tuple(ranked for ranked, _ in rated if ranked.standing == fixes.DOES_NOT_HELP)
     return Fix((fixes.Explain(issue.code),), tuple(ranked for ranked, _ in helpful), useless)
 
@@ -101,7 +109,7 @@ def issue_summary(issue: Issue) -> dict[str, Any]:
         "title": issue.title,
         "cause": " ".join(issue.cause.split()),
         "mitigations": [
-            {"name": m.name, "about": m.about, "edits": m.by_framework(), "evidence": m.evidence}
+            {"name": m.name, "about": m.description, "edits": m.by_framework(), "evidence": m.evidence}
             for m in ranked
         ],
     }
@@ -144,10 +152,6 @@ def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) ->
     return not bound.versions or not is_release(release) or in_range(release, bound.versions)
 
 
-def _has_frame(mitigation: Mitigation, places: Iterable[str]) -> bool:
-    return any(part in place for place in places for part in mitigation.frames)
-
-
 class _Case:
     """A case of an issue: its possible triggers, and the frameworks and releases in use."""
 
@@ -159,8 +163,8 @@ class _Case:
         self._release_triggers = possible_triggers(issue, releases)
         self._possible = self._known or self._release_triggers
 
-    def rate(self, mitigation: Mitigation) -> fixes.RankedMitigation:
-        """Return a mitigation with its test results for this case."""
+    def rate(self, mitigation: Mitigation, *, is_shown: bool) -> fixes.RankedMitigation:
+        """Return a mitigation with its test results for this case, and its condition unless the log shows that."""
         helped = [name for name in self._possible if name in mitigation.helps]
         failed = [name for name in self._possible if name in mitigation.fails]
         executed = mitigation.evidence == "executed"
@@ -171,6 +175,7 @@ class _Case:
         return fixes.RankedMitigation(
             mitigation=mitigation.name,
             about=mitigation.about,
+            when="" if is_shown else mitigation.when,
             standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if helped else fixes.NOT_TESTED,
             evidence=mitigation.evidence,
             edits=tuple(edit for edit, _ in edits),

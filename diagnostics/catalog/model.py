@@ -153,7 +153,10 @@ class Mitigation(Record, frozen=True):
         advice: Frameworks whose edit is advice on what not to do.
         helps: Triggers against which the mitigation helped in a recorded run.
         fails: Triggers against which the mitigation did not help in a recorded run.
-        frames: Parts of `path:function` or of a matching line; with such a frame or line, this one is ranked first.
+        when: The case that the mitigation is for, such as `with FSDP2`; empty if it is for each case.
+        frames: Parts of `path:function` or of a matching line; such a frame or line shows the case, and this one is
+            ranked first.
+        settings: Parts of any line of the log, such as an option, that show the case, too.
     """
 
     name: Text
@@ -163,12 +166,19 @@ class Mitigation(Record, frozen=True):
     evidence: Level
     helps: Names = ()
     fails: Names = ()
+    when: str = ""
     frames: Names = ()
+    settings: Names = ()
     note: str = ""
     installs: tuple[tuple[str, Names, str], ...] = ()
     advice: Names = ()
     searches: bool = False
     bounds: tuple[Bound, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """The case and the change."""
+        return f"{self.when}: {self.about}" if self.when else self.about
 
     def known_edits(self) -> Iterator[tuple[Edit, Bound]]:
         """Yield (edit, bound) for each edit, as an action."""

@@ -163,5 +163,5 @@ def _fields(entry: Issue | CheckCode) -> dict[str, str]:
         "triggers": "\n".join(trigger.about for trigger in entry.triggers),
         "samples": "\n".join(sample.text for sample in samples if sample.matches),
         "scope": " ".join((*entry.components, *entry.frameworks)),
-        "mitigations": "\n".join(mitigation.about for mitigation in entry.mitigations),
+        "mitigations": "\n".join(mitigation.description for mitigation in entry.mitigations),
     }

@@ -128,7 +128,7 @@ def _print_search_phrases(console: Console, document: Mapping[str, Any]) -> None
 def _print_mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
     result, style = _mitigation_result(mitigation)
     print_text(console, Text(f"  {mitigation['name']}  ", "bold") + Text(result, style))
-    lines = [mitigation["about"], mitigation["note"]]
+    lines = [": ".join(filter(None, (mitigation["when"], mitigation["about"]))), mitigation["note"]]
     lines += [f"helps against: {', '.join(mitigation['helps'])}"] if mitigation["helps"] else []
     lines += [f"does not help against: {', '.join(mitigation['fails'])}"] if mitigation["fails"] else []
     lines += [f"{framework}: {edit}" for framework, edit in edits_of(mitigation)]

@@ -232,6 +232,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
             releases={name: version for name, (version, _) in verdict.versions.items()},
             frames=[(hit.text, "") for hit in candidate.hits]
             + [frame for hit in candidate.hits if hit.traceback for frame in hit.traceback.frames],
+            texts=[(log.head + log.tail).decode("utf-8", "replace") for log in verdict.logs],
         ),
     )
 
