@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnostics import frameworks
 
-_MAX_CASES = 3
+_MAX_CASES, _MAX_FRAMEWORKS = 3, 2
 # Result of testing a mitigation against the triggers of the user's case; the values are those of the JSON document.
 VERIFIED, NOT_TESTED, DOES_NOT_HELP = "shown", "untried", "fails"
 
@@ -332,7 +332,7 @@ def first_lines(fix: Fix | None) -> list[str]:
     best = fix.offers[0] if fix and fix.offers else None
     if fix and best and best.when and len(fix.offers) > 1 and sentence == mitigation_line(best):
         offers = sorted(fix.offers[:_MAX_CASES], key=lambda offer: not offer.when)
-        return ["the case decides:", *(f"- {_case_line(offer)}" for offer in offers)]
+        return ["it depends on the case:", *(f"- {_case_line(offer)}" for offer in offers)]
     if best is None or len(best.edits) < 2 or sentence != mitigation_line(best):
         return [sentence] if sentence else []
     heading = f"{_condition(best)}{best.about.rstrip('.')} ({_test_result(best)}):"
@@ -340,8 +340,8 @@ def first_lines(fix: Fix | None) -> list[str]:
 
 
 def _case_line(offer: RankedMitigation) -> str:
-    """Return a mitigation with its condition; edits for several frameworks are left to `explain`."""
-    several = len({edit.framework for edit in offer.edits}) > 1
+    """Return a mitigation with its condition; edits for many frameworks are left to `explain`."""
+    several = len({edit.framework for edit in offer.edits}) > _MAX_FRAMEWORKS
     return mitigation_line(
         replace(offer, when=offer.when or "otherwise", edits=() if several else offer.edits)
     )

@@ -169,7 +169,7 @@ def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
 def _general_advice(releases: NameReleases, caller: str = "", repair: str = _REMOVAL) -> str:
     """Return what to do if no release can be recommended; `repair` is the change of the call."""
     if releases.installed in releases.having:
-        return f"By the index this release fits: check which {releases.package} the process imports."
+        return f"The index does not explain this: pip show {releases.package} says which release is in use."
     if caller in {"", releases.package}:
         return f"{repair}, or take the {releases.package} for which the code was written."
     return (
@@ -319,11 +319,13 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         _calling_sentence(releases, caller, callers, code),
         note,
     )
+    # The release in the log has the name, and no import of it failed: the index shows no cause.
+    fits = releases.has_installed and not import_check and use.kind != "registered"
     explanation = Explanation(
         subject, releases, " ".join(filter(None, parts)),
         note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, _REMOVAL)),
         releases.side_and_ranges[0], changes, caller, callers, import_check,
-        is_uncertain=(not having and not caller) or (is_conditional and not release), code=code,
+        is_uncertain=(not having and not caller) or (is_conditional and not release) or fits, code=code,
     )  # fmt: skip
     other = _of_other_code(explanation, statement, use, message)
     if not other and releases.has_installed and use.kind in _MEMBER_ERRORS and len(use.path) == 2:

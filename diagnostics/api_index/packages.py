@@ -92,6 +92,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
 
 _TABLE = tomllib.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
 PREFERRED_FILES: list[str] = _TABLE["preferred_files"]
+CALLERS: dict[str, list[str]] = _TABLE["callers"]
 EXTENDED_CLASSES: dict[str, str] = _TABLE["extended_classes"]
 RENAMED_MODULES: dict[re.Pattern[str], str] = {
     re.compile(old): new for old, new in _TABLE["renamed_modules"].items()

@@ -46,12 +46,7 @@ def recommended_fix(
     """
     case = _Case(issue, triggers, frameworks, releases or {})
     places = [f"{path}:{function}" for path, function in frames]
-    shown = {
-        entry.name
-        for entry in issue.mitigations
-        if any(part in place for place in places for part in entry.frames)
-        or any(part in text for text in texts for part in entry.settings)
-    }
+    shown = {entry.name for entry in issue.mitigations if _is_shown(entry, places, list(texts))}
     rated = [(case.rate(entry, is_shown=entry.name in shown), entry) for entry in issue.mitigations]
     helpful = [pair for pair in rated if pair[0].standing != fixes.DOES_NOT_HELP]
     helpful.sort(key=lambda pair: (pair[1].name not in shown, case.rank(*pair)))
@@ -150,6 +145,12 @@ def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) ->
     packages = FRAMEWORKS[framework].packages
     release = next((releases[name] for name in packages if name in releases), "")
     return not bound.versions or not is_release(release) or in_range(release, bound.versions)
+
+
+def _is_shown(mitigation: Mitigation, places: Iterable[str], texts: Iterable[str]) -> bool:
+    """Return whether the traceback, a matching line or a setting shows the case that a mitigation is for."""
+    sought = ((mitigation.frames, places), (mitigation.settings, texts))
+    return any(part in text for parts, searched in sought for part in parts for text in searched)
 
 
 class _Case:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from diagnostics.api_index import query, store
+from diagnostics.api_index.packages import CALLERS
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import mask_and_cut, redact_path
@@ -30,17 +31,11 @@ _WRAPPER = re.compile(
 # A line of a traceback, also as IPython prints it.
 _FRAME_LINE = re.compile(r'^\s*File "|\.py\b.{0,80} in <')
 _IMPORT = re.compile(r"\s*(?:from|import) (\w+)")
-# Packages that start other code, and files that pass imports and calls on: they are no caller by a mention.
-_LAUNCHERS = {"torch", "ray", "accelerate", "pip", "fire", "click", "hydra", *sys.stdlib_module_names}
-_PASSING = {"deprecation", "_deprecation", "import_utils", "versions"}
+_LAUNCHERS = {*CALLERS["launchers"], *sys.stdlib_module_names}
 _OR_OTHER = ", or a package that it imports,"
 # A file or a module that a line names, but not a command's own name before its error.
 _CODE = re.compile(r"(?<![\w/])-m (?P<module>\w{1,80})|(?P<path>[\w.~<>:/\\-]{0,300}\w\.py)\b(?!: error)")
-# Programs that call the indexed packages, by the names that people write.
-_PROGRAM = re.compile(
-    r"(?i)(?<![\w/.-])(?:llama[-_]?factory|dspy|axolotl|fastchat|lmdeploy|trlx|xtuner|open[-_]r1|alignment[-_]handbook|instructlab|lm[-_]eval"
-    r"|auto[-_]?gptq|gptqmodel|llm[-_]?compressor|torchtune|verl|openrlhf|ms[-_]swift|unsloth|areal|skyrl|slime|rlinf)(?![\w/])"
-)
+_PROGRAM = re.compile(rf"(?i)(?<![\w/.-])(?:{'|'.join(CALLERS['programs'])})(?![\w/])")
 
 
 def frames_of(traceback: Traceback, log: LogFacts) -> list[tuple[str, str]]:
@@ -120,7 +115,7 @@ def _mentions(provider: str, hit: Hit, installed: _Releases, texts: Sequence[str
             stem = PurePath(path or "").stem
             if (
                 {package, stem} & _LAUNCHERS
-                or stem in _PASSING
+                or stem in CALLERS["passing_files"]
                 or (path == f"{stem}.py" and stem in own_files)
             ):
                 continue

@@ -34,27 +34,16 @@ _ENDED = re.compile(_PATTERNS["ended"])
 _FAILING = re.compile(rf"(?i)\b(?:{_PATTERNS['failure_words']})\b|{_PATTERNS['failure_texts']}")
 _NO_FAILURE = re.compile(rf"(?i){_PATTERNS['no_failure']}")
 _WAITING = re.compile(rf"(?i)\b(?:{_PATTERNS['wait_words']})\b|{_PATTERNS['wait_texts']}")
-# A full bar of a whole run; bars of loading, mapping and sampling are full at any time.
-_FULL_BAR = re.compile(
-    r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)"
-)
+_FULL_BAR = re.compile(_PATTERNS["full_bar"])
 _RUN_BAR_NAME = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
 _BAR = re.compile(r"\d%\|")
-# Name, position and total of a bar.
-_BAR_POSITION = re.compile(
-    r"^(?:(?P<name>[^|%\[\]]{0,60}?):? *)?\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \["
-)
+_BAR_POSITION = re.compile(_PATTERNS["bar_position"])
 # A step of a run that goes on.
 _STEP = re.compile(r"(?i)^\W{0,3}(?:\w{0,20} )?step[ :=]+\d+|^\{['\"](?:loss|reward|kl|grad_norm)['\"]:")
-# Anchored and bounded, so that a long word is read once.
-ZERO_COUNTER = re.compile(
-    r"(?<![#\w/-])((?=[#\d_/-]{0,40}[A-Za-z])[#\w/-]{1,80}(?: [\w()/]{1,40})?) ?[:=] ?0(?:\.0{1,20})?(?![\d.%])"
-)
+ZERO_COUNTER = re.compile(_PATTERNS["zero_counter"])
 """A counter that is 0, such as `#running-req: 0` of an idle server or `buffer_size=0`; group 1 is its name."""
 _PENDING = re.compile(r"(?i)\b(?:running|waiting|pending|queued?)(?:[ _-]req\w*)?\W{1,3}[1-9]")
-_GIVEN_UP = re.compile(
-    r"(?i)\b(?:fail(?:ed|ure)|exceeded|gave up|giving up|timed? ?out|after \d+ (?:retries|attempts|tries))"
-)
+_GIVEN_UP = re.compile(_PATTERNS["given_up"])
 # Numbers in the message of a wait, except those of counters and steps.
 _SECONDS_OR_ATTEMPTS = re.compile(r"(?<![=:\w.])(?<![=:] )(?<![Ss]tep )\d+(?:\.\d+)*")
 # Maximum number of lines of a pasted message.

@@ -10,6 +10,7 @@ import codecs
 import io
 import re
 import sys
+import tomllib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,19 +32,10 @@ MAX_UNPACKED = 64 * GIB
 # Log rotation and parallel compressors join members. Many tiny members are no log.
 _MAX_MEMBERS, _MIN_MEMBER_BYTES = 10_000, 512
 _PIECE = 1 << 16
-# First bytes of compressed logs that are not unpacked, and the tool that does it.
-_TOOLS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
-# First bytes of files that are not read, and the reason.
-_UNREAD_FORMATS = {
-    magic: f"{tool}, which is not unpacked here: `{tool} -dc FILE | grpo-doctor triage -`"
-    for magic, tool in _TOOLS.items()
-} | {
-    b"PK\x03\x04": "a zip, which is not unpacked here: unpack it, and name the folder",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive, which is not unpacked here: unpack it, and name the folder",
-    b"Rar!\x1a\x07": "a RAR archive, which is not unpacked here: unpack it, and name the folder",
-    b"\x7fELF": "a program or a core dump, not a log",
-    b"%PDF-": "a PDF, no log",
-}
+SOURCES = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
+# First bytes of compressed logs, and of all files that are not read, with the reason.
+_COMPRESSED = [magic.encode("latin-1") for magic in SOURCES["compressed"]]
+_UNREAD_FORMATS = {magic.encode("latin-1"): reason for magic, reason in SOURCES["unread_formats"].items()}
 _GZIP_MAGIC, _GZIP = b"\x1f\x8b", 31
 # Control characters that no program prints to a log.
 _CONTROLS = bytes(number for number in (*range(32), 127) if chr(number) not in "\a\b\t\n\v\f\r\x1b")
@@ -106,7 +98,7 @@ def looks_like_log(path: Path) -> bool:
                 head = next(_gunzip(raw), b"")
     except (EOFError, NoLogError, OSError, zlib.error):
         return True
-    return head.startswith((*_UTF16, *_TOOLS)) or is_text(head) is not False
+    return head.startswith((*_UTF16, *_COMPRESSED)) or is_text(head) is not False
 
 
 def _gunzip(raw: io.BufferedReader) -> Iterator[bytes]:

@@ -14,21 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnostics.fixes import count_of
-from diagnostics.triage.log_reader import LogSource, SourceError, looks_like_log
+from diagnostics.triage.log_reader import SOURCES, LogSource, SourceError, looks_like_log
 
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
 
-# Names of logs: train.log, slurm-17_3.out, worker-0a.err, PBS's job.o1234 and job.e1234, run.log.2, a.txt.gz
-_LOG_NAME = re.compile(
-    r"\.(?:log|txt|out|err|jsonl|ndjson|stdout|stderr|[oe]\d+(?:[-.]\d+)?)(?:\.\d+|[.-]\d{4}-\d\d-\d\d)?"
-    r"(?:\.(?:gz|bz2|xz|zst|lz4))?$"
-    r"|^[^.]+(?:\.(?:gz|bz2|xz|zst|lz4))?$",
-    re.IGNORECASE,
-)
-_SKIPPED_FOLDERS = {
-    ".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache",
-    "__pycache__", "node_modules", "site-packages", "wandb-cache",
-}  # fmt: skip
+_LOG_NAME = re.compile(SOURCES["log_name"])
+_SKIPPED_FOLDERS: list[str] = SOURCES["skipped_folders"]
 _MAX_FILES = 200_000
 _MAX_KINDS, _MAX_UNREAD = 6, 4
 

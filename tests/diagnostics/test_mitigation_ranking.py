@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from diagnostics import catalog
 from diagnostics.catalog.mitigation_ranking import possible_triggers, recommended_fix
 from diagnostics.catalog.model import FRAMEWORKS, Bound, Mitigation
-from diagnostics.fixes import DOES_NOT_HELP, NOT_TESTED, VERIFIED, mitigation_line
+from diagnostics.fixes import DOES_NOT_HELP, NOT_TESTED, VERIFIED, first_lines, mitigation_line
 from repro.issues import REPROS
 from tests.violations import violations
 
@@ -208,6 +208,21 @@ def test_mitigation_verified_with_these_options_comes_before_others(issue):
     first, second = map(mitigation_line, result.offers)
     assert first.endswith("set these_options (verified).")
     assert "other_options (verified with another framework's options)" in second
+
+
+def test_log_that_shows_no_case_gets_each_mitigation_with_its_condition(issue):
+    """Each mitigation is printed with its condition; a setting in the log puts its mitigation first, without it."""
+    entry = issue(
+        replace(mitigation_of("a", evidence="static"), when="with FSDP2", settings=("fsdp_version: 2",)),
+        replace(mitigation_of("b", evidence="static"), when="with DeepSpeed"),
+        mitigation_of("c", evidence="static"),
+    )
+    heading, *lines = first_lines(recommended_fix(entry, texts=["--bf16 true"]))
+    assert heading == "it depends on the case:"
+    assert [line.partition(": ")[0] for line in lines] == ["- With FSDP2", "- With DeepSpeed", "- Otherwise"]
+    (line,) = first_lines(recommended_fix(entry, texts=["fsdp_version: 2"]))
+    assert line.endswith("set a (not tested; read in source).")
+    assert "With" not in line
 
 
 @pytest.mark.parametrize(
