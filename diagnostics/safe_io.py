@@ -38,6 +38,8 @@ _VALUE_BYTES = {b"{": 240, b"[": 72, b",": 64, b":": 64}
 MAX_VALUE_BYTES = GIB // 2
 # tomllib needs time quadratic in the number of parts of a dotted key.
 _LONG_TOML_KEY = re.compile(r"(?:\.[ \t]*[A-Za-z0-9_\"'-]{1,60}[ \t]*){64}")
+# float() refuses a number of 400 digits, and str() a hexadecimal one of 4000.
+_LONG_TOML_NUMBER = re.compile(r"[=\[,]\s{0,64}[+-]?\d[\da-fA-F_xob]{200}")
 # CPython's parser needs memory quadratic in the number of parts of an imported name.
 _LONG_PYTHON_NAME = re.compile(r"(?:\.[ \t\f\n\\]*[A-Za-z0-9_\x80-\U0010ffff]+[ \t\f\n\\]*){64}")
 
@@ -203,11 +205,13 @@ def parse_json(document: bytes | str) -> Any:
 
 
 def parse_toml(document: str) -> dict[str, Any]:
-    """Parse TOML; raise ValueError if it is invalid, nested too deep or has a key of more than 64 parts."""
+    """Parse TOML; raise ValueError if it is invalid, too deep or has a key of 64 parts or a number of 200 digits."""
     import tomllib  # not in Python 3.10, which remote hosts may have and which reads no TOML
 
     if _LONG_TOML_KEY.search(document):
         raise TooLargeError("a key with more than 64 parts")
+    if _LONG_TOML_NUMBER.search(document):
+        raise TooLargeError("a number with more than 200 digits")
     try:
         return tomllib.loads(document)
     except RecursionError:

@@ -9,7 +9,7 @@
 `attach` puts the callback first, so that callbacks which write curves also write its scalars (`audit/…`). The logger
 `grpo_doctor.audit` warns of faults that appear or disappear. audit.json in OUTPUT_DIR, or in `folder`, is written at
 each such change and at the end. Only the main process audits. It keeps the first 64 and the last 512 rows. If the audit
-of a row raises an exception, the callback logs a warning and stops the audit, not the training.
+raises an exception, the callback logs a warning and stops the audit, not the training.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import contextlib
 import logging
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,9 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         del args
         if not self.active or not logs or "train_runtime" in logs or metric_files.is_evaluation(logs):
             return
-        try:
+        with self._stop_on_error():
             self._check(state.global_step, logs)
-        except Exception as error:  # noqa: BLE001 - training must not end because of its audit
-            self.active = False
-            LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
+        if not self.active:
             return
         reported = self.findings.reported.items()
         flags = {f"audit/{family}": float(finding.active) for family, finding in reported}
@@ -79,7 +78,17 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Write the final audit.json."""
         if self.active and self.findings.scans:
-            self._write_document()
+            with self._stop_on_error():
+                self._write_document()
+
+    @contextlib.contextmanager
+    def _stop_on_error(self) -> Iterator[None]:
+        """Log an error as a warning and stop the audit, because training must not end because of its audit."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self.active = False
+            LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
 
     def _check(self, step: int, logs: dict[str, Any]) -> None:
         """Add a row to the series, scan it, log and write changes of the findings, and add up the time."""

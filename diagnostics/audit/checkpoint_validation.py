@@ -27,6 +27,11 @@ from diagnostics.output.redact import mask_and_cut
 _MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000
 # Weights that are in no file would be created in memory. The limit allows 8 numbers a byte (1-bit weights).
 _NUMBERS_PER_BYTE, _SLACK_NUMBERS = 8, 64 * safe_io.MIB
+# Types of the settings whose values we use, in words too. All ids are listed, so their number is an integer.
+_KINDS: dict[str, tuple[set[type], str]] = {
+    "vocab_size": ({int}, "an integer"), "eos_token_id": ({int}, "an integer or a list of integers"),
+    "lora_alpha": ({int, float}, "a number"), "text_config": ({dict}, "an object"),
+}  # fmt: skip
 # A model without its weights takes a second.
 _MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
 # Names of settings by which transformers, or timm, imports a kernel of the hub or loads a file; allowed values.
@@ -105,7 +110,8 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
     """Return the JSON object in a file of at most `limit` bytes.
 
     Raises:
-        AuditError: The file is unreadable, too large, no JSON object, or a link to another folder.
+        AuditError: The file is unreadable, too large, no JSON object, or a link to another folder, or a setting in it
+            has another type.
     """
     try:
         document = safe_io.parse_json(safe_io.read_text(path, limit, inside=_root_of(path, path.parent)))
@@ -113,13 +119,18 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
         raise AuditError(f"{path}: {error}") from error
     if not isinstance(document, dict):
         raise AuditError(f"{path}: expected a JSON object")
+    sections = [document, *(value for value in document.values() if isinstance(value, dict))]
+    for name, value in (item for section in sections for item in section.items() if item[0] in _KINDS):
+        kinds, expected = _KINDS[name]
+        items = value if name == "eos_token_id" and isinstance(value, list) else [value]
+        is_right = all(type(item) in kinds and (kinds == {dict} or abs(item) < 2**63) for item in items)
+        if value is not None and not is_right:
+            raise AuditError(f"{path}: {name} = {mask_and_cut(str(value), 40)}: expected {expected}")
     return document
 
 
 def _check_numbers(path: Path, config: dict[str, Any], size: int) -> None:
     """Refuse a number of layers or labels that is too large or negative, or more ids than weights of `size` bytes hold.
-
-    The number of ids must be an integer, because all ids are listed.
 
     Raises:
         AuditError: A number is refused.
@@ -130,8 +141,6 @@ def _check_numbers(path: Path, config: dict[str, Any], size: int) -> None:
     limits = {"num_labels": _MAX_LABELS, "vocab_size": (_NUMBERS_PER_BYTE * size + _SLACK_NUMBERS) // width}
     for name, value in (item for section in sections for item in section.items()):
         limit = limits.get(name, _MAX_LAYERS if "layer" in name else None)
-        if name == "vocab_size" and not isinstance(value, int | None):
-            raise AuditError(f"{path}: vocab_size = {mask_and_cut(str(value), 40)}: expected an integer")
         if limit is not None and isinstance(value, int) and not 0 <= value <= limit:
             raise AuditError(f"{path}: {name} = {mask_and_cut(str(value), 40)}: expected at most {limit}")
 

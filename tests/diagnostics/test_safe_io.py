@@ -82,6 +82,14 @@ def test_toml_key_of_many_parts_is_refused():
         safe_io.parse_toml("a" + ".a" * 50_000 + "=1\n")
 
 
+def test_toml_number_that_python_cannot_convert_is_refused():
+    """`str`, `float` or both raise for these integers."""
+    for number in ("0x" + "f" * 20_000, "9" * 400, "[1, -0b" + "1" * 2000 + "]"):
+        with pytest.raises(ValueError, match="more than 200 digits"):
+            safe_io.parse_toml(f"num_generations = {number}\n")
+    assert safe_io.parse_toml(f"hash = '0x{'f' * 500}'\n")
+
+
 def test_file_is_written_with_mode_0600_and_replaces_a_link(tmp_path):
     target, path = tmp_path / "target", tmp_path / "out"
     target.write_text("untouched")

@@ -65,3 +65,9 @@ def test_error_in_the_audit_does_not_stop_the_training(tmp_path, monkeypatch, ca
     callback, _ = train(tmp_path, NO_GRADIENT)
     assert not callback.active
     assert caplog.text.count("ZeroDivisionError: division by zero") >= 1
+
+
+def test_error_in_the_last_document_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("diagnostics.audit.callback.make_document", lambda _: 1 / 0)
+    train(tmp_path, {})
+    assert "ZeroDivisionError: division by zero" in caplog.text
