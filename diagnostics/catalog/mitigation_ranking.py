@@ -1,7 +1,7 @@
 """Rank the mitigations of a known issue, and build findings and JSON summaries with fixes.
 
-Mitigations for a frame of the traceback come first, then those with an edit for the frameworks in use or for vLLM, then
-those that helped in recorded runs against the largest number of possible triggers.
+Mitigations for a case that the log shows (a frame, a line, a setting) come first, then those with an edit for the
+frameworks in use or for vLLM, then those that helped in recorded runs against the largest number of possible triggers.
 A mitigation that only failed against the possible triggers, or helps only against triggers that cannot occur in the
 installed releases, is not recommended. It is reported with the command that reproduces the failure, if one is recorded.
 """
@@ -9,7 +9,7 @@ installed releases, is not recommended. It is reported with the command that rep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ def recommended_fix(
     frameworks: Iterable[str] = (),
     releases: Mapping[str, str] | None = None,
     frames: Iterable[tuple[str, str]] = (),
-    texts: Iterable[str] = (),
+    texts: Sequence[str] = (),
 ) -> Fix:
     """Return the fix for a case: the mitigations of the issue, best first, and those known not to help.
 
@@ -41,12 +41,12 @@ def recommended_fix(
         triggers: Triggers that are possible in this case; empty if unknown.
         frameworks: Frameworks in use; empty if unknown.
         releases: Installed releases by package.
-        frames: (path, function) of each frame of the traceback.
+        frames: (path, function) of each frame of the traceback, and (line, "") of each matching line.
         texts: The logs, in which settings are searched.
     """
     case = _Case(issue, triggers, frameworks, releases or {})
     places = [f"{path}:{function}" for path, function in frames]
-    shown = {entry.name for entry in issue.mitigations if _is_shown(entry, places, list(texts))}
+    shown = {entry.name for entry in issue.mitigations if _is_shown(entry, places, texts)}
     rated = [(case.rate(entry, is_shown=entry.name in shown), entry) for entry in issue.mitigations]
     helpful = [pair for pair in rated if pair[0].standing != fixes.DOES_NOT_HELP]
     helpful.sort(key=lambda pair: (pair[1].name not in shown, case.rank(*pair)))
