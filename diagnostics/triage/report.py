@@ -243,7 +243,8 @@ def _lead_finding(lead: Lead, number: int) -> Finding:
     finding = finding_of_issue(lead.issue, "hypothesis", [(lead.hit.quoted, lead.hit.location)])
     severity = Severity.INFO if number else Severity.WARNING
     references = tuple(reference.ref for reference in lead.issue.references)
-    return replace(finding, severity=severity, detail=detail, references=references, remedy=None)
+    title = f"Possible cause: {finding.title}"
+    return replace(finding, title=title, severity=severity, detail=detail, references=references, remedy=None)
 
 
 def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
