@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from diagnostics import UserError
 
@@ -187,7 +187,7 @@ class Package:
             return self._numbers[version]
         try:
             parsed = Version(str(version))
-        except InvalidVersion:
+        except ValueError:  # also for a number of more than 4300 digits
             return None
         return self._numbers.get(parsed, self._numbers.get(Version(parsed.public)))
 
@@ -282,7 +282,7 @@ def load(package: str) -> Package:
 
 @cache
 def _load(folder: Path, package: str) -> Package:
-    return Package(folder / f"{canonicalize_name(package)}.zip")
+    return Package(folder / f"{canonicalize_name(package)[:100]}.zip")
 
 
 def clear_cache() -> None:

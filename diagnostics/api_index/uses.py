@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from diagnostics.api_index.extract import MODEL_TYPES
 from diagnostics.api_index.source import constant_texts, dotted_name, parse_source
@@ -251,7 +251,7 @@ def _version(node: ast.expr) -> str | None:
     text = next(constant_texts([node]), None)
     try:
         return None if text is None else str(Version(text))
-    except InvalidVersion:
+    except ValueError:  # also for a number of more than 4300 digits
         return None
 
 

@@ -69,11 +69,9 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             return
         with self._stop_on_error():
             self._check(state.global_step, logs)
-        if not self.active:
-            return
-        reported = self.findings.reported.items()
-        flags = {f"audit/{family}": float(finding.active) for family, finding in reported}
-        logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
+            reported = self.findings.reported.items()
+            flags = {f"audit/{family}": float(finding.active) for family, finding in reported}
+            logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Write the final audit.json."""

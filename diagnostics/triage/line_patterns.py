@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from diagnostics.frameworks import FRAMEWORKS, PACKAGES
 from diagnostics.logs.tracebacks import CHAIN_LINES
+from diagnostics.versions import parse_version
 
 
 def pattern_of(packages: Iterable[str]) -> str:
@@ -83,8 +82,8 @@ def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, st
     ]
     for match in filter(None, matches):
         name = canonicalize_name(match.groupdict().get("name", "vllm"))
-        with suppress(InvalidVersion):
-            yield _DISTRIBUTIONS.get(name, name), str(Version(match["version"]))
+        if release := parse_version(match["version"]):
+            yield _DISTRIBUTIONS.get(name, name), str(release)
 
 
 def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
@@ -96,8 +95,8 @@ def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
         return
     for match in _compile(_TABLE["written"], names).finditer(text.replace("\uff1a", ":")):
         name = canonicalize_name(match["name"])
-        with suppress(InvalidVersion):
-            yield _DISTRIBUTIONS.get(name, name), str(Version(match["version"])), bool(match["bound"])
+        if release := parse_version(match["version"]):
+            yield _DISTRIBUTIONS.get(name, name), str(release), bool(match["bound"])
 
 
 def mentioned_frameworks(text: str) -> list[str]:

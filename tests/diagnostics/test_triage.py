@@ -359,3 +359,11 @@ def test_secret_below_its_label_is_masked_in_a_line_that_is_quoted_alone(tmp_pat
     (tmp_path / "a.log").write_text(f"INFO step 1\nINFO {log}\n")
     result = run_triage("--format", form, tmp_path / "a.log")
     assert "hunter2" not in result.out + result.err
+
+
+def test_release_of_too_many_digits_is_no_release(run_triage):
+    """Python converts no text of more than 4300 digits to a number."""
+    log = "vllm=={0}\nvllm=={0}.0\nusing trl {0}\nvllm 1.0 requires torch>={0}, but you have torch {0}\n".format(
+        "9" * 5000
+    )
+    assert run_triage("-", stdin=log.encode()).code == 3
