@@ -268,14 +268,17 @@ def _reference_kl(curves: Curves) -> Result | None:
 
 
 def _not_a_number(curves: Curves) -> Result | None:
-    """Find the first metric of the update that is NaN or infinite from its first such value to the end of the run."""
+    """Find the first metric of the update that is NaN or infinite to the end of the run.
+
+    If it recovered from such values before, the last ones count only if they are at least six in a row.
+    """
     message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
-        bad = next((index for index, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
-        if bad is not None and not any(math.isfinite(row.values[name]) for row in rows[bad:]):
-            episode = Episode(tuple(rows[bad:]))
-            return curves.report(episode, "metrics/nan", message, name, name=name)
+        finite = [index for index, row in enumerate(rows) if math.isfinite(row.values[name])]
+        bad = rows[finite[-1] + 1 if finite else 0 :]
+        if bad and (len(bad) >= 6 or len(bad) + len(finite) == len(rows)):
+            return curves.report(Episode(tuple(bad)), "metrics/nan", message, name, name=name)
     return None
 
 

@@ -108,6 +108,8 @@ def _load(path: Path, parse: Callable[[TomlSource, dict[str, Any]], _Entry]) -> 
         return parse(TomlSource(path, text), tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogError(f"{path}: cannot be read: {error}") from None
+    except (AttributeError, TypeError) as error:  # a table where a list is expected, or the reverse
+        raise CatalogError(f"{path}: a table, list or text of another shape than expected: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{path}: is not TOML: {error}") from None
     except TomlError as error:

@@ -3,7 +3,7 @@
 `parse_issue` converts a known issue, `parse_check` a check code. msgspec checks types, required and unknown keys. The
 functions `_*_problems` check names, and rules that connect several keys. The patterns and samples of signatures are
 checked by `signatures.check`. Tables that are rearranged first (configs, edits, samples, earlier tracebacks) raise a
-TypeError or AttributeError if they have another type.
+TypeError or AttributeError if they have another type; `catalog.load_file` names the file.
 """
 
 from __future__ import annotations

@@ -120,6 +120,8 @@ class _Probes:
         self.tokenizer, problem = _load_tokenizer(reference)
         size, self.bos = reference.vocabulary, self.tokenizer.bos if self.tokenizer else []
         self.vocabulary = size if self.tokenizer is None else min(size, self.tokenizer.size)
+        if self.vocabulary < 1:
+            raise AuditError("the checkpoint's config.json has no vocab_size, or its tokenizer has no ids")
         self.results = server_settings.check_settings(self.settings, trainer)
         self.results += server_settings.check_tokenization(server, self.tokenizer, problem)
 

@@ -60,6 +60,8 @@ class Server:
             listed = ", ".join(map(_short_text, names[:_MAX_SHOWN_MODELS]))
             raise AuditError(f"--model {model}: {client.address} serves {listed}")
         self.model = model or names[0]
+        if not self.model:
+            raise self.error("/v1/models lists no model")
 
     def error(self, problem: str) -> AuditError:
         """Return an error that names the server."""

@@ -93,12 +93,13 @@ def audit_run(path: Path, reward: str = "") -> Audit:
 
 
 def _subject(path: Path, run: run_data.RunArtifacts) -> dict[str, str]:
-    """Return the report's subject: the path, and for each kind of input the counts of one recording or file."""
+    """Return the report's subject: the path, and for each kind of input the counts of its recordings or first file."""
     subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files
         part = "" if total == read else f", {read} of {total} files"
-        subject[recording.kind] = f"{len(recording.rows)} samples of {len(recording.steps())} steps{part}"
+        text = f"{len(recording.rows)} samples of {len(recording.steps())} steps{part}"
+        subject[recording.kind] = "; ".join(filter(None, [subject.get(recording.kind), text]))
     for series in run.series:
         subject.setdefault(series.kind, f"{len(series.rows)} lines of metrics")
     return subject | ({"checkpoints": str(len(run.checkpoints))} if run.checkpoints else {})
@@ -132,10 +133,9 @@ def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSe
 
 
 def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
-    """Yield the files below a folder, at most 50,000, from 8 levels of folders.
+    """Yield the files below a folder, at most 50,000, from 8 levels of folders; deeper ones are listed as unread.
 
-    Deeper and hidden folders are skipped without a note; links to folders, or to files outside of the root, are not
-    followed.
+    Hidden folders are skipped without a note; links to folders, or to files outside of the root, are not followed.
     """
     count, inside = 0, os.path.realpath(root)
 
@@ -144,7 +144,10 @@ def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
 
     for folder, folders, files in os.walk(root, onerror=report):
         is_deep = len(Path(folder).relative_to(root).parts) >= _MAX_DEPTH
-        folders[:] = [] if is_deep else sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if is_deep and folders:
+            unread.add(Path(folder, folders[0]), f"folders below level {_MAX_DEPTH} are not read")
+            folders.clear()
         count += len(folders) + len(files)
         if count > _MAX_ENTRIES:
             unread.add(root, f"more than {_MAX_ENTRIES} files: the rest was not read")

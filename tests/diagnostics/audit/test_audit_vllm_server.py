@@ -66,6 +66,8 @@ def test_other_servers_and_unknown_models_are_refused():
         Server(FakeClient(**{"v1/models": {}}))
     with pytest.raises(AuditError, match=r"--model nobody: .* serves model"):
         Server(FakeClient(), "nobody")
+    with pytest.raises(AuditError, match="lists no model"):
+        Server(FakeClient(**{"v1/models": {"data": []}}))
 
 
 COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'

@@ -101,6 +101,16 @@ def test_fifth_folder_of_one_format_is_reported_as_unread(tmp_path):
     assert [fact.values["why"] for fact in facts] == ["1 more of this kind were not read"]
 
 
+def test_deep_folder_is_reported_as_unread(tmp_path):
+    """Folders below the deepest level that is read are listed, and the audit is undecided."""
+    runs.write_verl(some_rows(), tmp_path / "run")
+    (tmp_path / "1/2/3/4/5/6/7/8").mkdir(parents=True)
+    audit, facts = audit_with_notes(tmp_path)
+    assert audit.outcome == NOT_DECIDED
+    assert [fact.values["why"] for fact in facts] == ["folders below level 7 are not read"]
+    assert facts[0].place.endswith("6/7/8")
+
+
 def test_log_history_beyond_the_limit_is_reported_as_unread(tmp_path, monkeypatch):
     monkeypatch.setattr(metric_files, "MAX_STEPS", 9)
     history = [{"step": step, "reward": 0.5} for step in range(1, 11)]
