@@ -340,11 +340,10 @@ def first_lines(fix: Fix | None) -> list[str]:
 
 
 def _case_line(offer: RankedMitigation) -> str:
-    """Return a mitigation with its condition; edits for many frameworks are left to `explain`."""
-    several = len({edit.framework for edit in offer.edits}) > _MAX_FRAMEWORKS
-    return mitigation_line(
-        replace(offer, when=offer.when or "otherwise", edits=() if several else offer.edits)
-    )
+    """Return a mitigation with condition, description and edits; those for many frameworks are left to `explain`."""
+    edits = offer.edits if len({edit.framework for edit in offer.edits}) <= _MAX_FRAMEWORKS else ()
+    when = ": ".join([offer.when or "otherwise", *([offer.about] if edits else [])])
+    return mitigation_line(replace(offer, when=when, edits=edits))
 
 
 def first_step(fix: Fix | None) -> tuple[str, str]:
