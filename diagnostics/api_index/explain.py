@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -52,6 +53,13 @@ _REMOVAL = "Remove it from the call"
 _CALLERS = 3
 
 
+class CallingCode(NamedTuple):
+    """The code that uses a name, in words, '' if the log does not show it; and whether the log shows its file."""
+
+    text: str = ""
+    is_file: bool = False
+
+
 @dataclass(frozen=True)
 class Explanation:
     """The releases that define a missing name, the packages that use it, and possible changes.
@@ -71,6 +79,7 @@ class Explanation:
         is_open: Whether the message does not decide which code was called, or which side is at fault.
         is_uncertain: Whether another cause is as likely.
         code: The code that uses the name, in words; '' if the log does not show it.
+        is_use_shown: Whether the log shows the file that uses the name, or the arguments of the call.
     """
 
     subject: str
@@ -87,6 +96,7 @@ class Explanation:
     is_open: bool = False
     is_uncertain: bool = False
     code: str = ""
+    is_use_shown: bool = False
 
     @property
     def provider(self) -> str:
@@ -121,14 +131,14 @@ class LoggedFacts:
         installed: Known releases by package.
         caller: The package whose code raised the exception; '' if unknown.
         bounds: The oldest release by package that may be installed.
-        describe_caller: Function that returns the code that uses a missing name, in words. Its arguments are the
+        describe_caller: Function that returns the code that uses a missing name. Its arguments are the
             package that lacks the name, and whether the package's own code cannot contain the use.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
     caller: str = ""
     bounds: Mapping[str, str] = field(default_factory=dict)
-    describe_caller: Callable[[str, bool], str] = lambda *_: ""
+    describe_caller: Callable[[str, bool], CallingCode] = lambda *_: CallingCode()
 
 
 def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
@@ -213,7 +223,7 @@ def _has_option(release: query.Release, name: str) -> bool:
 
 
 def _explain_releases(subject: str, releases: NameReleases, log: LoggedFacts) -> Explanation:
-    code, side = log.describe_caller(releases.package, True), releases.side_and_ranges
+    code, side = log.describe_caller(releases.package, True).text, releases.side_and_ranges
     statement = _statement("option", subject, releases, code)
     headline = f"{statement} {releases.describe_release_in_use(side[1])}"
     return Explanation(subject, releases, headline, _general_advice(releases), *side, code=code)
@@ -268,7 +278,7 @@ def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
             releases = NameReleases(provider, (), log.installed.get(provider, ""))
             is_read = "attribute" in message
             state = f"{provider} {releases.installed}".strip()
-            code = log.describe_caller(provider, not is_read) or caller
+            code = log.describe_caller(provider, not is_read).text or caller
             verb = "reads" if is_read else "imports"
             headline = f"{code} {verb} {subject}, which the {state} in use does not have."
             return Explanation(
@@ -309,7 +319,8 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         changes = ()
     note = _advice_on_config(use, releases) if having else _advice_without_release(use, releases, caller)
     is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
-    code = log.describe_caller(provider, is_direct) if use.kind not in {"registered", "model_type"} else ""
+    is_code = use.kind not in {"registered", "model_type"}
+    code, is_file = log.describe_caller(provider, is_direct) if is_code else CallingCode()
     name = repr(use.path[0]) if use.kind == "registered" else subject
     statement = _statement(use.kind, name, releases, code)
     parts = (
@@ -326,6 +337,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         note or _general_advice(releases, caller, _CALL_REPAIRS.get(use.kind, _REMOVAL)),
         releases.side_and_ranges[0], changes, caller, callers, import_check,
         is_uncertain=(not having and not caller) or (is_conditional and not release) or fits, code=code,
+        is_use_shown=is_file or use.kind in {"argument", "positional", "without"},
     )  # fmt: skip
     other = _of_other_code(explanation, statement, use, message)
     if not other and releases.has_installed and use.kind in _MEMBER_ERRORS and len(use.path) == 2:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from diagnostics.api_index import query, store
+from diagnostics.api_index.explain import CallingCode
 from diagnostics.api_index.packages import CALLERS
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import Traceback, short_path
@@ -79,7 +80,7 @@ def package_of(path: str) -> str:
 
 def describe_caller(
     provider: str, is_direct: bool, hit: Hit, log: LogFacts, frames: _Frames, installed: _Releases
-) -> str:
+) -> CallingCode:
     """Return the code that uses a provider's name, with its release if the log has it; '' if the log shows none.
 
     The deepest frame outside of the provider counts. If the failure has no frames, the text says that it is probable:
@@ -93,17 +94,18 @@ def describe_caller(
             imported = _IMPORT.match(hit.traceback.source) if hit.traceback else None
             package = query.package_of(imported[1]) or imported[1] if imported else ""
             is_other = package and package not in {provider, package_of(path)} and " import name" in hit.text
-            return f"{_with_release(package, installed, texts)}, which {text} imports," if is_other else text
+            text = f"{_with_release(package, installed, texts)}, which {text} imports," if is_other else text
+            return CallingCode(text, is_file=True)
     if not is_direct:
-        return ""
+        return CallingCode()
     cut = [path for traceback in log.cut_tracebacks for path, _ in without_wrappers(traceback.frames)]
     for path in reversed(cut):
         if package_of(path) not in _LAUNCHERS and (text := _describe_file(path, provider, installed, texts)):
-            return f"Probably {text}{_OR_OTHER}"
-    return next((f"Probably {text}" for text in _mentions(provider, hit, installed, texts)), "")
+            return CallingCode(f"Probably {text}{_OR_OTHER}", is_file=True)
+    return next(_mentions(provider, hit, installed, texts), CallingCode())
 
 
-def _mentions(provider: str, hit: Hit, installed: _Releases, texts: Sequence[str]) -> Iterator[str]:
+def _mentions(provider: str, hit: Hit, installed: _Releases, texts: Sequence[str]) -> Iterator[CallingCode]:
     """Yield the files and modules that lines name, the nearest first, and then the programs."""
     own_files = {module.rpartition(".")[2] for module in store.load(provider).about["modules"]}
     first = max(hit.line - _MAX_DISTANCE, 1)
@@ -120,12 +122,13 @@ def _mentions(provider: str, hit: Hit, installed: _Releases, texts: Sequence[str
             ):
                 continue
             if path and (described := _describe_file(path, provider, installed, texts)):
-                yield described + _OR_OTHER * bool(_FRAME_LINE.search(text))
+                more = _OR_OTHER if _FRAME_LINE.search(text) else ""
+                yield CallingCode(f"Probably {described}{more}", is_file=True)
             elif module and package != provider:
-                yield _with_release(package, installed, texts)
+                yield CallingCode(f"Probably {_with_release(package, installed, texts)}")
     for name in (match[0] for text in texts for match in _PROGRAM.finditer(text)):
         if name.lower() != provider:
-            yield f"{_with_release(name, installed, texts)}{_OR_OTHER}"
+            yield CallingCode(f"Probably {_with_release(name, installed, texts)}{_OR_OTHER}")
 
 
 def _describe_file(path: str, provider: str, installed: _Releases, texts: Sequence[str]) -> str:

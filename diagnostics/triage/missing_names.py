@@ -254,9 +254,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     """Return the explanation as a finding, with its uses as evidence and a certainty by what is known."""
     certainty = Certainty.HYPOTHESIS if explanation.is_uncertain else Certainty.SUPPORTED
     # Without a file that uses the name, the indexed packages that use it are likely.
-    is_known = (
-        explanation.caller or explanation.is_open or ".py" in explanation.code or "argument" in hit.text
-    )
+    is_known = explanation.caller or explanation.is_open or explanation.is_use_shown
     title = explanation.headline if is_known else explanation.sentences
     evidence = [Evidence(hit.quoted, hit.location)]
     evidence += [

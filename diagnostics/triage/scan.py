@@ -16,7 +16,7 @@ from diagnostics.output import progress
 from diagnostics.triage.fact_collector import FactCollector
 from diagnostics.triage.log_end import TAIL
 from diagnostics.triage.log_facts import LogFacts
-from diagnostics.triage.log_reader import LogSource, SourceError
+from diagnostics.triage.log_reader import SOURCES, LogSource, SourceError
 from diagnostics.triage.rules import AnchorSearch, Rules
 
 # Number of bytes of a long line that are read before an anchor; after it, twice as many.
@@ -34,10 +34,7 @@ _MAX_BAR_STATES = 20
 _SAMPLE = re.compile(rb"(?:^|\n)([^\n]{0,80}?pid=[^\n]{1,60}?)\[(?:(prompt|response)|ground_truth|score)\]")
 _SAMPLE_CONTEXT = 1 << 13
 # The rank in the name of a file.
-_RANK_FILE = re.compile(
-    r"(?:rank|worker|node|local_rank)[-_]?(\d{1,5})(?![0-9a-z])|(?:^|/)(\d{1,4})/(?:stdout|stderr)",
-    re.IGNORECASE,
-)
+_RANK_FILE = re.compile(SOURCES["rank_file"])
 
 
 def scan(source: LogSource, rules: Rules) -> LogFacts:

@@ -19,7 +19,6 @@ from diagnostics.triage.log_reader import SOURCES, LogSource, SourceError, looks
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
 
 _LOG_NAME = re.compile(SOURCES["log_name"])
-_SKIPPED_FOLDERS: list[str] = SOURCES["skipped_folders"]
 _MAX_FILES = 200_000
 _MAX_KINDS, _MAX_UNREAD = 6, 4
 
@@ -124,7 +123,7 @@ def _files(folder: Path, skipped: SkippedFiles) -> list[Path]:
 
     paths: list[Path] = []
     for parent, folders, files in os.walk(folder, onerror=report_unreadable):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+        folders[:] = sorted(name for name in folders if name not in SOURCES["skipped_folders"])
         paths += [Path(parent, name) for name in files]
         if len(paths) > _MAX_FILES:
             skipped.unread.append(f"{parent} and what comes after it ({_MAX_FILES} files were enough)")

@@ -33,10 +33,8 @@ _NAN = "NUM027"
 _INTERRUPT = "KeyboardInterrupt"
 _CANCELLED = {_INTERRUPT, "CancelledError"}
 # Exceptions of processes that end because another one failed.
-_ENDING = {
-    "KeyboardInterrupt", "SystemExit", "CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError",
-    "SignalException", "ChildFailedError",
-}  # fmt: skip
+_BROKEN = {"BrokenPipeError", "ConnectionResetError", "EOFError", "SignalException", "ChildFailedError"}
+_ENDING = {*_CANCELLED, *_BROKEN, "SystemExit"}
 _EXCEPTION = re.compile(r"(?:\w+\.)*(\w+(?:Error|Exception)): ")
 
 
