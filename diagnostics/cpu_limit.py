@@ -83,22 +83,20 @@ def ends_in_time(work: Callable[[], object], seconds: float) -> bool:
 
     The caller then runs it again for its result. Ctrl-C and errors in this process end the other one at once.
     """
-    earlier, child, status = signal.pthread_sigmask(signal.SIG_BLOCK, ()), 0, -1
+    earlier, child = signal.pthread_sigmask(signal.SIG_BLOCK, ()), 0
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGPROF})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if not (child := os.fork()):
             try:
                 signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, also during a call of C
                 signal.setitimer(signal.ITIMER_PROF, seconds)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
                 work()
             finally:
                 os._exit(0)
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
-        status = os.waitpid(child, 0)[1]
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT).si_code == os.CLD_EXITED  # type: ignore[union-attr]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
-        if child and status == -1:
+        if child:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    return status == 0

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from diagnostics import UserError
+from diagnostics.versions import parse_version
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
 SCHEMA = "grpo-doctor.api.v1"
@@ -185,11 +186,8 @@ class Package:
         """Return the position of a release, oldest first, or None; if 1.0+cu129 is not listed, 1.0 is used."""
         if version in self._numbers:
             return self._numbers[version]
-        try:
-            parsed = Version(str(version))
-        except ValueError:  # also for a number of more than 4300 digits
-            return None
-        return self._numbers.get(parsed, self._numbers.get(Version(parsed.public)))
+        parsed = parse_version(str(version))
+        return self._numbers.get(parsed, self._numbers.get(Version(parsed.public))) if parsed else None
 
     @cached_property
     def folders(self) -> dict[str, int]:

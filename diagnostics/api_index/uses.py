@@ -14,10 +14,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 
-from packaging.version import Version
-
 from diagnostics.api_index.extract import MODEL_TYPES
 from diagnostics.api_index.source import constant_texts, dotted_name, parse_source
+from diagnostics.versions import parse_version
 
 # The file of TRL's client of the server, and the one that starts the server.
 TRL_CLIENT = "/vllm_client.py"
@@ -248,11 +247,8 @@ def _version(node: ast.expr) -> str | None:
     """Return the version in "0.8", Version("0.8") or version.parse("0.8"); None for any other expression."""
     if isinstance(node, ast.Call) and len(node.args) == 1 and _calls_any(node, "Version", "parse"):
         node = node.args[0]
-    text = next(constant_texts([node]), None)
-    try:
-        return None if text is None else str(Version(text))
-    except ValueError:  # also for a number of more than 4300 digits
-        return None
+    release = parse_version(next(constant_texts([node]), None) or "")
+    return str(release) if release else None
 
 
 def _depends_on_run_only(node: ast.expr) -> bool:

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,31 +65,25 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, *_: Any, logs: dict[str, Any] | None = None, **__: Any) -> None:
         """Check one row of metrics; add the audit's scalars for the callbacks that follow."""
         del args
-        if not self.active or not logs or "train_runtime" in logs or metric_files.is_evaluation(logs):
-            return
-        with self._stop_on_error():
-            self._check(state.global_step, logs)
-            reported = self.findings.reported.items()
-            flags = {f"audit/{family}": float(finding.active) for family, finding in reported}
-            logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
+        is_row = logs and "train_runtime" not in logs and not metric_files.is_evaluation(logs)
+        if self.active and is_row:
+            self._call(self._check, state.global_step, logs)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Write the final audit.json."""
         if self.active and self.findings.scans:
-            with self._stop_on_error():
-                self._write_document()
+            self._call(self._write_document)
 
-    @contextlib.contextmanager
-    def _stop_on_error(self) -> Iterator[None]:
-        """Log an error as a warning and stop the audit, because training must not end because of its audit."""
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function; log its error and stop the audit, because training must not end because of its audit."""
         try:
-            yield
+            function(*arguments)
         except Exception as error:  # noqa: BLE001
             self.active = False
             LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
 
     def _check(self, step: int, logs: dict[str, Any]) -> None:
-        """Add a row to the series, scan it, log and write changes of the findings, and add up the time."""
+        """Add a row to the series, scan it, log and write changes of the findings, and add scalars to the row."""
         began = time.perf_counter()
         if row := metric_files.metric_row(logs, f"step {step}", step):
             (self._first_rows if len(self._first_rows) < _FIRST_ROWS else self._last_rows).append(row)
@@ -98,6 +92,8 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
                 LOG.warning("audit: %s", text_filters.mask_for_screen(change.log_line))
                 self._write_document()
         self._seconds += time.perf_counter() - began
+        flags = {f"audit/{name}": float(finding.active) for name, finding in self.findings.reported.items()}
+        logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
 
     def _write_document(self) -> None:
         """Write audit.json without personal data; errors of the file system are ignored."""

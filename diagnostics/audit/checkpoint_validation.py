@@ -123,8 +123,8 @@ def read_json_object(path: Path, limit: int = safe_io.METADATA_LIMIT) -> dict[st
     for name, value in (item for section in sections for item in section.items() if item[0] in _KINDS):
         kinds, expected = _KINDS[name]
         items = value if name == "eos_token_id" and isinstance(value, list) else [value]
-        is_right = all(type(item) in kinds and (kinds == {dict} or abs(item) < 2**63) for item in items)
-        if value is not None and not is_right:
+        fits = (type(item) in kinds and (kinds == {dict} or abs(item) < 2**63) for item in items)
+        if value is not None and not all(fits):
             raise AuditError(f"{path}: {name} = {mask_and_cut(str(value), 40)}: expected {expected}")
     return document
 

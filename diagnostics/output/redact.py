@@ -53,7 +53,6 @@ _RELEASE = re.compile(
     r"(?i)(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
     r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z",
 )
-_NUMBERED = re.compile(r"@v?\d+\.")
 _ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
 
 
@@ -151,13 +150,8 @@ def _mask_unquoted(match: Match) -> str:
 def _redact_mail(match: Match) -> str:
     """Redact a mail address, but keep `numpy@1.26.post1` (a release), `A@B.T` (an expression) and `x@1.service`."""
     last = match[0].rpartition(".")[2]
-    is_release = last.isdigit() or (not last.isalpha() and _NUMBERED.search(match[0]))
+    is_release = last.isdigit() or (not last.isalpha() and re.search(r"@v?\d+\.", match[0]))
     return match[0] if len(last) == 1 or is_release or last == "service" else "<mail>"
-
-
-def _redact_rest(match: Match) -> str:
-    """Redact a user before an address, and drop a domain after a host."""
-    return "<user>@" if match[1] else "<host>"
 
 
 def _redact_ipv4(match: Match) -> str:
@@ -223,7 +217,6 @@ _FUNCTIONS: dict[str, Callable[[Match], str]] = {
     "redact_ipv4": _redact_ipv4,
     "redact_ipv6": _redact_ipv6,
     "redact_mail": _redact_mail,
-    "redact_rest": _redact_rest,
 }
 _PROGRAMS = {
     name: Rule(rf"(?<![\w-])((?:{_expand(options)}){_FRAGMENTS['OPTION_VALUE']}", rf"\1{MASK}")

@@ -132,7 +132,8 @@ class Reference:
     @property
     def vocabulary(self) -> int:
         """The number of ids that the model has logits for; 0 if unknown."""
-        return int(self.config.get("vocab_size") or self.config.get("text_config", {}).get("vocab_size") or 0)
+        text_config = self.config.get("text_config") or {}
+        return int(self.config.get("vocab_size") or text_config.get("vocab_size") or 0)
 
     @property
     def stop_ids(self) -> set[int]:

@@ -136,25 +136,25 @@ def test_model_larger_than_its_files_is_not_loaded(change, tiny, tmp_path, monke
         checkpoint_validation.load_model(path.parent)
 
 
-WRONG_TYPES = {
-    "eos_token_id": ([[1]], "abc", 1.5),
-    "lora_alpha": ("abc", [1], True, 10**400, float("inf")),
-    "text_config": (5,),
-    "vocab_size": ([3],),
-}
+WRONG_TYPES = [
+    *[("eos_token_id", value) for value in ([[1]], "abc", 1.5)], ("text_config", 5), ("vocab_size", [3]),
+    *[("lora_alpha", value) for value in ("abc", [1], True, 10**400, float("inf"))],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json", "adapter_config.json"])
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, row in WRONG_TYPES.items() for value in row]
-)
+@pytest.mark.parametrize(("name", "value"), WRONG_TYPES)
 def test_setting_of_another_type_is_refused(file, name, value, tiny, tmp_path):
+    """The error names the setting; null is no setting."""
     path = shutil.copytree(tiny, tmp_path / "model") / file
     settings = {"peft_type": "LORA", "base_model_name_or_path": str(tiny)} if "adapter" in file else {}
-    settings |= json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(settings | {name: value}))
+    if path.is_file():
+        settings = json.loads(path.read_text()) | {name: None}
     if "adapter" in file:
         (path.parent / "config.json").unlink()
+    path.write_text(json.dumps(settings))
+    assert isinstance(Reference(path.parent).vocabulary, int)
+    path.write_text(json.dumps(settings | {name: value}))
     with pytest.raises(AuditError, match=rf"{file}: {name} = .*: expected an? "):
         _ = Reference(path.parent).stop_ids
 
