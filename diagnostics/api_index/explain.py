@@ -611,7 +611,7 @@ def _explain_own_attribute(
     for name in also_missing:
         also = query.releases_with(provider, replace(use, path=(name,)))[0]
         both = [version for version in defining if version in also]
-        missing += [version for version in defining if both and version not in both]
+        missing = [*missing, *(version for version in defining if both and version not in both)]
         defining = both or defining
     # The error shows that the release in use lacks it, so it does if its source does not decide that.
     without = _failing_releases(use, provider, {*missing, *undecided}, "0")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 
 from packaging.requirements import Requirement
@@ -276,6 +276,7 @@ def has_name(release: Release, use: Use) -> bool:
     return bool(is_found) and not Lookup(surface).problem(use)
 
 
+@lru_cache(1024)
 def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[str]]:
     """Return the releases that satisfy a use, those that do not, and those whose source does not decide it.
 
@@ -292,10 +293,9 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
         is_dynamic = definition is not None and definition.kind == "dynamic"
         # Without a name that a module imports from a compiled module, the module itself could not be imported.
         is_dynamic &= bool(use.path) or not surface.imports_name(use.module, use.name)
-        is_undecided = lookup.unfollowed or is_dynamic
         # The `apply` of autograd's Function takes no keyword argument.
         is_apply = use.kind == "argument" and definition is not None and definition.entry.endswith(".apply")
-        results[2 if is_undecided else bool(problem) or is_apply].append(version)
+        results[2 if lookup.unfollowed or is_dynamic else bool(problem) or is_apply].append(version)
     return results
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import tarfile
@@ -43,8 +44,8 @@ PACKAGES = {
 
 
 _CACHED = (
-    store._load, query.surface_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
-    members._find_module,
+    query.surface_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
+    query.releases_with, members._find_module,
 )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ class FakeIndex:
 
 
 def clear_cache():
-    """Clear what `store` and `query` cached from an index."""
+    """Clear what `query` and `members` cached from an index; `store` caches by folder."""
     for function in _CACHED:
         function.cache_clear()
 
@@ -163,6 +164,8 @@ def install_index(tmp_path, monkeypatch):
 
     def install(packages, releases):
         monkeypatch.setattr(store, "FOLDER", build_index(tmp_path, packages, releases))
+        # The folder is written again; the shipped index, which takes seconds to read, stays in the other cache.
+        monkeypatch.setattr(store, "_load", functools.cache(store._load.__wrapped__))
         clear_cache()
 
     yield install
