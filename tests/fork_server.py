@@ -8,6 +8,7 @@ servers are forked from one process, the worker server: each import of PyTorch a
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -39,14 +40,15 @@ class ForkServer:
         self._preload, (self._requests, self._process_end) = preload, pair
         self._process: subprocess.Popen | Child | None = None
 
-    def start_server(self, arguments, threads: int, variables=None) -> Child:
-        """Fork a rollout server with pipes as stdin and stdout.
+    def start_server(self, arguments, threads: int, variables=None, *, forks: bool = False) -> Child:
+        """Fork a rollout server with pipes as stdin and stdout; with `forks` its own servers are forked, too.
 
         It replaces `grpo_core.rollout.server.process.start_child`.
         """
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **(variables or {})}
         (child_in, stdin), (stdout, child_out) = os.pipe(), os.pipe()
-        child = self._fork(arguments, Path.cwd(), environment, (child_in, child_out, 2))
+        more = [self._requests.fileno()] * forks
+        child = self._fork(arguments, Path.cwd(), environment, (child_in, child_out, 2, *more))
         for descriptor in (child_in, child_out):
             os.close(descriptor)
         child.stdin, child.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
@@ -153,7 +155,7 @@ def run_program(request: dict, descriptors: list[int]) -> int:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     module, *sys.argv[1:] = request["arguments"]
     server_process = sys.modules.get("grpo_core.rollout.server.process")
-    if module == "grpo_core" and server_process and len(descriptors) > 3:
+    if "grpo_core" in module and server_process and len(descriptors) > 3:
         server_process.start_child = ForkServer("", socket.socket(fileno=3)).start_server
     code: object = 0
     try:
@@ -208,6 +210,9 @@ def serve_requests(requests: socket.socket, *owner: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "fork":
         sys.exit(abs(fork_worker(sys.argv[2], ["-c", sys.argv[-1]], Path.cwd(), (0, 1, 2)).wait()))
+    gc.disable()
     # The name is not written out, or select_tests would count its imports as those of all tests.
     importlib.import_module(f"tests.preload_{sys.argv[1]}")
+    gc.freeze()  # else a collection in a forked process reads, and thereby copies, the objects of all modules
+    gc.enable()
     serve_requests(socket.socket(fileno=int(sys.argv[2])), *[0] * (sys.argv[1] == "workers"))

@@ -239,7 +239,7 @@ def test_killed_receiver_is_reported(model_dir):
 
 def test_killed_sender_leaves_no_process(model_dir, trainer):
     """The receiving process ends by itself when its sender is killed."""
-    sender = trainer.start_server(["tests.grpo_core.killed_sender", str(model_dir)], threads=1)
+    sender = trainer.start_server(["tests.grpo_core.killed_sender", str(model_dir)], threads=1, forks=True)
     with sender.stdin, sender.stdout:
         ended = os.pidfd_open(int(sender.stdout.readline()))
         assert sender.wait(500) == -signal.SIGKILL
