@@ -89,8 +89,13 @@ def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
         reached.add(path)
         if depth is not None and steps >= depth and path.name != "__init__.py":
             continue
-        pending += [(target, steps + 1) for name in _references(path)[0] for target in _modules(name)]
+        pending += [(target, steps + 1) for target in _imported_files(path) - reached]
     return frozenset(reached)
+
+
+@functools.cache
+def _imported_files(file: Path) -> frozenset[Path]:
+    return frozenset(target for name in _references(file)[0] for target in _modules(name))
 
 
 def _files(path: Path) -> list[Path]:
@@ -150,8 +155,9 @@ def _references(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules, names, is_test = set(), set(), _top_folder(file) == "tests"
     for node in _walk_code(tree):
-        modules |= _imported(node)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules |= _imported(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             # Only names of the file's own package count: others, such as programs for cells, are not run here.
             mentioned = _IMPORTED.findall(node.value) if is_test else _NAMED.findall(node.value)
             modules |= {name for name in mentioned if name.startswith(_subject(file)) and _is_file(name)}
@@ -208,11 +214,13 @@ def _is_file(name: str) -> bool:
 
 def _walk_code(node: ast.AST) -> Iterator[ast.AST]:
     """Walk a syntax tree without docstrings and TYPE_CHECKING blocks."""
-    for child in ast.iter_child_nodes(node):
-        is_typing = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        if not is_typing and not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
-            yield child
-            yield from _walk_code(child)
+    pending = [node]
+    while pending:
+        for child in ast.iter_child_nodes(pending.pop()):
+            is_typing = isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING"
+            if not is_typing and not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+                yield child
+                pending.append(child)
 
 
 if __name__ == "__main__":
