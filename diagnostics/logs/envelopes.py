@@ -1,9 +1,9 @@
 """Extract log lines from the JSON records of log collectors, and from tracebacks with escaped line ends.
 
 An envelope is the JSON object that a log collector or a structured logger puts around a log line. Each text of the
-object that is no metadata becomes at most 2,000 log lines, with the object's rank, level and stream. A line may have
-two envelopes: for example, Docker's around that of the logger. At most two are removed. A line of more than 256,000
-characters is not parsed as JSON.
+object that is no metadata becomes at most 2,000 log lines, with the object's rank, level (if it is a text) and stream.
+A line may have two envelopes: for example, Docker's around that of the logger. At most two are removed. A line of more
+than 256,000 characters is not parsed as JSON.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def unwrap(line: Line) -> Iterator[Line] | None:
 
 
 def _texts(value: Any, depth: int) -> Iterator[str]:
-    """Yield the texts of a record in order, without metadata; type and message of an exception become one text."""
+    """Yield the texts of a record in order, without metadata; type and message of a nested exception are one text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and depth < _MAX_DEPTH:

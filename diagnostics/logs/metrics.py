@@ -34,7 +34,7 @@ _NAMES = {canonical: re.compile(pattern) for canonical, pattern in _TEXTS["names
 # The step in verl's lines, and in dictionaries with `step` or `global_step`.
 _STEP = re.compile(r"(?:^|[\s'\"(){,])(?:global_)?step['\"]?: ?([0-9]{1,9})(?![0-9.])")
 _ROUNDED_ZERO = re.compile(r"-?0?\.0{2,}")
-# A cheap first test: a line without any of these has no metrics.
+# A cheap first test: outside of tables, a line without any of these is skipped.
 _METRIC_WORDS = re.compile(
     r"(?i)loss|steps_per_second|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
 )
@@ -136,7 +136,9 @@ def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) ->
 
 @functools.lru_cache(4096)
 def canonical_name(name: str) -> str:
-    """Return the canonical name of a metric; empty if unknown. Of metrics of an evaluation only the reward has one.
+    """Return the canonical name of a metric; empty if unknown.
+
+    Of the names that begin with `eval`, `val` or `test`, only those of rewards have one.
 
     >>> canonical_name("train/reward"), canonical_name("eval_reward"), canonical_name("eval_loss")
     ('reward', 'eval_reward', '')

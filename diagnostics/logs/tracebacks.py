@@ -37,7 +37,7 @@ _BOX_TOPS = ("╭", "+--")
 BOX = "│╭╰┃❱"
 # Lines between the tracebacks of chained exceptions.
 CHAIN_LINES = ("During handling of the above exception", "The above exception was the direct cause")
-# An unfinished traceback is dropped after this number of log lines without one of its lines.
+# An unfinished traceback is dropped after this number of log lines without one of its frames.
 MAX_GAP = 400
 _MAX_FRAMES = 200
 _FRAME_INDENT = 2
@@ -94,7 +94,7 @@ class Traceback:
 
 @functools.lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
-    """Return the end of a path: from its package on; the file name for Python's modules; else two redacted parts.
+    """Return the end of a path: the part below site-packages; the name of a module of Python; else two redacted parts.
 
     Example:
         >>> short_path("/opt/env/lib/python3.12/site-packages/vllm/v1/engine/core.py")
@@ -226,7 +226,7 @@ def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:
 
 
 def _is_exception(match: re.Match[str], source: str) -> bool:
-    """Return whether a line of an open traceback has the exception; `source` is the line before it."""
+    """Return whether a line of an open traceback has the exception; `source` is the last source line."""
     if match["type"].endswith("Warning") and "warn" not in source.lower():
         # A warning is printed between the lines of the traceback.
         return False

@@ -81,11 +81,11 @@ def package_of(path: str) -> str:
 def describe_caller(
     provider: str, is_direct: bool, hit: Hit, log: LogFacts, frames: _Frames, installed: _Releases
 ) -> CallingCode:
-    """Return the code that uses a provider's name, with its release if the log has it; '' if the log shows none.
+    """Return the code that uses a provider's name, with its release if the log has it; empty if the log shows none.
 
-    The deepest frame outside of the provider counts. If the failure has no frames, the text says that it is probable:
-    a frame of a traceback without its end, the nearest file or module that a line names, or a program. If a use need
-    not be direct, such as an attribute that the provider's own code may read, only the last frame counts.
+    The deepest frame outside of the provider counts. If there is none, the text begins with "Probably" and names a
+    frame of a traceback without its end, the nearest file or module that a line names, or a program. If a use need
+    not be direct, such as an attribute that the provider's own code may read, only the last frame is considered.
     """
     texts = [parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)]
     texts += [f"{text} {release}" for text, release in pairwise(texts) if text.endswith("version")]
@@ -132,7 +132,7 @@ def _mentions(provider: str, hit: Hit, installed: _Releases, texts: Sequence[str
 
 
 def _describe_file(path: str, provider: str, installed: _Releases, texts: Sequence[str]) -> str:
-    """Return a file with its package or program, and its release; '' for files of the provider and of Python itself."""
+    """Return a file with its package or program, and its release; '' if the provider or Python has it."""
     package, path = package_of(path), path.replace("\\", "/")
     if package == provider or path.startswith("<") or ("/python3." in path and not package):
         return ""
@@ -149,7 +149,7 @@ def _describe_file(path: str, provider: str, installed: _Releases, texts: Sequen
 
 
 def _with_release(package: str, installed: _Releases, texts: Sequence[str]) -> str:
-    """Return a package with the release that the log lists, or names in a sentence."""
+    """Return a package with the release that the log lists or names in a sentence, if any."""
     if package in installed:
         return f"{package} {installed[package]}"
     names = re.sub("[-_]", "[-_ ]?", re.escape(package).replace(r"\-", "-"))

@@ -1,7 +1,8 @@
 """Find the known issues whose signatures match the logs, each with its certainty, evidence and triggers.
 
 The verdict (`verdict.py`) selects from these candidates. A crash that the log shows only in warnings is no candidate
-unless something else failed. `without_values` and `distinct_hits` compare lines without their numbers and paths.
+unless something else failed, or a sample of the entry is a warning too. `without_values` and `distinct_hits` compare
+lines without their numbers and paths.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ class Candidate:
             traceback through code that the entry names. `hypothesis`: the release is not affected, or all lines are
             broad. `supported`: any other match.
         hits: The first matching lines.
-        count: Number of matching lines.
+        count: Number of matching lines; a line counts for each pattern that it matches.
         ranks: Ranks that printed the lines.
         releases: Releases in the log of the packages that the entry names, as (package, release).
         triggers: Triggers that the tracebacks show; empty if unknown.
         examined_to: The newest examined release, if the release in the log is newer; else empty.
         confirmed_by: Candidates that confirm this one; their lines are harmless without another failure.
-        broad: Whether all matching lines are also printed by failures with other causes.
+        broad: Whether failures with other causes print all these lines too, and none is in code that the entry names.
         also_after_failures: Whether all matching lines also appear after other failures, as their consequences.
     """
 

@@ -102,13 +102,13 @@ class FactCollector:
         self._add_line_facts(line, number, in_traceback=traceback is not None)
 
     def _matching_rules(self, text: str) -> list[int]:
-        """Return the rules that match a line, without those that only match the name in "cannot import name"."""
+        """Return the rules that match a line, without those that match the name in "cannot import name"."""
         name = _MISSING_NAME.search(text)
         rules = self._rules.rules
         return [it for it in self._match(text) if not (name and re2.search(rules[it].pattern, name[1]))]
 
     def finish(self) -> None:
-        """Store the tracebacks without an end; the first of them is an error if the log has no other failure."""
+        """Store the tracebacks without an end; the first with a header is an error if the log has no other failure."""
         log = self._log
         cut = [it for it in self._tracebacks.open.values() if it.frames and not it.ignored]
         unfinished = [it for it in cut if it.headed]

@@ -37,6 +37,7 @@ class Hit:
     Attributes:
         source: Name of the log.
         line: Number of the line.
+        text: The message, or a part of a long one; secrets may be masked.
         rank: The rank that printed it; empty if unknown.
         traceback: The traceback to which it belongs; None if it belongs to none.
         part: Position among the lines of one JSON record; 0 for an ordinary line.

@@ -214,10 +214,10 @@ def _line_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _text_blocks(raw: io.BufferedReader) -> Iterator[bytes]:
-    """Yield the blocks of a log, without NUL bytes at its beginning.
+    """Yield the blocks of a log, without blocks of only NUL bytes at its beginning.
 
     Raises:
-        NoLogError: The log does not begin with text.
+        NoLogError: The log does not begin with text, or has a format that is not read.
     """
     begins_as_text: bool | None = True
     blocks = _line_blocks(_decoded_chunks(raw))

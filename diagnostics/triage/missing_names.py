@@ -129,7 +129,7 @@ class LoggedReleases(Mapping[str, str]):
 
     @cached_property
     def bounds(self) -> dict[str, str]:
-        """Oldest release by package, where the log only states that, as in `vllm >= 0.17`."""
+        """Lower bound by package, the first that a sentence states, as in `vllm >= 0.17`."""
         return {name: release for name, release, is_bound in reversed(self._named_releases) if is_bound}
 
     @cached_property
@@ -224,7 +224,7 @@ def _also_missing(message: str, log: LogFacts) -> list[str]:
 def _callers(hit: Hit, log: LogFacts) -> list[tuple[str, str]]:
     """Return the frames of a hit without those at the end that only pass a call or an access on to other code.
 
-    If that is a module's lazy import, the log does not show the importing frame, so none is returned.
+    A lazy import hides the importing frame, so such a hit has no frames.
     """
     frames = frames_of(hit.traceback, log) if hit.traceback else []
     callers = without_wrappers(frames)

@@ -1,8 +1,8 @@
 """Explain requirements that pip, uv or an exception's message reports as unmet, and find releases that satisfy them.
 
-`explain_conflicts` reads the first 2,000 lines of each log. If they state none and the failure is unknown, it compares
-the logged releases with the requirements in the packages' metadata. `stated_ranges` yields the requirements that
-exceptions and warnings state.
+`explain_conflicts` reads the first 2,000 lines of each log. If they state none and the failure is not known, it
+compares the logged releases with the requirements in the packages' metadata. `stated_ranges` yields the requirements
+that exceptions and warnings state.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _step_without_range(items: list[StatedRequirement]) -> str:
 
 
 def _without_distribution(item: StatedRequirement) -> str:
-    """Return what to do if no file of a required release fits this Python and platform."""
+    """Return what to do if a required release does not exist, or has no file for this Python and platform."""
     other_release = _other_release(item, re.findall(r"\d[\w.+]*", item.offered))
     user = item.package or "what requires it"
     change = f"take another release of {user}{f', such as {other_release}' if other_release else ''}."
@@ -233,7 +233,7 @@ def _without_solution(items: list[StatedRequirement]) -> str:
 
 
 def _is_of_stack(requirement: StatedRequirement) -> bool:
-    """Return whether a package of the training stack, or the user, requires it."""
+    """Return whether the user, an exception or a package of the training stack states it."""
     user = canonicalize_name(requirement.package)
     uses = INDEXED[user].uses if user in INDEXED else ()
     return not user or requirement.is_raised or user in PACKAGES or bool(uses)

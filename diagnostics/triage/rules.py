@@ -46,7 +46,7 @@ class Rules:
     Attributes:
         issues: The known issues by code.
         rules: One rule for each pattern.
-        warned: Codes of issues with a matching sample that contains a warning line.
+        warned: Codes of issues with a matching sample that contains a harmless line: a warning or lower, or a retry.
         by_anchor: For each literal text, the indexes of the rules that may match a line with this text.
         anchors: Each anchor by name, as an RE2 pattern; the name of a plain text is the text itself. A line without
             any anchor needs no check.
@@ -63,7 +63,7 @@ class Rules:
             if issue.signature:
                 for key in ("any", "all", "none"):
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
-                if any(_is_warning(sample) for sample in issue.signature.samples if sample.matches):
+                if any(_has_harmless_line(sample) for sample in issue.signature.samples if sample.matches):
                     self.warned.add(code)
         packed_literals = pattern_literals()
         for index, rule in enumerate(self.rules):
@@ -123,5 +123,5 @@ class AnchorSearch:
             self._automaton = signatures.compile_any(list(self._anchors.values()))
 
 
-def _is_warning(sample: LogSample) -> bool:
+def _has_harmless_line(sample: LogSample) -> bool:
     return any(parse_line(line).is_harmless for line in sample.text.splitlines())

@@ -84,7 +84,7 @@ def _mode(path: Path) -> int:
 
 
 def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
-    """Return the logs below a folder by name; a file is listed once, even if several links lead to it."""
+    """Return the logs below a folder, sorted; a file is listed once, even if several links lead to it."""
     paths, identities = [], set()
     root = os.path.realpath(folder)
     for path in _files(folder, skipped):

@@ -81,7 +81,7 @@ def _rows_where(name: str, condition: Callable[[float], bool]) -> Callable[[Sequ
 
 
 def _non_finite_rows(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows in which a metric of the update is not finite, unless it is finite again in a later row."""
+    """Return rows in which a metric of the update is not finite; none if those of the last are finite again later."""
     checked = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff", "mismatch_kl")
     matches: Matches = []
     for row in rows:
