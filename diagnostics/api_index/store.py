@@ -280,7 +280,7 @@ def load(package: str) -> Package:
 
 @cache
 def _load(folder: Path, package: str) -> Package:
-    return Package(folder / f"{canonicalize_name(package)[:100]}.zip")
+    return Package(folder / f"{canonicalize_name(package):.100}.zip")
 
 
 def clear_cache() -> None:
