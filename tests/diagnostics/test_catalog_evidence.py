@@ -320,7 +320,7 @@ def test_affected_ranges_agree_with_the_wheels():
     assert wrong == []
 
 
-def test_api_index_is_as_new_as_the_ranges():
+def test_api_index_is_as_new_as_the_ranges_and_static_ranges_name_their_code():
     """The API index has the newest release of the ranges.
 
     Each static range names the code that was read, except those in READ_OUTSIDE_WHEELS.

@@ -33,7 +33,10 @@ VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_roll
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ALL_CASES)])
 def test_case_gives_its_declared_finding(name, case):
-    """A case gives its finding, with a place, a value and a fix, and an error depends on no unknown value."""
+    """A faulty case gives its finding and a valid one does not; a finding has a place, a value and a fix.
+
+    An error depends on no unknown value.
+    """
     releases = {package.replace("-", "_"): release for package, release in case.get("releases", {}).items()}
     all_findings = findings(case["run"], **releases)
     reported = {f"{finding.severity.word} {finding.code}" for finding in all_findings}

@@ -1,4 +1,7 @@
-"""`lint` reports values and options that it could not check, and exits with 3 if they could hide a fault."""
+"""`lint` reports values and options that it could not check, and exits with 3 if they could hide a fault.
+
+It reports a known option of another framework or release as an error or warning, with the option to write instead.
+"""
 
 import pytest
 
@@ -15,7 +18,7 @@ VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
 
 
 def unknowns(text, syntax="shell", **releases):
-    """Return (check, unknown value, whether it decides the exit code) of a text."""
+    """Return the entries "not checked" of a text: (check, unknown value, whether it decides the exit code)."""
     return {
         (check.check, entry.what, entry.decides)
         for check in report(text, syntax, **releases).checks

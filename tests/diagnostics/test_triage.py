@@ -1,7 +1,7 @@
 """`triage` finds root causes in logs of several ranks and formats, and gives no verdict without evidence.
 
-The state of a verdict is `known`, `wrapper` (only an error that another one caused), `hypothesis`, `unknown`,
-`not_judged` or `clean`.
+The state of a verdict is `known`, `wrapper` (only consequences of a root cause elsewhere), `hypothesis`, `unknown`,
+`not_judged`, `clean` or `empty`. Secrets in the quoted lines are masked.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""`triage` verdicts do not depend on prefixes, noise, cuts or file order; hostile logs take bounded time.
+"""`triage` verdicts do not depend on prefixes, noise, file order or cuts around the deciding lines.
 
-Damaged lines and logs crash nothing. The labelled corpus in `logs/` meets the goals of the evaluation, and has no
-personal data.
+Hostile logs take bounded time. Damaged lines and logs crash nothing. The labelled corpus in `logs/` meets the goals of
+the evaluation, and has no personal data.
 """
 
 import random
