@@ -98,7 +98,7 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch, int]
 
 
 def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
-    """Find a user's script or module that trains with a framework, by its source; None if there is none."""
+    """Find a user's script or module that trains with a framework, by its source or its name; None if none does."""
     starts = (
         (index, word, before in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES))
         for index, (before, word) in enumerate(pairwise(("", *words)))

@@ -1,4 +1,4 @@
-"""Evaluate a condition in the source of a framework with known values; a value that is not known makes it unknown."""
+"""Evaluate a condition in the source of a framework with known values; without a value it needs, it is unknown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _parse(condition: str) -> ast.expr:
 
 @cache
 def names_in(condition: str) -> tuple[str, ...]:
-    """Return the dotted names in a condition, longest first for each chain, in their order."""
+    """Return the dotted names in a condition in their order, such as `self.beta`, also of functions."""
 
     def names_below(node: ast.AST) -> Iterator[str]:
         name = _attribute_read(node) if isinstance(node, ast.Call) else dotted_name(node)

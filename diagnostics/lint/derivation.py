@@ -194,7 +194,7 @@ def _whole_number(value: Value | None) -> Value | None:
 
 
 def multiply(*factors: Value | None) -> Value | None:
-    """Return the product of whole numbers; unknown if one is not known, None if one is missing."""
+    """Return the product of whole numbers; unknown if one is not known or no whole number, None if one is missing."""
     values = [value for value in factors if value is not None]
     if len(values) < len(factors):
         return None
@@ -241,7 +241,7 @@ def _fill_trl(plan: RunPlan) -> None:
 
 
 def _fill_swift(plan: RunPlan) -> None:
-    """Fill a plan of ms-swift: no batches of Megatron; the rollout mode unless the release is 3.5 or newer."""
+    """Fill a plan of ms-swift: no batches of Megatron; the rollout mode by the devices, before release 3.5."""
     # A run over Ray has a section for each role, whose options are not in the index.
     sections = any(key.startswith(("train.", "rollout.")) for key in plan.options)
     plan.settings.has_unread_options = plan.settings.has_unread_options or sections

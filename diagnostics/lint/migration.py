@@ -193,7 +193,7 @@ def _value_problems(migration: Migration) -> Iterator[Problem]:
 
 
 def _default_problems(migration: Migration) -> Iterator[Problem]:
-    """Yield options that the run does not set, although they have an effect in it and their default differs."""
+    """Yield options with an effect that the run does not set, and whose default differs or is gone."""
     plan, dialect, releases = migration.plan, migration.dialect, (migration.old, migration.new)
     names = dialect.server_names if plan.role == "serve" else dialect.names
     for option in dict.fromkeys((*names, *(() if plan.role == "serve" else dialect.loss_options))):
@@ -271,7 +271,7 @@ def _edit_line(line: str, removed: RemovedOption) -> str:
 
 
 def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
-    """Return the diff of a file. If it would print a secret, return it without context lines, or else empty.
+    """Return the diff of a file. If it would print a secret, leave the context out; empty if it still would.
 
     `after` has the line at the place of each line of `before`, and "" for a deleted one.
     """

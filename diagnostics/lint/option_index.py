@@ -90,7 +90,7 @@ def exact_options(package: str, role: str, release: str) -> frozenset[str]:
 
 
 def options_to_check(settings: Settings) -> list[Value]:
-    """Return the options of a run that the framework's parser checks, without config files, `+` keys and launchers'."""
+    """Return the options that the framework's parser checks: no config files, prefixed keys or launchers' options."""
     # OpenRLHF's commands take no options of accelerate's launcher.
     has_launcher = parser_of(settings.framework) != "argparse"
     return [

@@ -25,9 +25,10 @@ from diagnostics.versions import parse_version
 PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 _MAX_BYTES = 1_000_000
-_MAX_PARENTS = 6
+# Maximum number of folders of a project, of files in one that may pin releases, and of its entries that are listed.
+_MAX_FOLDERS = 6
 _MAX_FILES = 40
-_MAX_LINES = 2000
+_MAX_ENTRIES = 2000
 # Distribution -> name in `lint`.
 _NAMES = {
     canonicalize_name(distribution): name
@@ -85,7 +86,7 @@ def _read_folder(folder: Path) -> Project:
 def _project_folders(folder: Path) -> Iterator[Path]:
     """Yield a folder and the folders above it in the same project, at most six together."""
     home = Path.home()
-    for above in islice((folder, *folder.parents), _MAX_PARENTS):
+    for above in islice((folder, *folder.parents), _MAX_FOLDERS):
         # Files at the top of a machine or a home belong to no project.
         if above in {home, Path("/"), Path("/tmp")}:  # noqa: S108 - nothing is written there
             return
@@ -113,7 +114,7 @@ def is_in_project(path: Path, file: str) -> bool:
 def _requirement_files(folder: Path) -> list[Path]:
     """Return the files of a folder that may pin releases, lock files first."""
     try:
-        listing = sorted(islice(folder.iterdir(), _MAX_LINES))
+        listing = sorted(islice(folder.iterdir(), _MAX_ENTRIES))
     except OSError:
         return []
     matching = [path for path in listing if _REQUIREMENT_FILE.match(path.name)][:_MAX_FILES]

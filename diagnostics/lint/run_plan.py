@@ -38,7 +38,7 @@ class RunPlan:
         versions: The releases for which the run is checked.
         unknown: Names that a rule read although the value is unknown -> the unknown value. None for the number of
             processes if the run does not set it.
-        reported: Keys of the settings in errors so far.
+        reported: Keys of the settings in findings so far.
         source: The file that was given to lint or found in a folder, or `command line`.
         explicit: Whether the file was named on the command line, rather than found in a folder.
         needs_arguments: Whether the run is a script that expects the model among its own arguments ("$@").

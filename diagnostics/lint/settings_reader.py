@@ -39,6 +39,8 @@ _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 def read_file(path: Path, framework: str = "") -> list[Settings]:
     """Return the settings in a file, or for `-` in standard input; empty if no framework is configured.
 
+    `framework` is assumed for a YAML, JSON or TOML file, and for a command that no framework's parser reads.
+
     Raises:
         UnreadableError: The file cannot be read; the message names the file, the line if known, and the reason.
     """
@@ -103,7 +105,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
 
 
 def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Settings | None:
-    """Return the settings of a parsed YAML, JSON or TOML document; None if it configures no framework."""
+    """Return the settings of a parsed YAML, JSON or TOML document; None if it has no framework or another method."""
     if not isinstance(tree, dict):
         return None
     framework = framework or detect_framework(tree, syntax)

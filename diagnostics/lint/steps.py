@@ -60,7 +60,7 @@ class LintRun:
     Attributes:
         paths: Files and folders to check.
         versions: Releases that were given or are installed.
-        framework: Framework to assume for a file that does not show its own; empty for none.
+        framework: Framework to assume, as in `read_file`; empty for none.
         command: Words of a command line to check; empty for none.
         sources: The files and the command line, with their settings and run plans.
         unread: Results for inputs that could not be read or have nothing to check.
@@ -175,7 +175,7 @@ def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
 
 
 def _is_run(settings: Settings) -> bool:
-    """Return whether settings configure a run or a server, and not another project's trainer; note another method."""
+    """Return whether settings configure a run or server, not another project's; set the role of another method."""
     kind = settings.options.get("rlhf_type")
     if settings.role == "train" and kind is not None and kind.known and kind.data != "grpo":
         settings.role = "other"

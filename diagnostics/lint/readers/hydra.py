@@ -2,8 +2,8 @@
 
 `compose_config` adds the options of the config and of the files in its defaults lists to the settings. Configs that
 verl ships are not read, because verl's dialect has their values. A file of a defaults list that is missing, unreadable
-or beyond the limits on number and size becomes an entry "not checked". So does the named config if it is not found and
-the command has no other. Defaults lists are followed over six levels of files.
+or beyond the limits on number and size becomes an entry "not checked". So does the config that a command names if
+it is not found. Defaults lists are followed over six levels of files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def compose_config(settings: Settings, *, required: bool) -> None:
 
     Args:
         settings: The settings of a command.
-        required: Whether the command has no other config, so that a missing file is reported.
+        required: Whether a missing file is reported, as for a command.
     """
     path, name = settings.options.get("--config-path"), settings.options.get("--config-name")
     stem = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
@@ -160,7 +160,7 @@ class ComposedConfig:
 
 
 def _find_config(path: Value | None, stem: str, file: str) -> Path | None:
-    """Find the config that a command names; if its folder is unknown, only in the folder of the command's file."""
+    """Find the config that a command names in a folder; if the folder is unknown, in that of the command's file."""
     if path is None or not stem:
         return None
     if not path.known:

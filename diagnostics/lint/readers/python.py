@@ -3,8 +3,9 @@
 `read_configs` returns the arguments of each config object, later assignments to its attributes, the options of model
 calls, and variables set in `os.environ`. `declared_options` yields fields of classes and arguments of a parser.
 
-Names are followed through assignments of constants, lists, dicts and simple arithmetic. The result of a call is
-unknown, a name that is assigned twice is unknown, and so are the arguments that `**NAME` passes.
+Names are followed through assignments of constants, lists, dicts and simple arithmetic, at the top of a module or
+function; assignments inside `if` or a loop, and `+=`, are not read. The result of a call is unknown, a name that is
+assigned twice is unknown, and so are the arguments that `**NAME` passes.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class _ConfigFinder:
                     self.foreign_class = self.foreign_class or foreign
 
     def _collect_constants(self, body: list[ast.stmt]) -> None:
-        """Collect the values of names; a name that is assigned twice is unknown."""
+        """Collect the values of names that these statements assign; a name that is assigned twice is unknown."""
         for statement in body:
             if isinstance(statement, ast.Assign):
                 names = [target.id for target in statement.targets if isinstance(target, ast.Name)]

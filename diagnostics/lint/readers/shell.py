@@ -304,7 +304,7 @@ class _ScriptReader:
         return result
 
     def _visit_declaration_command(self, node: Node) -> None:
-        """Process `export` and `declare`: set variables, and export them."""
+        """Process `export`, `declare`, `local` and `readonly`: set variables; `export` and `declare -x` export them."""
         exports = node.children[0].type == "export" or "-x" in node_text(node).split()[1:2]
         for child in node.named_children:
             if child.type == "variable_assignment":

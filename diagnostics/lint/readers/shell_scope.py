@@ -96,7 +96,7 @@ class Scope:
     def merge_branch(self, branch: Scope) -> None:
         """Merge the changes of a branch that may or may not run: changed values are unknown afterwards.
 
-        Of added options, the names are kept.
+        Of added options, the names are kept. Variables that the branch unsets keep their values.
         """
         for name, text in branch.variables.items():
             if self.variables.get(name) != text:

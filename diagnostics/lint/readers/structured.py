@@ -158,7 +158,7 @@ class _YamlBuilder:
             self._add(container, None, started, counted=True)
 
     def _scalar(self, event: Any, line: int) -> Value:
-        """Return a plain scalar parsed as YAML 1.1 does, and a quoted one as text."""
+        """Return a plain scalar by `parse_scalar` and the words of YAML 1.1, such as `yes`; a quoted one stays text."""
         place = Place(self.file, line)
         if not event.implicit[0]:
             return Value(event.value, place)

@@ -84,7 +84,7 @@ def _evidence_level(entry: model.Issue, framework: str) -> str:
 
 
 def _remedy(plan: RunPlan, code: str, problem: Problem) -> Fix:
-    """Return the problem's fix, the entry's best mitigation, and mitigations with an edit for the run's framework."""
+    """Return the problem's fix and, unless it is complete, the entry's best mitigation and those for the framework."""
     if problem.fix_is_complete:
         return Fix.of(problem.fix, Explain(code))
     ranked = mitigation_ranking.recommended_fix(
