@@ -3,13 +3,12 @@
 Most tests change one line of the entry SCH001. Edits of an entry become actions for a framework and its releases.
 """
 
-import doctest
 import re
 
 import pytest
 from msgspec.structs import replace
 
-from diagnostics import catalog, toml_source
+from diagnostics import catalog
 from diagnostics.catalog import FOLDER, CatalogError, load_check_file, signatures
 from diagnostics.catalog.model import Bound, ConfigRule
 from diagnostics.commands.catalog import find_problems
@@ -25,12 +24,6 @@ CASES = read_cases(__file__, "invalid_entries.yaml")
 def issues():
     """Load the shipped catalog."""
     return catalog.load()
-
-
-def test_docstring_examples_of_toml_source_are_correct():
-    """The examples of toml_source, which finds the lines of keys for error messages, are correct."""
-    result = doctest.testmod(toml_source)
-    assert (result.attempted > 0, result.failed) == (True, 0)
 
 
 def test_no_pattern_escapes_quotes(issues):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import sys
 
 import pytest
@@ -45,9 +44,3 @@ def test_uv_module_needs_only_the_standard_library():
     blocked = "import sys; sys.modules.update(dict.fromkeys(['packaging', 'rich', 're2', 'jinja2']))"
     root = uv.__file__.rpartition("/diagnostics/")[0]
     run_python("-S", "-c", f"{blocked}; import diagnostics.uv", check=True, cwd=root)
-
-
-def test_docstring_examples_are_correct():
-    results = doctest.testmod(uv)
-    assert results.attempted
-    assert not results.failed
