@@ -89,6 +89,18 @@ def pytest_collection_finish(session):
     gc.enable()
 
 
+def pytest_make_parametrize_id(val):
+    """Cut the name of a long value: pytest-xdist sends the name of each test more than ten times."""
+    return ascii(val[:60]) if isinstance(val, str | bytes) and len(val) > 120 else None
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the session end
+def pytest_sessionfinish():
+    """Collect garbage once; pytest then collects it five times, which takes half a second each in a large process."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def neutral_terminal():
     """Remove the caller's terminal settings, which change the output of commands, and set TERM."""
