@@ -63,13 +63,13 @@ def pytest_xdist_setupnodes(config, specs):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Group tests that share a fork server or a module fixture on one xdist worker, which starts slow tests first.
+    """Group tests that share a process or a module fixture on one xdist worker, which starts slow tests first.
 
-    A fork server takes seconds to start. Without the order, a worker runs a slow test at the end and the others wait.
+    Such a process takes seconds to start. Without the order, a worker runs a slow test at the end and the others wait.
     """
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs
-        servers = [name for name in ("trainer", "commands") if name in definitions]
+        servers = [name for name in ("trainer", "commands", "ended_tokenizer_process") if name in definitions]
         if servers or any(one.scope == "module" for several in definitions.values() for one in several):
             item.add_marker(pytest.mark.xdist_group([*servers, item.path.stem][0]))
     if hasattr(config, "workerinput"):

@@ -41,7 +41,7 @@ def trained(tmp_path_factory):
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "checkpoint-120").exists():
-            tiny_model.train_checkpoints(folder, keep=(20, 110, 120), width=48)
+            tiny_model.train_checkpoints(folder, keep=(20, 110, 120), width=48, layers=2)
     return folder
 
 

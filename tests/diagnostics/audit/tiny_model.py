@@ -44,22 +44,22 @@ def tokenizer(text: str, size: int) -> PreTrainedTokenizerFast:
 
 
 def train_checkpoints(
-    folder: Path, *, seed: int = 0, keep: tuple[int, ...] = (20, 280, 300), size: int = 384, width: int = 64
+    folder: Path, *, keep: tuple[int, ...] = (20, 280, 300), width: int = 64, layers: int = 3
 ) -> Path:
     """Train a model, save a checkpoint after each step in `keep`, and return the last checkpoint's folder.
 
     The folder `base` has the untrained model.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     text = corpus()
-    text_tokenizer = tokenizer(text, size)
+    text_tokenizer = tokenizer(text, 384)
     ids = torch.tensor(text_tokenizer(text, add_special_tokens=False)["input_ids"])
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=size,
+            vocab_size=384,
             hidden_size=width,
             intermediate_size=2 * width,
-            num_hidden_layers=3,
+            num_hidden_layers=layers,
             num_attention_heads=width // 32,
             num_key_value_heads=1,
             max_position_embeddings=512,
@@ -70,7 +70,7 @@ def train_checkpoints(
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     _save(model, text_tokenizer, folder / "base")
-    starts = torch.Generator().manual_seed(seed)
+    starts = torch.Generator().manual_seed(0)
     for step in range(1, max(keep) + 1):
         places = torch.randint(0, len(ids) - 97, (8,), generator=starts)
         batch = torch.stack([ids[place : place + 96] for place in places.tolist()])
