@@ -137,10 +137,7 @@ def test_changed_fact_gives_exactly_its_findings(cuda_environment, changes, expe
     assert outcomes(examine(cuda_environment, replace(HEALTHY, **changes))) == expected
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    read_cases(__file__, "machine_variables.yaml"),
-)
+@pytest.mark.parametrize(("environ", "expected"), read_cases(__file__, "machine_variables.yaml"))
 def test_environment_variables_are_checked_against_the_machine(cuda_environment, environ, expected):
     assert outcomes(examine(cuda_environment, HEALTHY, environ)) == expected
 

@@ -228,10 +228,7 @@ def test_settings_are_merged_and_use_the_installed_frameworks_options(environmen
     assert not any(line.startswith("ms-swift: ") for text in texts for line in text)
 
 
-@pytest.mark.parametrize(
-    ("files", "installer", "expected"),
-    read_cases(__file__, "installers.yaml"),
-)
+@pytest.mark.parametrize(("files", "installer", "expected"), read_cases(__file__, "installers.yaml"))
 def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, installer, expected):
     """Each installer's own command is used; packages that pip installed into a conda environment stay pip's."""
     maker = EnvironmentBuilder(tmp_path / (".pixi/envs/default" if installer == "uv-pixi" else ".venv"))

@@ -62,10 +62,7 @@ def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message
 
 @pytest.mark.parametrize(
     "data",
-    [
-        gzip.compress(FAILURE[:30]) + gzip.compress(FAILURE[30:]) + bytes(500),
-        bytes(3 << 20) + FAILURE,
-    ],
+    [gzip.compress(FAILURE[:30]) + gzip.compress(FAILURE[30:]) + bytes(500), bytes(3 << 20) + FAILURE],
     ids=["gzip in parts", "a hole before it"],
 )
 def test_failure_is_found_in_compressed_and_sparse_logs(run, tmp_path, data):

@@ -12,8 +12,7 @@ from grpo_core.learn.advantages import group_advantages
 
 
 @pytest.mark.parametrize(
-    ("baseline", "expected"),
-    [("group", 0.0), ("leave_one_out", 0.0), ("batch", 0.7 - 0.35), ("none", 0.7)],
+    ("baseline", "expected"), [("group", 0.0), ("leave_one_out", 0.0), ("batch", 0.7 - 0.35), ("none", 0.7)]
 )
 @pytest.mark.parametrize("scale", ["group", "leave_one_out", "none"])
 @pytest.mark.parametrize("ddof", [0, 1])

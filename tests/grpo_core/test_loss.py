@@ -46,8 +46,7 @@ def one_token_loss(current, proximal, advantage, options=PLAIN, reference=None) 
 
 
 @pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [("k1", 0.3), ("k2", 0.045), ("k3", math.exp(-0.3) + 0.3 - 1)],
+    ("estimator", "expected"), [("k1", 0.3), ("k2", 0.045), ("k3", math.exp(-0.3) + 0.3 - 1)]
 )
 def test_kl_estimators(estimator, expected):
     """The log-ratio reference - current is -0.3."""

@@ -29,12 +29,7 @@ def trl_017_python() -> Path:
 @pytest.mark.parametrize(
     ("python", "release", "cases", "types"),
     [
-        (
-            newest_trl_python,
-            "1.16.0",
-            1260,
-            {"grpo", "bnpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo"},
-        ),
+        (newest_trl_python, "1.16.0", 1260, {"grpo", "bnpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo"}),
         (trl_017_python, "0.17.0", 144, {"grpo", "bnpo", "dr_grpo"}),
     ],
 )

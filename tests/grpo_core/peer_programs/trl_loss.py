@@ -36,10 +36,7 @@ OLD = RELEASE == "0.17.0"
 RECORDS = {record.form: record.loss for record in DIALECTS.values() if record.release == f"trl-{RELEASE}"}
 LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: a truncated completion, which mask_truncated_completions masks
 # Setting of GRPOConfig -> the value that grpo_core's loss options have for it.
-SETTINGS = {
-    "beta": lambda loss: loss.kl_coefficient,
-    "epsilon": lambda loss: loss.clip_low,
-}
+SETTINGS = {"beta": lambda loss: loss.kl_coefficient, "epsilon": lambda loss: loss.clip_low}
 OLD_SETTINGS = {"scale_rewards": lambda loss: loss.advantage_scale == "group"}
 NEW_SETTINGS = {
     "delta": lambda loss: loss.ratio_cap or None,
