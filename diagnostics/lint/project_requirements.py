@@ -25,6 +25,7 @@ from diagnostics.versions import parse_version
 PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 _MAX_BYTES = 1_000_000
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 # Maximum number of folders of a project, of files in one that may pin releases, and of its entries that are listed.
 _MAX_FOLDERS = 6
 _MAX_FILES = 40
@@ -98,15 +99,20 @@ def _project_folders(folder: Path) -> Iterator[Path]:
 def is_in_project(path: Path, file: str) -> bool:
     """Return whether a file, after links are resolved, is in the project of another file.
 
-    If the other file is in no project, but in a home folder for example, it must be in the same folder.
+    The project is the folder with `.git`, or else the nearest one with a project or requirements file. Without them it
+    is the other file's own folder; of a home folder, `/` and `/tmp` no subfolder belongs to it.
     """
     folder = Path(file).absolute().parent
     folders = list(_project_folders(folder))
+    marked = [
+        above
+        for above in folders
+        if any((above / mark).exists() for mark in (*_PROJECT_FILES, "requirements.txt"))
+    ]
+    root = folders[-1] if folders and (folders[-1] / ".git").exists() else next(iter(marked), folder)
     try:
         resolved = path.resolve()
-        return (
-            resolved.is_relative_to(folders[-1].resolve()) if folders else resolved.parent == folder.resolve()
-        )
+        return resolved.is_relative_to(root.resolve()) if folders else resolved.parent == folder.resolve()
     except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return False
 
@@ -119,7 +125,7 @@ def _requirement_files(folder: Path) -> list[Path]:
         return []
     matching = [path for path in listing if _REQUIREMENT_FILE.match(path.name)][:_MAX_FILES]
     locks = [folder / name for name in ("uv.lock", "poetry.lock")]
-    projects = [folder / name for name in ("pyproject.toml", "setup.py", "setup.cfg")]
+    projects = [folder / name for name in _PROJECT_FILES]
     return [path for path in (*locks, *matching, *projects) if path.is_file()]
 
 

@@ -270,6 +270,7 @@ def test_second_training_in_a_script_has_its_own_server(tmp_path):
 
 
 def test_options_of_an_imported_config_class_are_known(tmp_path):
+    (tmp_path / "requirements.txt").touch()
     (tmp_path / "src" / "scripts").mkdir(parents=True)
     (tmp_path / "src" / "trainer").mkdir()
     (tmp_path / "src" / "trainer" / "__init__.py").write_text("from .own import Own\n")
@@ -471,7 +472,7 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
         read_file(path)
 
 
-@pytest.mark.parametrize("named", ["link", "absolute", "../"])
+@pytest.mark.parametrize("named", ["link", "absolute", "../", "../ without .git"])
 @pytest.mark.parametrize(
     "script",
     [
@@ -483,7 +484,7 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
 def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_command, named, script):
     """Texts of a sourced file, a config and a Python script are not printed, and the report is incomplete."""
     repository = tmp_path / "repo"
-    (repository / ".git").mkdir(parents=True)
+    (repository / (".git" if named != "../ without .git" else "src")).mkdir(parents=True)
     monkeypatch.chdir(repository)
     for suffix, text in (
         ("sh", "PHRASE=correct-horse"),
@@ -492,7 +493,7 @@ def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_
     ):
         (tmp_path / f"secrets.{suffix}").write_text(f"{text}\n")
         (repository / f"env.{suffix}").symlink_to(tmp_path / f"secrets.{suffix}")
-    name = {"link": "env", "absolute": tmp_path / "secrets", "../": "../secrets"}[named]
+    name = {"link": "env", "absolute": tmp_path / "secrets", "../": "../secrets"}[named.split()[0]]
     (repository / "run.sh").write_text(script.format(name))
     result = run_command("lint", repository / "run.sh", "--trl", "1.16.0", "--format", "json")
     assert result.code == INCOMPLETE
