@@ -37,11 +37,13 @@ _MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
 # Names of settings by which transformers, or timm, imports a kernel of the hub or loads a file; allowed values.
 _LOADING_SETTING = re.compile(
     r"(?P<choice>(?:attn|experts)\w*_implementation)|(?P<name>implementation|kernel|backbone|architecture)"
-    r"|(?P<none>checkpoint_path|pretrained_cfg|^(?:fast_)?tokenizer_files?$)"
-    r"|(?P<file>(?<!special_tokens_map_)files?$|(?:_dir|(?<!_or)_path|^(?:init_inputs|vocab|merges))$)"
+    r"|(?P<none>checkpoint_path|pretrained_cfg|^(?:fast_)?tokenizer_files?$|^configuration_files$)"
+    r"|(?P<tokenizer>tokenizer_class)|(?P<file>(?<!special_tokens_map_)files?$|(?:_dir|(?<!_or)_path|^(?:init_inputs|vocab|merges))$)"
 )
 _IMPLEMENTATIONS = {"eager", "sdpa", "grouped_mm", "batched_mm"}
 _PLAIN_NAME = re.compile(r"[\w.+-]*")
+# A class of another name may be a processor, which reads further files.
+_TOKENIZER_CLASS = re.compile(r"\w*Tokenizer(?:Fast)?|TokenizersBackend")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -91,6 +93,8 @@ def _is_allowed(kind: str | None, value: str, folder: Path) -> bool:
         return value in _IMPLEMENTATIONS
     if kind == "name":
         return bool(_PLAIN_NAME.fullmatch(value))
+    if kind == "tokenizer":
+        return bool(_TOKENIZER_CLASS.fullmatch(value))
     # Relative to the working folders of this process and of the tokenizer's, too.
     paths = (Path(value), Path("/") / value, folder / value)
     files = [path for path in paths if value and os.path.exists(path)]  # noqa: PTH110 - no errors

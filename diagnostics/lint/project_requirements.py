@@ -104,12 +104,9 @@ def is_in_project(path: Path, file: str) -> bool:
     """
     folder = Path(file).absolute().parent
     folders = list(_project_folders(folder))
-    marked = [
-        above
-        for above in folders
-        if any((above / mark).exists() for mark in (*_PROJECT_FILES, "requirements.txt"))
-    ]
-    root = folders[-1] if folders and (folders[-1] / ".git").exists() else next(iter(marked), folder)
+    marks = (*_PROJECT_FILES, "requirements.txt")
+    marked = (above for above in folders if any((above / mark).exists() for mark in marks))
+    root = folders[-1] if folders and (folders[-1] / ".git").exists() else next(marked, folder)
     try:
         resolved = path.resolve()
         return resolved.is_relative_to(root.resolve()) if folders else resolved.parent == folder.resolve()

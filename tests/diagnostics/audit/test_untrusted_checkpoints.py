@@ -272,10 +272,19 @@ def test_files_of_gigabytes_are_not_loaded(kind, name, data, size, message, tiny
         Tokenizer(folder)
 
 
-@pytest.mark.parametrize("name", ["tokenizer_file", "fast_tokenizer_files"])
-def test_tokenizer_of_another_file_is_refused(name, tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokenizer_file", "tokenizer.4.0.json"),
+        ("fast_tokenizer_files", ["tokenizer.4.0.json"]),
+        ("configuration_files", ["config.4.0.0.json"]),
+        ("tokenizer_class", "HiggsAudioV2Processor"),
+    ],
+)
+def test_setting_that_makes_unchecked_files_count_is_refused(name, value, tiny, tmp_path):
+    """Another configuration file, and the files of a processor, are not checked for settings that load something."""
     path = shutil.copytree(tiny, tmp_path / "model") / "tokenizer_config.json"
-    path.write_text(json.dumps({name: ["tokenizer.4.0.json"]}))
+    path.write_text(json.dumps({name: value}))
     with pytest.raises(AuditError, match=f"{name} = .* refused"):
         Tokenizer(path.parent)
 
