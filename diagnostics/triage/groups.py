@@ -18,34 +18,37 @@ _MAX_NAMES = 8
 def find_runs(arguments: Sequence[str], skipped: SkippedFiles) -> dict[str, list[LogSource]]:
     """Return the logs of each run: each named file, and each file or folder directly in a named folder, is a run.
 
+    Of runs with equal names, the later ones get their path as a name.
+
     Raises:
         SourceError: An argument names no log.
     """
     runs: dict[str, list[LogSource]] = {}
     for argument in arguments:
+        earlier, is_folder = set(runs), Path(argument).is_dir()
         for source in find_logs([argument], skipped):
-            folder, inside, _ = source.name.partition("/")
-            is_folder = inside and source.path is not None and Path(argument).is_dir()
-            name = folder if is_folder else source.name
-            name = f"{argument}/{name}" if name in runs and not is_folder else name
-            runs.setdefault(name, []).append(source)
+            name = source.name.partition("/")[0] if is_folder else source.name
+            path = f"{argument.rstrip('/')}/{name}" if is_folder else argument
+            runs.setdefault(path if name in earlier else name, []).append(source)
     return runs
 
 
 def print_groups(verdicts: Mapping[str, Diagnosis], *, as_json: bool) -> None:
-    """Print runs with equal fingerprints as one group, the largest group first, runs without a failure last."""
-    groups: dict[str, list[str]] = {}
+    """Print runs with equal fingerprints as one group, the largest group first.
+
+    Runs without a fingerprint come last: those with equal states and titles are one group, such as clean runs.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
     for name, verdict in verdicts.items():
-        groups.setdefault(verdict.fingerprint, []).append(name)
-    ordered = sorted(groups.items(), key=lambda item: (not item[0], -len(item[1]), item[0]))
+        key = verdict.fingerprint, "" if verdict.fingerprint else f"{verdict.state} {_title(verdict)}"
+        groups.setdefault(key, []).append(name)
+    ordered = sorted(groups.items(), key=lambda item: (not item[0][0], -len(item[1]), item[0]))
     if as_json:
-        documents = [
-            _group_document(fingerprint, verdicts[names[0]], names) for fingerprint, names in ordered
-        ]
+        documents = [_group_document(verdicts[names[0]], names) for _, names in ordered]
         document = {"schema": "grpo-doctor.groups.v1", "groups": documents}
         print(json.dumps(text_filters.redact_for_sharing(document), indent=1))
         return
-    for fingerprint, names in ordered:
+    for (fingerprint, _), names in ordered:
         listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
         title = text_filters.mask_for_screen(_title(verdicts[names[0]]))
         print(
@@ -53,10 +56,10 @@ def print_groups(verdicts: Mapping[str, Diagnosis], *, as_json: bool) -> None:
         )
 
 
-def _group_document(fingerprint: str, verdict: Diagnosis, names: list[str]) -> dict[str, Any]:
+def _group_document(verdict: Diagnosis, names: list[str]) -> dict[str, Any]:
     codes = [*(it.issue.code for it in verdict.candidates), *(it.code for it in verdict.computed)]
     return {
-        "fingerprint": fingerprint,
+        "fingerprint": verdict.fingerprint,
         "verdict": verdict.state,
         "code": next(iter(codes), None),
         "title": _title(verdict),
@@ -73,6 +76,6 @@ def _title(verdict: Diagnosis) -> str:
         return f"{verdict.computed[0].code} {verdict.computed[0].title}"
     if verdict.leads:
         return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
-    if verdict.state == NOT_JUDGED:
-        return "not checked: no known failure, and no end of the run"
+    if verdict.state in {NOT_JUDGED, "empty"} or (verdict.state == "clean" and verdict.problems):
+        return "not checked: no known failure, and no clean end of the run"
     return f"unknown: {mask_and_cut(verdict.anchors[0].quoted, 100)}" if verdict.anchors else "no failure"

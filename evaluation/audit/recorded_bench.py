@@ -112,7 +112,7 @@ def share(hits: int, count: int) -> str:
     """Format a share with its 95 % interval.
 
     >>> share(9, 10)
-    '9 of 10 (60 % to 98 %)'
+    '9 of 10 (59.6 % to 98.2 %)'
     """
     low, high = share_interval(hits, count)
     return f"{hits} of {count} ({100 * low:.3g} % to {100 * high:.3g} %)"

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of diagnostics give their documented results."""
+"""The examples in the docstrings of diagnostics and evaluation give their documented results."""
 
 import doctest
 
@@ -6,7 +6,8 @@ import pytest
 
 from tests.cells import ROOT
 
-PATHS = [path for path in (ROOT / "diagnostics").rglob("*.py") if ">>> " in path.read_text()]
+FILES = [*(ROOT / "diagnostics").rglob("*.py"), *(ROOT / "evaluation").rglob("*.py")]
+PATHS = [path for path in FILES if ">>> " in path.read_text()]
 MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in PATHS]
 
 

@@ -252,6 +252,22 @@ def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
     assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
 
 
+def test_group_has_runs_with_one_verdict(tmp_path, run_triage):
+    """A run that waits or is empty is no run without a failure; equal names in two folders are two runs."""
+    logs = {
+        "a/run/1": "Training completed.",
+        "a/2": "waiting\n" * 4,
+        "a/3": "",
+        "b/run/1": "Training completed.",
+    }
+    for name, text in logs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.log").write_text(text)
+    done = run_triage("--group", "--format", "json", tmp_path / "a", f"{tmp_path}/b/")
+    groups = [(len(group["logs"]), group["title"].partition(":")[0]) for group in done.document["groups"]]
+    assert (done.code, groups) == (3, [(2, "no failure"), *[(1, "not checked")] * 2])
+
+
 def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_logs):
     """The report of a wrapper names the rank that torchrun reports, and where the framework logs."""
     lines = [

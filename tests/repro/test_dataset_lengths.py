@@ -1,6 +1,5 @@
 """The data sets of dataset_lengths are fixed, and only the large one makes a released vLLM scheduler fail."""
 
-import doctest
 import json
 
 import pytest
@@ -8,11 +7,6 @@ import pytest
 from evaluation.repro import dataset_lengths
 from evaluation.repro.dataset_lengths import LIMIT, lengths
 from tests.cells import run_in_cell
-
-
-def test_docstring_examples():
-    """The examples in the docstrings, which the documentation quotes, are correct."""
-    assert doctest.testmod(dataset_lengths).failed == 0
 
 
 def test_small_dataset_is_a_prefix_of_the_large_one():
