@@ -56,11 +56,11 @@ class UserScript:
 @lru_cache(maxsize=100)
 def read_user_script(path: Path) -> UserScript:
     """Read a script; one that is unreadable or not Python has a `problem`, no options and no framework."""
-    text = safe_io.read_text(path, MAX_BYTES)
     try:
+        text = safe_io.read_text(path, MAX_BYTES)
         tree = parse_python(text, str(path))
-    except UnreadableError as error:
-        return UserScript(problem=str(error).removeprefix(f"{path}: "))
+    except (OSError, UnreadableError) as error:
+        return UserScript(problem=getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: "))
     try:
         configs = read_configs(text, str(path))
     except UnreadableError:

@@ -222,10 +222,14 @@ def test_folder_with_more_files_than_the_limit_is_incomplete(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "text", ["#" * 500_000, "x = (", "x = " + "(" * 300 + ")" * 300], ids=["length", "syntax", "depth"]
+    ("text", "mode"),
+    [("#" * 500_000, 0o600), ("#" * 500_000, 0), ("x = (", 0o600), ("x = " + "(" * 300 + ")" * 300, 0o600)],
+    ids=["length", "permission", "syntax", "depth"],
 )
-def test_unreadable_script_of_a_command_is_not_checked(tmp_path, run_command, text):
+def test_unreadable_script_of_a_command_is_not_checked(tmp_path, run_command, text, mode):
+    """For root, who reads each file, the file without permission is also too long."""
     (tmp_path / "train.py").write_text(text)
+    (tmp_path / "train.py").chmod(mode)
     (tmp_path / "run.sh").write_text(
         "python train.py --num_generations 8 # trl\naccelerate launch train.py\n"
     )

@@ -254,12 +254,8 @@ def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
 
 def test_group_has_runs_with_one_verdict(tmp_path, run_triage):
     """A run that waits or is empty is no run without a failure; equal names in two folders are two runs."""
-    logs = {
-        "a/run/1": "Training completed.",
-        "a/2": "waiting\n" * 4,
-        "a/3": "",
-        "b/run/1": "Training completed.",
-    }
+    ended = "Training completed."
+    logs = {"a/run/1": ended, "a/2": "waiting\n" * 4, "a/3": "", "b/run/1": ended}
     for name, text in logs.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.log").write_text(text)

@@ -96,8 +96,12 @@ class Scope:
     def merge_branch(self, branch: Scope) -> None:
         """Merge the changes of a branch that may or may not run: changed values are unknown afterwards.
 
-        Of added options, the names are kept. Variables that the branch unsets keep their values.
+        Of added options, the names are kept.
         """
+        for name in self.variables.keys() - branch.variables.keys():
+            self.variables[name] = HOLE
+        for name in self.exported.keys() - branch.exported.keys():
+            self.export(name, replace(self.exported[name], data=UNKNOWN))
         for name, text in branch.variables.items():
             if self.variables.get(name) != text:
                 texts = [word.text for word in _possible_options([Word(part, 0) for part in text.split()])]
