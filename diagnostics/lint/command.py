@@ -19,6 +19,7 @@ import click
 from diagnostics import UserError
 from diagnostics.cli import Command
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
+from diagnostics.fixes import join_some
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.migration import compare_releases, make_patch
 from diagnostics.lint.steps import LintRun, run_lint
@@ -97,13 +98,16 @@ def command(
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
-    """In the short terminal report, replace titles by the first sentence of the detail, which has the run's numbers."""
+    """In the short terminal report, show the first sentence of the detail as title, and the settings in one line."""
     if output.format != "terminal" or output.verbose:
         return report
 
     def with_message(finding: Finding) -> Finding:
-        first_sentence = finding.detail.split(". ")[0].rstrip(".")
-        return replace(finding, title=f"{first_sentence}." if first_sentence else finding.title)
+        title = finding.detail.split(". ")[0].rstrip(".")
+        texts = [*dict.fromkeys(item.text for item in finding.evidence)]
+        first = finding.evidence[: 1 if len(texts) > 1 else None]
+        settings = tuple(replace(item, text=join_some(texts, 4, "; ")) for item in first)
+        return replace(finding, title=f"{title}." if title else finding.title, evidence=settings)
 
     checks = [replace(check, findings=tuple(map(with_message, check.findings))) for check in report.checks]
     return replace(report, checks=tuple(checks))

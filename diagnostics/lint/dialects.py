@@ -174,7 +174,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         ineffective: Options that have no effect under a condition, such as without `use_vllm`.
         flat_flags: Dotted option -> its flat name in releases before `flat_until`.
         switches: Options that take no value.
-        short_options: Options with one dash that are in no index.
+        unindexed_options: Options that are in no index, such as those with one dash.
         loss_options: Options of the loss, which a migration compares; the run plan has no names for them.
     """
 
@@ -205,7 +205,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     ineffective: tuple[Ineffective, ...] = ()
     flat_flags: dict[str, str] = {}
     switches: tuple[str, ...] = ()
-    short_options: tuple[str, ...] = ()
+    unindexed_options: tuple[str, ...] = ()
     loss_options: tuple[str, ...] = ()
 
     def default(self, option: str, release: str) -> object:

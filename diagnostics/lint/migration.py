@@ -12,8 +12,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from difflib import unified_diff
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 
 from packaging.version import Version
@@ -245,10 +245,7 @@ def make_patch(migrations: Iterable[Migration]) -> str:
         if file not in originals:
             readable = Path(file).is_file() and not file.endswith(".ipynb")
             if not file.isprintable() or '"' in file:  # it could end the header, and name another file
-                print(
-                    f"lint: no patch for {file!r}: it has a quote, line end or control character",
-                    file=sys.stderr,
-                )
+                print(f"lint: no patch for {file!r}: a quote or a control character", file=sys.stderr)
                 readable = False
             text = safe_io.read_bytes(Path(file), MAX_BYTES).decode("utf-8", "replace") if readable else ""
             # The output sanitizer would escape these characters, and the patch would not apply.
@@ -277,36 +274,18 @@ def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
     """
     name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
     changed = [number for number, line in enumerate(before) if line != after[number]]
+    # The lines around the changes; difflib compares lines, and takes long for a whole file.
+    start, end = max(0, min(changed, default=0) - 3), max(changed, default=0) + 4
     for context in (3, 0):
-        hunks = "".join(_hunks(before, after, changed, context))
-        text = f"--- {name}\n+++ {name}\n{hunks}" if hunks else ""
+        lines = unified_diff(before[start:end], [*filter(None, after[start:end])], name, name, n=context)
+        text = "".join(_at_line(line, start) for line in lines)
         if mask(text) == text:
             return text
     return ""
 
 
-def _hunks(before: list[str], after: list[str], changed: list[int], context: int) -> Iterator[str]:
-    """Yield the hunks of a unified diff with that many context lines; `changed` has the numbers of changed lines."""
-    groups: list[list[int]] = []
-    for number in changed:
-        if not groups or number - groups[-1][-1] > 2 * context + 1:
-            groups.append([])
-        groups[-1].append(number)
-    deleted = 0
-    for group in groups:
-        span = range(max(0, group[0] - context), min(len(before), group[-1] + context + 1))
-        size = sum(after[number] != "" for number in span)
-        old, new = _hunk_range(span.start, len(span)), _hunk_range(span.start - deleted, size)
-        yield f"@@ -{old} +{new} @@\n"
-        deleted += len(span) - size
-        for same, numbers in groupby(span, lambda number: before[number] == after[number]):
-            lines = list(numbers)
-            rows = [("-", before[number]) for number in lines] + [("+", after[number]) for number in lines]
-            for mark, line in [(" ", before[number]) for number in lines] if same else rows:
-                end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
-                yield f"{mark}{line}{end}" if line else ""
-
-
-def _hunk_range(start: int, size: int) -> str:
-    """Return a range in the header of a hunk: first line and number of lines, which is left out if it is 1."""
-    return f"{start + 1}" if size == 1 else f"{start + (size > 0)},{size}"
+def _at_line(line: str, start: int) -> str:
+    """Return a line of a diff, with the numbers of a hunk moved by `start`, and a mark if its newline is missing."""
+    if line.startswith("@@ "):
+        return re.sub(r"(?<= [-+])\d+", lambda match: str(int(match[0]) + start), line)
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -27,7 +27,7 @@ from packaging.version import Version
 from diagnostics import safe_io
 from diagnostics.api_index import query, store
 from diagnostics.api_index.options import declared_names
-from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of
+from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of, uses_overrides
 from diagnostics.lint.command_lines import LAUNCHERS
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
@@ -55,7 +55,7 @@ def _load(package: str) -> Mapping[str, Any]:
         for kind in ("options", "serve")
     }
     if package == "vllm":
-        spans["options"] |= dict.fromkeys(DIALECTS[package].short_options, "")
+        spans["options"] |= dict.fromkeys(DIALECTS[package].unindexed_options, "")
     found = {kind: names for kind, names in spans.items() if names}
     return found | {"releases": tuple(index.releases)} if spans["options"] else {}
 
@@ -181,52 +181,69 @@ def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
     if plan.own_copy or name not in {"trl", "verl"}:
         return {}
     names, release = option_names(name, plan.role), plan.versions.known.get(name)
+    unknown = {value.key for value in refused_options(settings, names, nested=True)}
+    roots = {option.partition(".")[0] for option in exact_options(name, plan.role, str(release or "0"))}
     for value in options_to_check(settings):
-        if not reads_config and name == "verl":
-            # A config that was not read may have keys of its own, but hardly those of EasyR1.
-            roots = (key.partition(".")[0] for key in option_names("verl"))
-            if value.key in option_names("easyr1") and value.key.partition(".")[0] not in roots:
-                found[value.key] = value, f"{value.key} is an option of EasyR1, not of verl", ""
-            continue
         declared = value.key in settings.script_options
         refused = settings.framework_parser and not is_skipped(plan, value)
         if refused or value.place.file.endswith(".py") or (declared and not reads_config):
             continue
         if release is not None and lacks_option(name, value.key, release):
             span = release_span(name, value.key)
-            # Keys of users and of experimental programs may come to verl later.
-            if not reads_config or (span is not None and span[1] < release):
+            # Keys of users and of experimental programs may come to verl later, in a section that it has before.
+            if name == "trl" or value.key.partition(".")[0] not in roots or (span and span[1] < release):
                 clause, new_name = missing_option(name, plan.role, value.key, release)
                 found[value.key] = value, f"{name} {release} has no option {clause}", new_name
-        elif name == "trl" and not declared and (other := _other_loss_options().get(value.key)):
-            found[value.key] = value, f"{value.key} is an option of {other}, not of TRL", ""
-        elif not declared and (similar := _similar_option(value, names, hydra=reads_config)):
+        elif declared or value.key not in unknown:
+            continue
+        elif other := foreign_framework(name, plan.role, value.key):
+            owner = [*DIALECTS[name].classes, name][0]
+            clause = f"{value.key} is an option of {other}, not of {owner}"
+            found[value.key] = value, clause, equivalent_option(plan, value.key, release)
+        elif similar := _similar_option(value.key, names, hydra=name == "verl"):
             clause = f"{value.key} is no option of {DISPLAY_NAMES[name]}; {similar} is"
             found[value.key] = value, clause, similar
     return found
 
 
-@cache
-def _other_loss_options() -> Mapping[str, str]:
-    """Return the loss options that other frameworks have and TRL has not, without the sections of their names."""
-    names = {option.rpartition(".")[2]: it for it in DIALECTS.values() for option in it.loss_options}
-    known = option_names("trl")
-    return {name: DISPLAY_NAMES[it.framework] for name, it in names.items() if name not in known}
+def foreign_framework(framework: str, role: str, name: str) -> str:
+    """Return the framework of an option that this one does not have; empty if unknown, or if it is a common word.
 
-
-def _similar_option(value: Value, names: frozenset[str], *, hydra: bool) -> str:
-    """Return the option that a misspelt one most likely means; empty if it is none or a script's own option."""
-    # argparse completes abbreviations on the command line only.
-    abbreviated = not hydra and not value.place.file.endswith(TYPED_FILES)
-    if accepts(value.key, names, nested=True, abbreviated=abbreviated):
+    >>> foreign_framework("trl", "train", "ppo_mini_batch_size"), foreign_framework("trl", "train", "seeds")
+    ('verl', '')
+    """
+    section, dot, last = name.rpartition(".")
+    others = (other for other in ("verl", "easyr1") if other != framework and name in option_names(other))
+    in_section = not dot or any(option.startswith(f"{section}.") for option in option_names(framework, role))
+    if role != "train" or bool(dot) != uses_overrides(framework):
         return ""
-    similar = suggest(value.key, names)
-    # Scripts have options such as `hub_model_revision` and `push_to_hf`; a misspelt name is closer to one of TRL.
-    is_close = difflib.SequenceMatcher(None, value.key, similar).ratio() > _MISSPELT
-    own = similar.startswith("dataset") or similar.count("_") != value.key.count("_") or not is_close
+    of_last = _foreign_names(framework).get(last, "") if in_section else ""
+    return next((DISPLAY_NAMES[other] for other in others), of_last)
+
+
+@cache
+def _foreign_names(framework: str) -> Mapping[str, str]:
+    """Return the last parts of the options that other trainers have and a framework has not, with their trainer."""
+    own = {option.rpartition(".")[2] for option in (*option_names(framework), *DIALECTS[framework].names)}
+    return {
+        last: DISPLAY_NAMES[name]
+        for name in sorted(DIALECTS, key=lambda name: -FRAMEWORKS[name].order)
+        for option in (*DIALECTS[name].names, *DIALECTS[name].loss_options)
+        if FRAMEWORKS[name].is_trainer and name != "own" and (last := option.rpartition(".")[2]) not in own
+        # A flat name may also be that of a user's own option.
+        if last.count("_") > (not uses_overrides(framework) and option not in DIALECTS[name].loss_options)
+    }
+
+
+def _similar_option(name: str, names: frozenset[str], *, hydra: bool) -> str:
+    """Return the option that a misspelt one most likely means; empty if it is none or a script's own option."""
+    similar = suggest(name, names)
     if hydra:
-        own = similar.rpartition(".")[0] != value.key.rpartition(".")[0]
-    return "" if own else similar
+        return similar if similar.rpartition(".")[0] == name.rpartition(".")[0] else ""
+    # Scripts have options such as `hub_model_revision` and `push_to_hf`; a misspelt name is closer to one of TRL.
+    is_close = difflib.SequenceMatcher(None, name, similar).ratio() > _MISSPELT or name == f"{similar}s"
+    own = similar.startswith("dataset") or similar.count("_") != name.count("_") or not is_close
+    return "" if own and name.replace("_", "") != similar.replace("_", "") else similar
 
 
 def is_skipped(plan: RunPlan, value: Value) -> bool:
@@ -407,7 +424,7 @@ def suggest(name: str, names: frozenset[str]) -> str:
     """
     head, dot, last = name.rpartition(".")
     # A dotted name is nearly always wrong only in its last part.
-    siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names
+    siblings = [option for option in names if option.rpartition(".")[0] == head]
     last_parts = [option.rpartition(".")[2] for option in siblings]
     if match := difflib.get_close_matches(last, last_parts, 1, _SIMILARITY):
         return head + dot + match[0]

@@ -110,7 +110,11 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
         return None
     framework = framework or detect_framework(tree, syntax)
     if not framework:
-        return None
+        # A section such as `grpo` may be passed to GRPOConfig as it is; two keys that only TRL has are no coincidence.
+        parts = (part for part in tree.values() if isinstance(part, dict))
+        sections = (part for part in parts if len(top_keys(part) & {*DIALECTS["trl"].file_keys}) > 1)
+        settings = read_tree(next(sections, None), file, "trl", syntax)
+        return settings and replace(settings, has_unread_options=True)
     dialect = dialect_of(framework)
     settings = Settings(framework, Place(file, 1), role=dialect.file_role)
     settings.framework_parser = bool(syntax) and syntax == dialect.parses_files

@@ -94,8 +94,8 @@ class _ConfigFinder:
         self.dialect = dialect
         # The config classes by the name that the script uses.
         self.classes = set(dialect.classes)
-        # Whether a config class of that name comes from another module, so that it may have other options.
-        self.foreign_class = False
+        # Those of another module, which may have other options.
+        self.foreign_classes: set[str] = set()
         self.constants: dict[str, Any] = {}
         self.env: dict[str, Value] = {}
         self.parser_defaults: dict[str, Value] = {}
@@ -129,8 +129,8 @@ class _ConfigFinder:
                     self.classes.add(name.asname or name.name)
                     names = filter(None, (self.dialect.framework, self.dialect.extends))
                     owners = {top_level_package(item) for each in names for item in FRAMEWORKS[each].modules}
-                    foreign = (node.module or "").split(".")[0] not in owners or node.level > 0
-                    self.foreign_class = self.foreign_class or foreign
+                    if (node.module or "").split(".")[0] not in owners or node.level > 0:
+                        self.foreign_classes.add(name.asname or name.name)
 
     def _collect_constants(self, body: list[ast.stmt]) -> None:
         """Collect the values of names that these statements assign; a name that is assigned twice is unknown."""
@@ -193,7 +193,7 @@ class _ConfigFinder:
         self.visited_calls.add(id(node))
         check_run_count(self.configs, self.file)
         config = Settings(self.dialect.framework, self._location_of(node), target=called)
-        config.framework_parser = not self.foreign_class
+        config.framework_parser = called not in self.foreign_classes
         for keyword in node.keywords:
             self._add_keyword(keyword, config)
         config.has_unread_options = config.has_unread_options or bool(node.args)

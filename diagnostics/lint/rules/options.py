@@ -28,7 +28,7 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import TYPED_FILES, Value, format_value
 
 CHECK = "options"
-_MAX_SHOWN, _MAX_CHOICES = 4, 8
+_MAX_SHOWN, _MAX_CHOICES, _MAX_CHECKED = 4, 8, 40
 # Similarity from which a choice is named as the intended one, for `difflib`.
 _SIMILARITY = 0.8
 _UNSET = {"", "None", "none", "null"}
@@ -95,7 +95,8 @@ def _unknown_to_release(
         release: The release of the parser; None if only `names` decide.
     """
     name, settings = plan.option_package, plan.settings
-    skipped = option_index.experimental_options(plan) | settings.script_options
+    skipped = settings.script_options.union(DIALECTS[plan.framework].unindexed_options)
+    skipped |= option_index.experimental_options(plan)
     skipped |= {value.key for value in option_index.unindexed_part(settings, names)[1]}
     refused = {value.key for value in option_index.refused_options(settings, names, nested=True)}
     unknown: dict[str, tuple[Value, str]] = {}
@@ -107,11 +108,11 @@ def _unknown_to_release(
             clause, similar = option_index.missing_option(name, plan.role, value.key, release)
             unknown[clause] = value, similar
         elif value.key in refused:
-            similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_SHOWN else ""
+            similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_CHECKED else ""
             equivalent = "" if similar else option_index.equivalent_option(plan, value.key, release)
             similar = similar or (equivalent if equivalent in names else "")
-            # Forks of EasyR1 and unsloth add options to a class of the same name.
-            if similar or (name != "easyr1" and plan.framework == name):
+            # Forks of EasyR1 add options to a class of the same name, but not those of another framework.
+            if similar or name != "easyr1" or option_index.foreign_framework(name, plan.role, value.key):
                 unknown[f"{value.key} (did you mean {similar}?)" if similar else value.key] = value, similar
     return unknown
 
