@@ -77,7 +77,9 @@ class MetricRow:
         return self.metrics[name][1] if name in self.metrics else None
 
 
-def metric_rows(source: str, lines: int, head: bytes, tail: bytes, *, max_rows: int = 800) -> list[MetricRow]:
+def metric_rows(
+    source: str, lines: int, head: bytes, tail: bytes, *, max_rows: int = 10_000
+) -> list[MetricRow]:
     """Return the metrics in the beginning and the end of a log, one row for each line with metrics.
 
     Args:

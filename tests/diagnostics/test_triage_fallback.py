@@ -177,6 +177,8 @@ def test_nan_counts_only_at_the_end(triage_lines):
     end = "{'train_runtime': 7.0}"
     assert triage_lines("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
     assert candidate_codes(triage_lines(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
+    many = triage_lines(*[f"step: {number} loss: 0.5" for number in range(6000)], "reward: nan", end)
+    assert [symptom.rule.find for symptom in many.fallback.symptoms] == ["not_finite"]
 
 
 def test_utf16_log_is_read(tmp_path, rules):

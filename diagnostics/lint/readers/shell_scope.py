@@ -98,8 +98,7 @@ class Scope:
 
         Of added options, the names are kept.
         """
-        for name in self.variables.keys() - branch.variables.keys():
-            self.variables[name] = HOLE
+        self.variables |= dict.fromkeys(self.variables.keys() - branch.variables.keys(), HOLE)
         for name in self.exported.keys() - branch.exported.keys():
             self.export(name, replace(self.exported[name], data=UNKNOWN))
         for name, text in branch.variables.items():
