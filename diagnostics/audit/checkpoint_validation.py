@@ -24,7 +24,7 @@ from diagnostics.cpu_limit import cpu_limit
 from diagnostics.output.redact import mask_and_cut
 
 # Ten times what any known model has; every layer is built, and every label named, before a weight is read.
-_MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000
+_MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000  # of ids, too
 # Weights that are in no file would be created in memory. The limit allows 8 numbers a byte (1-bit weights).
 _NUMBERS_PER_BYTE, _SLACK_NUMBERS = 8, 64 * safe_io.MIB
 # Types of the settings whose values we use, in words too. All ids are listed, so their number is an integer.
@@ -142,7 +142,8 @@ def _check_numbers(path: Path, config: dict[str, Any], size: int) -> None:
     sections = [config, *(value for value in config.values() if isinstance(value, dict))]
     widths = [section.get(name) for section in sections for name in ("hidden_size", "n_embd", "d_model")]
     width = max([1, *(width for width in widths if isinstance(width, int))])
-    limits = {"num_labels": _MAX_LABELS, "vocab_size": (_NUMBERS_PER_BYTE * size + _SLACK_NUMBERS) // width}
+    ids = min(_MAX_LABELS, (_NUMBERS_PER_BYTE * size + _SLACK_NUMBERS) // width)
+    limits = {"num_labels": _MAX_LABELS, "vocab_size": ids}
     for name, value in (item for section in sections for item in section.items()):
         limit = limits.get(name, _MAX_LAYERS if "layer" in name else None)
         if limit is not None and isinstance(value, int) and not 0 <= value <= limit:

@@ -14,6 +14,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -217,11 +218,15 @@ def observe_hosts(request: SimpleNamespace) -> Snapshot:
     """
     program = snapshot_program(request.pattern, request.seconds, request.samples)
     members = query_nodes(request.nodes, lambda _: program)
+    answers = []
     # The report may be shared, so host names are printed on standard error only.
     for number, member in enumerate(members, start=1):
-        reason = f": {member.answer.problem}" if member.answer.problem else ""
-        print(mask(f"host-{number} is {member.name}{reason}"), file=sys.stderr)
-    return join_answers([member.answer for member in members])
+        problem = member.answer.problem
+        print(mask(f"host-{number} is {member.name}{problem and ': '}{problem}"), file=sys.stderr)
+        for name in filter(None, (member.name, *member.secrets)):
+            problem = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", f"host-{number}", problem)
+        answers.append(replace(member.answer, problem=problem))
+    return join_answers(answers)
 
 
 def join_answers(answers: Sequence[Answer]) -> Snapshot:

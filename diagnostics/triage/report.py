@@ -150,7 +150,7 @@ def _note(verdict: Diagnosis) -> str:
         for search in searches
         for edit in search.actions([framework])
     ]
-    first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
+    first = ", ".join(f"{key}: {value}" for key, value in verdict.first_failed if value != "<N/A>")
     first_rank = [f"torchrun reports the rank that failed first: {first}"] if first else []
     # Symptoms in the metrics already say where to search.
     general = [] if verdict.fallback.symptoms else [_TABLE["advice"]["wrapper"]]

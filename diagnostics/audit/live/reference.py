@@ -26,8 +26,8 @@ Sequences = Sequence[Sequence[int]]
 DTYPES = ("float32", "bfloat16", "float16")
 # With more weights than this, float64 takes too long, and float32 is exact enough.
 _LARGE = 60_000_000
-# Number of ids in one forward pass; with a large vocabulary their logits take a gigabyte.
-_BATCH_IDS = 640
+# Number of ids in one forward pass, and of their logits.
+_BATCH_IDS, _BATCH_LOGITS = 640, 1 << 27
 _ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX, _LORA_A, _LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _MERGE = "is not supported: merge the adapter and give the merged checkpoint"
@@ -166,7 +166,8 @@ class Reference:
 
         model = self._model(dtype, native)
         for length, group in itertools.groupby(map(list, sequences), len):
-            batch, size = list(group), max(1, _BATCH_IDS // length)
+            count = min(_BATCH_IDS, _BATCH_LOGITS // max(self.vocabulary, 1))
+            batch, size = list(group), max(1, count // length)
             for first in range(0, len(batch), size):
                 ids = torch.tensor(batch[first : first + size])
                 with torch.inference_mode():

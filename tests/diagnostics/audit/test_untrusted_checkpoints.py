@@ -114,6 +114,7 @@ LARGE = {
     "layers without end": {"num_hidden_layers": 10**9},
     "a number without end": {"vocab_size": 1 << 70},
     "more ids than weights": {"vocab_size": 10**7},
+    "ids of width 1": {"vocab_size": 3 * 10**6, "hidden_size": 1, "num_attention_heads": 1},
     "ids as a fraction": {"vocab_size": 1e12},
     "ids as a text": {"vocab_size": "1000000000000"},
     "a name for each of many labels": {"num_labels": 10**8},

@@ -105,6 +105,19 @@ def test_host_without_a_valid_answer_leaves_the_verdict_unknown(answer, reason):
     assert any(text.startswith("host-2: ") and reason in text for text in diagnosis.verdict.unseen)
 
 
+def test_report_numbers_a_host_that_the_launcher_names(tmp_path, run_command):
+    """An error of the launcher may contain the host's name; a report that is shared has its number instead."""
+    (tmp_path / "hosts").write_text("bluefin\n")
+    launcher = tmp_path / "launcher"
+    launcher.write_text('#!/bin/sh\necho "pods \\"$1\\" not found" >&2\nexit 1\n')
+    launcher.chmod(0o755)
+    command = ("hang", "--hosts", tmp_path / "hosts", "--host-command", f"{launcher} {{host}}")
+    result = run_command(*command, "--format", "json")
+    assert result.code == 3
+    assert "host-1" in result.out
+    assert "bluefin" not in result.out
+
+
 def test_hosts_without_a_job_are_refused():
     empty = node_answer(Snapshot(notes=("no process here looks like a part of a job",)))
     with pytest.raises(NoProcessError, match="none of 2 hosts"):
