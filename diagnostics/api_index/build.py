@@ -26,7 +26,7 @@ from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Increase the number when `extract`, `uses` or `guards` changes: all sources in the cache are then extracted again.
-_NAMES, _USES, _GUARDS = "names.6", "uses.5", "guards.3"
+_NAMES, _USES, _GUARDS = "names.6", "uses.5", "guards.4"
 NOT_BUILT = "not built"
 # A call of a function that registers names, and the lines of a table or an Enum; then the names in them.
 _REGISTERED = (

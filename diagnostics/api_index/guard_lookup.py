@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,12 +13,15 @@ from msgspec import structs
 from diagnostics.api_index import query
 from diagnostics.api_index.guards import CALL, SET, Guard
 from diagnostics.api_index.options import enum_members, guards_of
-from diagnostics.api_index.packages import PACKAGES
+from diagnostics.api_index.packages import PACKAGES, Component
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Definition, Surface
 
-_START = ("__post_init__", "__init__")
+# The last two are called by vLLM's server and by ms-swift's Megatron trainer.
+_START = ("__post_init__", "__init__", "create_engine_config", "init_model_args")
 _MOST_GUARDS = 2000
+# Characters at the start of a message that identify a check in several releases.
+_SAME_START = 50
 _TARGET = "._target_"
 _FIELD_OF = re.compile(r" = (?:get_field\()?([A-Z]\w+Config)\b")
 
@@ -33,6 +37,7 @@ class PlacedGuard:
         prefix: The part of the config that `self` is in its conditions, such as `actor_rollout_ref.actor.`; None if its
             function is no method of a config class.
         set_elsewhere: Attributes in its conditions that other methods may set before, each with its conditions.
+        component: The component that makes the check; None for a check of each run.
         only_set: Whether the framework may fill in an option that the run does not set, before the guard reads it.
     """
 
@@ -42,6 +47,7 @@ class PlacedGuard:
     prefix: str | None = None
     set_elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
     only_set: bool = False
+    component: Component | None = None
 
     def enum_value(self, name: str) -> str | None:
         """Return the text that a member of an Enum stands for, such as `IntervalStrategy.STEPS`; None if it is none."""
@@ -50,6 +56,17 @@ class PlacedGuard:
         return (
             enum_members(query.surface_of(self.release), self.module, owner).get(member) if is_class else None
         )
+
+
+def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
+    """Return whether the oldest and the newest release of another package that fit a release make this check, too."""
+    base, start = replace(release, command=""), placed.guard.message[:_SAME_START]
+    companions = [*query.companions_of(base, -1), *query.companions_of(base, 1)]
+    return len(start) == _SAME_START and all(
+        any(item.message.startswith(start) for item in guards_of(companion, placed.module))
+        for companion in companions
+        if companion.package == placed.release.package
+    )
 
 
 @cache
@@ -78,7 +95,16 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
             for item in guards_of(base, module)
             if item.exception not in {CALL, SET} and re.fullmatch(settings.starting, item.function)
         ]
-    return tuple(dict.fromkeys(guards[:_MOST_GUARDS]))
+    guards = list(dict.fromkeys(guards))
+    for component, module in itertools.product(settings.components, modules if not release.command else ()):
+        if re.match(component.code.partition(":")[0] + "$", module):
+            guards += [
+                PlacedGuard(item, base, module, component.prefix, component=component)
+                for item in guards_of(base, module)
+                if item.exception not in {CALL, SET}
+                and re.fullmatch(component.code, f"{module}:{item.function}")
+            ]
+    return tuple(guards[:_MOST_GUARDS])
 
 
 def _config_classes(surface: Surface, files: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

@@ -1,8 +1,9 @@
 """Extract the guards of a source file: `raise` and `assert` with the message and the conditions that lead to it.
 
 `lint` evaluates the conditions with a run's options. Nothing is executed. In a condition, local variables and constants
-of the module are replaced by their values where these are known; `...` stands for a condition that cannot be expressed.
-A `raise` without an exception, or of a variable, is no guard.
+of the module are replaced by their values where these are known, and attributes by the values that the branches before
+set; a function inside the function counts where it is called. A `raise` without an exception, of a variable, or under a
+condition that cannot be expressed, is no guard. For an attribute that is set under such a condition, it is `...`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,32 @@ from msgspec import Struct
 
 from diagnostics.api_index.source import TOO_LONG, dotted_name, expression_text, parse_source, statements_in
 
-# The mark of an attribute that the function sets before the guard, and of one that it sets only if it is None.
-CHANGED, COMPLETED = "changed", "completed"
+# The mark of an attribute that the function sets before the guard, to a value that is not known.
+CHANGED = "changed"
 # Entries for what lint needs besides: a call of another method, an attribute that is set, and a name in a registry.
 CALL, SET, REGISTERED = "call", "set", "registered"
 _UNKNOWN = "..."
-_MOST_CONDITIONS, _LONGEST_CONDITION, _LONGEST_MESSAGE = 16, 300, 400
-_DEEPEST, _MOST_PARTS = 2, 40
+_MOST_CONDITIONS, _LONGEST_CONDITION, _LONGEST_MESSAGE = 16, 900, 400
+_DEEPEST, _MOST_PARTS, _MOST_VALUE_PARTS = 3, 40, 60
 _PURE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.IfExp, ast.List,
     ast.Tuple, ast.Set, ast.Dict, ast.Subscript, ast.operator, ast.boolop, ast.cmpop, ast.unaryop, ast.expr_context,
 )  # fmt: skip
-_PURE_CALLS = {"get", "keys", "len", "int", "max", "min", "lower", "getattr", "set", "tuple", "list"}
+_CONVERSIONS = {"int", "float", "str", "bool"}
+_PURE_CALLS = {
+    *_CONVERSIONS,
+    "get",
+    "keys",
+    "len",
+    "max",
+    "min",
+    "lower",
+    "getattr",
+    "set",
+    "tuple",
+    "list",
+    "get_world_size",
+}
 _VALIDATORS = {"model_validator", "field_validator", "validator", "root_validator"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Leaves = ast.Return | ast.Continue | ast.Break
@@ -72,16 +87,19 @@ def extract_guards(text: str) -> list[Guard]:
     """
     tree = parse_source(text)
     constants = {name: value for name, value in _assigned_once(tree.body).items() if not _has_names(value)}
-    return list(dict.fromkeys(_Scope("", constants).read(tree.body, ())))
+    guards = dict.fromkeys(_Scope("", constants).read(tree.body, ()))
+    return [item for item in guards if item.exception == SET or _UNKNOWN not in item.conditions]
 
 
 class _Scope:
     """Reads the statements of one function, or of a module or class outside of functions."""
 
-    def __init__(self, name: str, values: Mapping[str, ast.expr]) -> None:
-        self._name, self._values = name, values
-        # Attributes that were set, with their value, or CHANGED or COMPLETED if the value is not known.
-        self._attributes: dict[str, ast.expr | str] = {}
+    def __init__(self, name: str, values: Mapping[str, ast.expr], *, is_function: bool = False) -> None:
+        self._name, self._values, self._is_function = name, values, is_function
+        # Attributes that were set, with their value.
+        self._attributes: dict[str, ast.expr] = {}
+        # The functions inside this function, until they are called.
+        self._functions: dict[str, ast.FunctionDef] = {}
 
     def read(self, body: Sequence[ast.stmt], conditions: tuple[str, ...]) -> Iterator[Guard]:
         """Yield the guards of statements that run if the conditions are true."""
@@ -91,12 +109,16 @@ class _Scope:
             conditions = following
             self._record_attributes(node)
 
-    def _guards_of(self, node: ast.stmt, conditions: tuple[str, ...]) -> Iterator[Guard]:
+    def _guards_of(self, node: ast.stmt, conditions: tuple[str, ...]) -> Iterator[Guard]:  # noqa: C901 - a case a kind
         match node:
             case ast.ClassDef():
                 yield from _Scope(self._inner_name(node.name), self._values).read(node.body, ())
+            case ast.FunctionDef(name=name) if self._is_function:
+                self._functions[name] = node
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from self._guards_of_function(node)
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name in self._functions:
+                yield from self._guards_of_call(self._functions[name], call, conditions)
             case ast.Raise(exc=ast.Call() as call):
                 yield self._guard(dotted_name(call.func), _message(*call.args), conditions)
             case ast.Raise(exc=ast.Name(id=name)) if name[:1].isupper():
@@ -107,27 +129,34 @@ class _Scope:
             case ast.Expr(value=ast.Call(func=ast.Attribute() as method)) if called := _called_method(method):
                 yield Guard(self._name, CALL, called, conditions)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                targets = (dotted_name(target) for target, _value in _assignments(node))
-                yield from (
-                    self._guard(SET, name, conditions) for name in targets if re.fullmatch(r"self\.\w+", name)
-                )
+                for target, value in _assignments(node):
+                    name = dotted_name(target)
+                    if re.fullmatch(r"self\.\w+", name) and not (value and _is_conversion(value, name)):
+                        yield self._guard(SET, name, conditions)
             case _:
                 yield from self._guards_of_branches(node, conditions)
 
     def _guards_of_branches(self, node: ast.stmt, conditions: tuple[str, ...]) -> Iterator[Guard]:
-        """Yield the guards inside a statement; an attribute that a part of it sets is marked afterwards."""
-        before, after = self._attributes, dict(self._attributes)
+        """Yield the guards inside a statement; an attribute that its branches set gets a conditional value."""
+        before = self._attributes
+        test = self._replace(node.test) if isinstance(node, ast.If) else None
+        states: list[Mapping[str, ast.expr]] = []
+        left: list[bool] = []
         for body, condition in list(self._branches(node)):
             self._attributes = dict(before)
             yield from self.read(body, (*conditions, *condition))
-            unset = _required_none(node.test) if isinstance(node, ast.If) and body is node.body else ()
-            for name, value in self._attributes.items():
-                if value is not before.get(name):
-                    if_none = name in unset or value == COMPLETED
-                    after[name] = (
-                        COMPLETED if if_none and after.get(name, COMPLETED) == COMPLETED else CHANGED
-                    )
-        self._attributes = after
+            states.append(self._attributes)
+            left.append(bool(body) and isinstance(body[-1], ast.Raise | ast.Return))
+        self._attributes = dict(before)
+        for name in dict.fromkeys(name for state in states for name in state):
+            if any(state.get(name) is not before.get(name) for state in states):
+                # A branch that leaves the function has no state afterwards.
+                values = [
+                    state.get(name, _attribute(name))
+                    for state, leaves in zip(states, left, strict=True)
+                    if not leaves
+                ]
+                self._attributes[name] = _joined(test, values) or _changed(name)
 
     def _branches(self, node: ast.stmt) -> Iterator[tuple[list[ast.stmt], tuple[str, ...]]]:
         """Yield the lists of statements inside a statement, each with the conditions under which it runs."""
@@ -150,10 +179,30 @@ class _Scope:
         decorators = (dotted_name(getattr(item, "func", item)) for item in node.decorator_list)
         if any(item.rpartition(".")[2] in _VALIDATORS for item in decorators):
             yield Guard(self._name, CALL, f"self.{node.name}", ())
+        yield from self._scope_of(node, self._inner_name(node.name), {}).read(node.body, ())
+
+    def _guards_of_call(
+        self, node: ast.FunctionDef, call: ast.Call, conditions: tuple[str, ...]
+    ) -> Iterator[Guard]:
+        """Yield the guards of a function inside this one, with the arguments of its call."""
+        arguments = dict(zip((item.arg for item in node.args.args), call.args, strict=False))
+        arguments |= {item.arg: item.value for item in call.keywords if item.arg}
+        scope = self._scope_of(node, self._name, arguments)
+        scope._attributes = self._attributes  # noqa: SLF001 - the same class
+        yield from scope.read(node.body, conditions)
+        self._attributes = scope._attributes  # noqa: SLF001
+
+    def _scope_of(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, arguments: Mapping[str, ast.expr]
+    ) -> _Scope:
+        """Return the scope of a function, with the values of the names that it does not set itself."""
         parameters = {item.arg for item in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-        values = {key: value for key, value in self._values.items() if key not in parameters}
-        values |= _assigned_once(node.body, parameters)
-        yield from _Scope(self._inner_name(node.name), values).read(node.body, ())
+        statements = statements_in(node.body, _DEFINITIONS)
+        own = {dotted_name(target) for statement in statements for target, _value in _assignments(statement)}
+        passed = {key: self._replace(value) for key, value in arguments.items() if _is_plain(value)}
+        values = {key: value for key, value in self._values.items() if key not in parameters} | passed
+        values = {key: value for key, value in values.items() if key not in own}
+        return _Scope(name, values | _assigned_once(node.body, parameters), is_function=True)
 
     def _inner_name(self, name: str) -> str:
         return f"{self._name}.{name}" if self._name else name
@@ -177,8 +226,10 @@ class _Scope:
         """Record the attributes that a statement itself sets, with a value that a condition can contain, or CHANGED."""
         for target, value in _assignments(node):
             if isinstance(target, ast.Attribute) and (name := dotted_name(target)):
+                if value and _is_conversion(value, name):
+                    continue
                 replaced = self._replace(value) if value and _is_plain(value) else None
-                self._attributes[name] = replaced if replaced and _is_plain(replaced) else CHANGED
+                self._attributes[name] = replaced if replaced and _is_plain(replaced) else _changed(name)
 
     def _condition(self, node: ast.expr, *, negate: bool = False) -> str:
         """Return a condition as text, with variables replaced by their values; `...` if it is too long."""
@@ -198,11 +249,9 @@ class _Scope:
             return node
         if isinstance(node, ast.Name) and depth < _DEEPEST and (value := self._values.get(node.id)):
             return self._replace(value, depth + 1)
-        known = self._attributes.get(dotted_name(node)) if isinstance(node, ast.Attribute) else None
-        if isinstance(known, str) and isinstance(node, ast.expr):
-            return ast.Call(ast.Name(known, ast.Load()), [node], [])
-        fields = {name: self._replace(value, depth) for name, value in ast.iter_fields(node)}
-        return known or type(node)(**fields)
+        if isinstance(node, ast.Attribute) and (known := self._attributes.get(dotted_name(node))):
+            return known
+        return type(node)(**{name: self._replace(value, depth) for name, value in ast.iter_fields(node)})
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
@@ -248,18 +297,34 @@ def _is_pure_call(node: ast.Call) -> bool:
     return name in _PURE_CALLS or (len(node.args) == 1 and name[:1].isupper() and not node.keywords)
 
 
+def _attribute(name: str) -> ast.expr:
+    return ast.parse(name, mode="eval").body
+
+
+def _changed(name: str) -> ast.expr:
+    return ast.Call(ast.Name(CHANGED, ast.Load()), [_attribute(name)], [])
+
+
+def _joined(test: ast.expr | None, values: list[ast.expr]) -> ast.expr | None:
+    """Return the value of an attribute after an `if`; None if it is too long, or after another statement."""
+    if test is None or not values:
+        return None
+    joined = ast.IfExp(test, *values) if len(values) > 1 else values[0]
+    return joined if sum(1 for _part in ast.walk(joined)) < _MOST_VALUE_PARTS else None
+
+
+def _is_conversion(node: ast.expr, name: str) -> bool:
+    """Return whether an expression is the same value in another type, such as `int(x)`, `Enum(x)` or `x.value`."""
+    match node:
+        case ast.Attribute(value=inner, attr="value"):
+            return dotted_name(inner) == name
+        case ast.Call(func=ast.Name(id=function), args=[inner], keywords=[]):
+            return dotted_name(inner) == name and (function in _CONVERSIONS or function[:1].isupper())
+    return False
+
+
 def _has_names(node: ast.expr) -> bool:
     return any(isinstance(part, ast.Name | ast.Attribute) for part in ast.walk(node))
-
-
-def _required_none(test: ast.expr) -> set[str]:
-    """Return the attributes that a condition requires to be None."""
-    match test:
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return set().union(*map(_required_none, parts))
-        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant()]):
-            return {dotted_name(left)}
-    return set()
 
 
 def _called_method(method: ast.Attribute) -> str:

@@ -15,6 +15,22 @@ SKIPPED = re.compile(
 )
 
 
+class Component(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a framework that is used only with some options, and makes checks of its own.
+
+    Attributes:
+        code: Pattern of `module:function`.
+        prefix: The part of the config that the component gets, such as `actor_rollout_ref.rollout.`.
+        when: Option -> the value with which the component is used.
+        names: Values of other names in its conditions.
+    """
+
+    code: str
+    prefix: str
+    when: dict[str, str]
+    names: dict[str, str] = {}
+
+
 class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings for reading one package.
 
@@ -41,6 +57,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
         registries: Option -> functions and tables, of which the registered names are the option's choices; also an Enum
             whose members are.
         registry_plugins: Options with which a run may register more names.
+        components: Parts whose guards a run passes with some options.
         starting: Pattern of the functions whose guards a GRPO run passes: of the main program and of the trainer.
         commands: Command -> what declares its options: modules and files with all options, and `module:Class` with
             options as fields. The command of a GRPO run is "". A command that is not listed is itself a module.
@@ -67,6 +84,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     registries: dict[str, tuple[str, ...]] = {}
     registry_plugins: tuple[str, ...] = ()
     starting: str = "(?!)"
+    components: tuple[Component, ...] = ()
     commands: dict[str, tuple[str, ...]] = {}
 
     def includes(self, path: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from diagnostics.api_index.guards import CHANGED, COMPLETED
+from diagnostics.api_index.guards import CHANGED
 from diagnostics.api_index.source import constant_texts, dotted_name
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -22,7 +22,7 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 # A parser converts a whole number to a float.
 _TYPES: dict[str, Any] = {item.__name__: item for item in (str, int, bool, list, dict, tuple)}
 _TYPES["float"] = (int, float)
-_MARK = re.compile(rf"\b(?:{CHANGED}|{COMPLETED})\(([\w.]+)\)")
+_MARK = re.compile(rf"\b{CHANGED}\(([\w.]+)\)")
 
 
 class UnknownValueError(Exception):
@@ -53,7 +53,7 @@ def names_in(condition: str) -> tuple[str, ...]:
     def names_below(node: ast.AST) -> Iterator[str]:
         name = _attribute_read(node) if isinstance(node, ast.Call) else dotted_name(node)
         if name:
-            yield name.rpartition(":")[2]
+            yield name
         else:
             for child in ast.iter_child_nodes(node):
                 yield from names_below(child)
@@ -64,7 +64,7 @@ def names_in(condition: str) -> tuple[str, ...]:
 def unmarked(condition: str) -> str:
     """Return a condition without the marks of changed attributes.
 
-    >>> unmarked("completed(self.beta) > 1")
+    >>> unmarked("changed(self.beta) > 1")
     'self.beta > 1'
     """
     return _MARK.sub(r"\1", condition)
@@ -85,7 +85,7 @@ def _result(node: ast.expr, lookup: Lookup) -> bool | None:
         return None
 
 
-def _value(node: ast.expr, lookup: Lookup) -> Any:  # noqa: C901, PLR0911 - a case a kind of expression
+def _value(node: ast.expr, lookup: Lookup) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case a kind of expression
     """Return the value of an expression; raise UnknownValueError."""
     match node:
         case ast.Constant(value=data) if data is not ...:
@@ -109,11 +109,18 @@ def _value(node: ast.expr, lookup: Lookup) -> Any:  # noqa: C901, PLR0911 - a ca
             sides = [_value(part, lookup) for part in (left, *parts)]
             return all(_compare(kind, *pair) for kind, *pair in zip(kinds, sides, sides[1:], strict=False))
         case ast.IfExp(test=test, body=body, orelse=other):
-            return _value(body if _value(test, lookup) else other, lookup)
+            if (result := _result(test, lookup)) is None:
+                raise UnknownValueError
+            return _value(body if result else other, lookup)
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
             return [_value(part, lookup) for part in parts]
         case ast.Dict(keys=keys):
             return [_value(part, lookup) for part in keys if part]
+        case ast.Subscript(value=owner, slice=ast.Constant(value=int(number))):
+            items = _value(owner, lookup)
+            if not isinstance(items, list | tuple) or number >= len(items):
+                raise UnknownValueError
+            return items[number]
         case ast.Call():
             name = _attribute_read(node)
             return lookup(name) if name else _call(dotted_name(node.func), node.args, lookup)
@@ -161,6 +168,8 @@ def _call(name: str, arguments: list[ast.expr], lookup: Lookup) -> Any:
     match name, values:
         case "len", [list() | str() as data]:
             return len(data)
+        case "int" | "float", [int() | float() as data]:
+            return int(data) if name == "int" else data
         case "max" | "min", [_, _, *_]:
             return (max if name == "max" else min)(map(_number, values))
         case _, [str(text)] if name[:1].isupper():
@@ -169,10 +178,10 @@ def _call(name: str, arguments: list[ast.expr], lookup: Lookup) -> Any:
 
 
 def _attribute_read(node: ast.Call) -> str:
-    """Return the name of the value that `x.get("a")`, `getattr(x, "a")` or a mark returns; empty for other calls."""
+    """Return the name of the value that `x.get("a")` or `getattr(x, "a")` returns; empty for other calls."""
     name, constants = dotted_name(node.func), list(constant_texts(node.args))
-    if name in {CHANGED, COMPLETED} and node.args:
-        return f"{name}:{dotted_name(node.args[0])}"
+    if name.endswith("get_world_size") and not node.args:
+        return "self.world_size"
     owner = name.removesuffix(".get") if name.endswith(".get") else ""
     if name == "getattr" and node.args:
         owner = dotted_name(node.args[0])

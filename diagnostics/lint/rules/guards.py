@@ -7,12 +7,13 @@ release. Only a condition that certainly holds is reported, and only if no other
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from diagnostics.api_index.guard_lookup import PlacedGuard, start_guards
-from diagnostics.api_index.guards import CHANGED
+from diagnostics.api_index.guard_lookup import PlacedGuard, is_in_all_companions, start_guards
 from diagnostics.api_index.options import declared_default, is_declared
 from diagnostics.api_index.query import Release
+from diagnostics.findings import Severity
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.conditions import UnknownValueError, condition_result, names_in, unmarked
 from diagnostics.lint.rules.registry import INDEXED, Problem, rule
@@ -34,18 +35,22 @@ def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
         return
     release = plan.release_of(plan.versions.known.get(name))
     for placed in start_guards(release):
-        # Other programs of verl have trainers of their own.
-        main_programs = {"", *FRAMEWORKS[name].entries}
-        if placed.prefix is None and plan.role != "other" and plan.settings.target not in main_programs:
+        # Other programs of verl have trainers of their own, and may have other workers.
+        is_main = plan.role == "other" or plan.settings.target in {"", *FRAMEWORKS[name].entries}
+        if placed.prefix is None and not is_main:
             continue
         options, guard_conditions = _Options(plan, placed, release), placed.guard.conditions
+        if placed.component is not None and not options.use(placed.component.when):
+            continue
         keys = [options.key(name) for item in guard_conditions[-1:] for name in names_in(item)]
         # Most guards read no option that the run sets, and their conditions need not be evaluated.
         is_set = any(key in plan.options or key.endswith("world_size") for key in keys)
         if is_set and all(condition_result(item, options.lookup) for item in guard_conditions):
             deciding = [options.used[key] for key in keys if key in options.used]
             if deciding and plan.reported.isdisjoint(value.key for value in deciding):
-                yield _problem(options, placed, deciding)
+                problem = _problem(options, placed, deciding)
+                doubtful = placed.component is not None and not is_main
+                yield replace(problem, severity=Severity.WARNING) if doubtful else problem
 
 
 class _Options:
@@ -55,17 +60,26 @@ class _Options:
         self._plan, self._placed, self._release = plan, placed, release
         self.used: dict[str, Value] = {}
         # Whether the release of the guard is the run's; that of another package, such as transformers, is assumed.
-        self.is_certain = release.package in plan.versions.known and placed.release.package == release.package
+        self.is_certain = release.package in plan.versions.known and (
+            placed.release.package == release.package or is_in_all_companions(placed, release)
+        )
 
     def key(self, name: str) -> str:
         """Return the option that a name in a condition stands for; empty if none."""
-        prefix = self._placed.prefix
-        if prefix is not None and name.startswith("self."):
+        prefix, component = self._placed.prefix, self._placed.component
+        if prefix is not None and component is None and name.startswith("self."):
             name = name.removeprefix("self.")
             # VllmConfig holds the other config objects, whose fields are the options.
             return _NESTED.sub("", name) if self._placed.only_set else f"{prefix}{name}"
-        match = _ROOTS.match(name) if prefix is None else None
-        return name[match.end() :] if match else ""
+        match = _ROOTS.match(name) if prefix is None or component is not None else None
+        return f"{prefix or ''}{name[match.end() :]}" if match else ""
+
+    def use(self, when: Mapping[str, str]) -> bool:
+        """Return whether options certainly have these values; they are noted as used."""
+        try:
+            return all(self._option(key) == data for key, data in when.items())
+        except UnknownValueError:
+            return False
 
     def lookup(self, name: str) -> object:
         """Return the value of a name in a condition.
@@ -81,27 +95,33 @@ class _Options:
 
     def _initial_value(self, name: str) -> object:
         """Return the value of a name as the run or the release sets it, whatever the methods of its class change."""
-        mark, _, name = name.rpartition(":")
         if name == "__name__":
             return "__main__"
         if (member := self._placed.enum_value(name)) is not None:
             return member
-        key, plan = self.key(name), self._plan
-        processes = plan.values.get(PROCESSES) if name in _WORLD_SIZE else None
-        value = processes or plan.options.get(key)
-        if not key or mark == CHANGED:
+        component, processes = self._placed.component, self._plan.values.get(PROCESSES)
+        if component is not None and name in component.names:
+            return component.names[name]
+        if name in _WORLD_SIZE and processes is not None:
+            return self._used_data(self.key(name) or name, processes)
+        return self._option(self.key(name))
+
+    def _option(self, key: str) -> object:
+        """Return the value of an option, or its default."""
+        if value := self._plan.options.get(key):
+            return self._used_data(key, value)
+        if self._placed.only_set or not self._plan.disabled(key) or not is_declared(self._release, key):
             raise UnknownValueError
-        if value is not None:
-            data = ... if not value.known or (mark and value.data is None) else value.data
-        elif mark or self._placed.only_set or not plan.disabled(key) or not is_declared(self._release, key):
-            raise UnknownValueError
-        else:
-            data = declared_default(self._release, key)
+        data = declared_default(self._release, key)
         if data is ...:
             raise UnknownValueError
-        if value is not None:
-            self.used[key] = value
         return data
+
+    def _used_data(self, key: str, value: Value) -> object:
+        if not value.known:
+            raise UnknownValueError
+        self.used[key] = value
+        return value.data
 
 
 def _problem(options: _Options, placed: PlacedGuard, deciding: list[Value]) -> Problem:
