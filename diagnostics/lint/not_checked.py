@@ -57,7 +57,7 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
 
 
 def _options_for_processes(plan: RunPlan) -> str:
-    """Return the options that a framework multiplies to the number of processes, and the run does not set."""
+    """Return the options whose product is the number of processes in a framework, without those that the run sets."""
     dialect = DIALECTS[plan.framework]
     factors = {name for entry in dialect.derived if entry.name == PROCESSES for name in entry.factors}
     return " and ".join(key for key, name in dialect.names.items() if name in factors - plan.values.keys())
@@ -126,7 +126,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
         reason = "its config is not there, so its keys are not known"
         entries.append(NotChecked(what, reason, "", plan.versions.copies[name]))
     if release is None and not plan.own_copy and own_parser:
-        entries += _release_that_decides(plan)
+        entries += _unknown_release(plan)
     # CFG113 reports misspelt options of unsloth and EasyR1; their forks may have others.
     reported = indexed or name == "easyr1"
     handled = {*settings.script_options, *option_index.doubtful_options(plan)}
@@ -182,7 +182,7 @@ def _existing_added_keys(plan: RunPlan, names: Collection[str], release: Version
     ]
 
 
-def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
+def _unknown_release(plan: RunPlan) -> list[NotChecked]:
     """Return an entry for the unknown release if some releases lack an option of the run.
 
     The entry decides only if no release has all options, because then every release refuses one of them.

@@ -6,7 +6,7 @@
 - Options of a run: `options_to_check`, `added_options`, `refused_options`, `doubtful_options`, `unindexed_part`, and
   `releases_with_all`, which returns the releases that have all of them.
 - Names: `accepts` and `complete_option` match as argparse does; `suggest` and `find_successors` find similar options,
-  and `equivalent_option` finds one of the same meaning.
+  `equivalent_option` finds one of the same meaning, and `foreign_framework` the framework of another's option.
 
 `expand_abbreviations` and `presume_misspelt` change the settings of a run. The index of EasyR1 has the tags of its
 repository.

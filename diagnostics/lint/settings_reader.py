@@ -105,7 +105,10 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
 
 
 def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Settings | None:
-    """Return the settings of a parsed YAML, JSON or TOML document; None if it has no framework or another method."""
+    """Return the settings of a parsed YAML, JSON or TOML document; None if it has no framework or another method.
+
+    A document of no framework may have a section with options of TRL.
+    """
     if not isinstance(tree, dict):
         return None
     framework = framework or detect_framework(tree, syntax)

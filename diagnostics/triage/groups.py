@@ -50,10 +50,8 @@ def print_groups(verdicts: Mapping[str, Diagnosis], *, as_json: bool) -> None:
         return
     for (fingerprint, _), names in ordered:
         listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
-        title = text_filters.mask_for_screen(_title(verdicts[names[0]]))
-        print(
-            f"{len(names):>5}  {fingerprint or '-':<19}  {title}\n       {text_filters.mask_for_screen(listed)}"
-        )
+        title, listed = map(text_filters.mask_for_screen, (_title(verdicts[names[0]]), listed))
+        print(f"{len(names):>5}  {fingerprint or '-':<19}  {title}\n       {listed}")
 
 
 def _group_document(verdict: Diagnosis, names: list[str]) -> dict[str, Any]:

@@ -4,8 +4,8 @@
 calls, and variables set in `os.environ`. `declared_options` yields fields of classes and arguments of a parser.
 
 Names are followed through assignments of constants, lists, dicts and simple arithmetic, at the top of a module or
-function; assignments inside `if` or a loop, and `+=`, are not read. The result of a call is unknown, a name that is
-assigned twice is unknown, and so are the arguments that `**NAME` passes.
+function. The result of a call is unknown. A name that is assigned twice, also by `+=`, in a branch or in another
+function, is unknown, and so are the arguments that `**NAME` passes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import operator
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -110,6 +111,8 @@ class _ConfigFinder:
         if len(nodes) > MAX_SYNTAX_NODES:
             raise UnreadableError(f"{self.file}: more than {MAX_SYNTAX_NODES} nodes: no script has so many")
         self._collect_aliases(nodes)
+        stores = Counter(it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store))
+        self.constants = dict.fromkeys((name for name, count in stores.items() if count > 1), UNKNOWN)
         self._collect_constants(tree.body)
         self._collect_parser_defaults(nodes)
         for node in nodes:
@@ -133,7 +136,7 @@ class _ConfigFinder:
                         self.foreign_classes.add(name.asname or name.name)
 
     def _collect_constants(self, body: list[ast.stmt]) -> None:
-        """Collect the values of names that these statements assign; a name that is assigned twice is unknown."""
+        """Collect the values of names that these statements assign; those assigned twice stay unknown."""
         for statement in body:
             if isinstance(statement, ast.Assign):
                 names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
@@ -142,8 +145,7 @@ class _ConfigFinder:
             else:
                 continue
             for name in names if statement.value is not None else ():
-                known = name not in self.constants
-                self.constants[name] = self._evaluate(statement.value) if known else UNKNOWN
+                self.constants.setdefault(name, self._evaluate(statement.value))
 
     def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
         """Collect the defaults of the script's own options; a run may set other values."""

@@ -1,8 +1,8 @@
 """Rules about options: refused or misspelt names, refused values, `+` keys that exist, options that have no effect.
 
-Another rule finds options that follow the end of the command.
-The names come from the option index, or from the files of the project's own copy of the framework; types and choices
-come from the API index. `refuse_value` also serves the comparison of two releases.
+The last rule finds options that follow the end of the command. The names come from the option index, or from the files
+of the project's own copy of the framework; types and choices come from the API index. `refuse_value` also serves the
+comparison of two releases.
 """
 
 from __future__ import annotations
