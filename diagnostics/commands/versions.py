@@ -14,7 +14,7 @@ from diagnostics import UserError, compat_table
 from diagnostics.cli import Command
 from diagnostics.commands import version_answers
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
-from diagnostics.output import json_output, release_pairs, sanitize
+from diagnostics.output import json_output, release_pairs, sanitize, text_filters
 
 
 @click.command(
@@ -67,7 +67,8 @@ def _answer_questions(questions: tuple[str, ...], output_format: str, *, every: 
     chosen = version_answers.choose_set(answers)
     resolution = version_answers.resolve(chosen)
     if output_format == "json":
-        print(json_output.dump(version_answers.document(answers, chosen, resolution)))
+        document = version_answers.document(answers, chosen, resolution)
+        print(json_output.dump(text_filters.redact_for_sharing(document)))
     else:
         version_answers.render(sanitize.console(), answers, chosen, resolution, every=every)
     if all(answer.best for answer in answers):

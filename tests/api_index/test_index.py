@@ -353,6 +353,19 @@ def test_install_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, 
     assert (tmp_path / "input").read_text() == "trl==1.1\n"
 
 
+def test_token_in_the_address_of_an_index_is_not_printed(index, tmp_path, monkeypatch):
+    """uv's error names the index; its token is masked, and in JSON its host is replaced."""
+    program = tmp_path / "uv"
+    program.write_text(
+        f"#!/bin/sh\necho 'error: Failed: http://a.corp/x?private_token=glpat-{'a1' * 10}' >&2\nexit 2\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: program)
+    printed = [run_versions("trl==1.1", *form)[1] for form in ((), ("--format", "json"))]
+    assert all("private_token=<secret>" in text for text in printed), printed
+    assert "a.corp" not in printed[1]
+
+
 def test_missing_uv_leaves_the_command_unresolved(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nothere/python")
     monkeypatch.setitem(sys.modules, "uv", None)

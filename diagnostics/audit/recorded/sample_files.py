@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import io
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from diagnostics import safe_io
 from diagnostics.audit.checkpoint_validation import memory_limit
 from diagnostics.audit.recorded import run_data, safetensors
 from diagnostics.audit.recorded.run_data import ReadBudget, Recording, Sample, number, text_of, whole_number
-from diagnostics.cpu_limit import CpuLimitError, cpu_limit
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit, ends_in_time
 
 _TABLE_COLUMNS = {"step", "prompt", "completion"}
 # Columns of TRL's and ms-swift's tables that are no reward, and those that are neither reward nor data.
@@ -33,9 +34,9 @@ _NO_REWARDS = {"solution", "image", "images"}
 _NO_DATA = _TABLE_COLUMNS | {"advantage", "advantages", "entropy", "rollout_infos"}
 _VERL_COLUMNS = {"input", "output", "score", "step"}
 _STREAM_NAMES = ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
-# Limits of reading a Parquet file: rows that are unpacked at once, bytes of memory. Its footer may understate the size
-# of a page, and a text that is stored once may be repeated in each row.
-_BATCH_ROWS, _PARQUET_BYTES = 8, safe_io.GIB
+# Limits of reading a Parquet file: rows that are unpacked at once, bytes of memory, processor time. Its footer may
+# understate the size of a page, and a text that is stored once may be repeated in each row.
+_BATCH_ROWS, _PARQUET_BYTES, _UNPACK_S = 8, safe_io.GIB, 20.0
 _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
@@ -168,9 +169,12 @@ def _unpack(parquet: Any, data: bytes, name: str, budget: ReadBudget) -> list[Sa
     if missing := _TABLE_COLUMNS - set(file.schema_arrow.names):
         raise ValueError(f"no column {', '.join(sorted(missing))}")
     budget.spend(max(unpacked, len(data)))
+    read = partial(file.iter_batches, batch_size=_BATCH_ROWS, use_threads=False)
+    if not ends_in_time(lambda: deque(read(), maxlen=0), _UNPACK_S):  # one call of C may unpack many pages
+        raise ValueError(f"unpacking takes more than {_UNPACK_S:g} s")
     rows: list[Sample] = []
     size = 0
-    for batch in file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+    for batch in read():
         table = batch.to_pydict()
         size += _text_size(table)
         if size > run_data.MAX_RUN:

@@ -194,6 +194,16 @@ def test_understated_parquet_file_is_unpacked_in_small_parts(tmp_path, monkeypat
     assert "MiB of text" in reading.unread[0][1]
 
 
+def test_unpacking_that_takes_too_long_ends(tmp_path, monkeypatch):
+    """A process unpacks the file first, because a call of C ends neither at a limit of this process nor on Ctrl-C."""
+    path = tmp_path / "completions_00001.parquet"
+    write_understated(path, 1 << 20, 200)
+    monkeypatch.setattr(sample_files, "_UNPACK_S", 0.01)
+    reading = run_data.ReadBudget()
+    assert sample_files.read_samples("parquet", [path], reading) is None
+    assert "unpacking takes more than 0.01 s" in reading.unread[0][1]
+
+
 def test_understated_page_of_a_parquet_file_is_not_unpacked(tmp_path):
     """A page of 100 MB, stored in 7 KB, is refused by the limit of memory, here of 64 MiB."""
     path = tmp_path / "completions_00001.parquet"
