@@ -130,11 +130,17 @@ class LogFacts:
         return Hit(self.source, number, text, rank or self.rank, **attributes)
 
     def lines_from(self, first: int, count: int) -> list[str]:
-        """Return up to `count` lines from number `first` on; only those in `head` or `tail` are known."""
+        r"""Return up to `count` lines from number `first` on; empty if `first` is neither in `head` nor in `tail`.
+
+        >>> log = LogFacts("a.log", lines=9, head=b"1\n2\n", tail=b"8\n9\n")
+        >>> log.lines_from(1, 2), log.lines_from(5, 2), log.lines_from(8, 2)
+        (['1', '2'], [], ['8', '9'])
+        """
         head, tail = self.head.split(b"\n"), self.tail.split(b"\n")
         # The tail's last piece is the rest after the last line's end.
         start = self.lines - len(tail) + (0 if tail[-1] else 1)
-        lines = head[first - 1 :] if first < len(head) or start < 0 else tail[max(first - 1 - start, 0) :]
+        later = tail[first - 1 - start :] if first > start else []
+        lines = head[first - 1 :] if first < len(head) or start < 0 else later
         return [line.decode("utf-8", "replace").rstrip("\r") for line in lines[:count]]
 
     def add_error(self, hit: Hit) -> None:

@@ -149,7 +149,8 @@ class LoggedReleases(Mapping[str, str]):
 
 def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
     """Yield messages about missing names, also without the exception's name, in the last lines or a whole short log."""
-    first = max(log.lines - _MAX_LINES, 0) + 1 if log.lines > _PASTED_LINES else 1
+    stored = min(_MAX_LINES, log.tail.count(b"\n"))
+    first = log.lines - stored + 1 if log.lines > _PASTED_LINES else 1
     for number, raw in enumerate(log.lines_from(first, _PASTED_LINES), first):
         line = parse_line(raw)
         is_message = exception_of(line.text) or _MESSAGE.search(normalize_message(line.text))

@@ -105,11 +105,9 @@ def _is_permanent(rows: Sequence[MetricRow], last: MetricRow, names: tuple[str, 
 def has_recovered(rows: Sequence[MetricRow]) -> bool:
     """Return whether a metric was NaN, and the metrics of the last row are numbers again."""
     had_nan = any(math.isnan(value) for row in rows for _, value in row.metrics.values())
-    return (
-        had_nan
-        and not _non_finite_rows(rows)
-        and not any(math.isnan(value) for _, value in rows[-1].metrics.values())
-    )
+    if not had_nan or _non_finite_rows(rows):
+        return False
+    return not any(math.isnan(value) for _, value in rows[-1].metrics.values())
 
 
 def _capped_rows(rows: Sequence[MetricRow]) -> Matches:

@@ -107,7 +107,7 @@ class _Options:
         return self._option(self.key(name))
 
     def _option(self, key: str) -> object:
-        """Return the value of an option, or its default."""
+        """Return the value of an option, or its default; raise UnknownValueError if neither is known."""
         if value := self._plan.options.get(key):
             return self._used_data(key, value)
         if self._placed.only_set or not self._plan.disabled(key) or not is_declared(self._release, key):
