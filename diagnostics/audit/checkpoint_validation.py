@@ -170,12 +170,11 @@ def load_model(folder: Path) -> Any:
         raise AuditError(f"{folder}: an adapter: expected a whole model")
     check_files(folder)
     _check_size(folder)
-    try:
-        load = _import_transformers().AutoModelForCausalLM.from_pretrained
-        options = {"trust_remote_code": False, "output_loading_info": True}
+    load = _import_transformers().AutoModelForCausalLM.from_pretrained
+    options = {"trust_remote_code": False, "output_loading_info": True}
+    # A pickle of weights may ask for memory that the file does not hold.
+    with memory_limit(f"{folder}: transformers loading it", _MODEL_BYTES + 4 * _weight_bytes(folder)):
         model, info = load(str(folder), local_files_only=True, **options)
-    except Exception as error:
-        raise AuditError(f"{folder}: transformers does not load it: {one_line_message(error)}") from error
     if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
         raise AuditError(f"{folder}: {len(missing)} weights are in no file, {missing[0]} first")
     return model

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import UserError, safe_io
+from diagnostics.cpu_limit import cpu_limit
 from diagnostics.findings import Finding, Location, Report
 from diagnostics.fixes import count_of
 from diagnostics.output.redact import mask_and_cut, redact
 from diagnostics.toml_source import close_matches
 
+_BASELINE_S = 60.0
+"""Limit of processor time."""
 CATALOG = Path(__file__).parent.parent / "catalog"
 # Free memory and disk differ from one run to the next.
 _AMOUNT = re.compile(r"\b[0-9]{1,9}(?:\.[0-9]{1,9})?(?= GB\b)")
@@ -93,7 +96,8 @@ def _baseline_fingerprints(baseline: Path, tool: str) -> set[str]:
     """Read a JSON report of the same command, also from a pipe; return the fingerprints of its findings."""
     try:
         document = safe_io.parse_json(safe_io.read_bytes(baseline, safe_io.DOCUMENT_LIMIT, pipes=True))
-        known = {fingerprint(finding, tool) for finding in document["findings"]}
+        with cpu_limit(f"{baseline}: reading it", _BASELINE_S):
+            known = {fingerprint(finding, tool) for finding in document["findings"]}
         made_by = document["tool"]
     except OSError as error:
         raise UserError(f"{baseline}: cannot be read: {error.strerror or error}") from None

@@ -271,17 +271,27 @@ def mask(text: str) -> str:
     return _apply(_SECRETS, text)
 
 
+# A space and the part of a word that follows it, at the end of a text.
+_LAST_WORD = re.compile(r"(?<=\S)\s+\S{1,100}\Z")
+
+
 def mask_and_cut(text: str, length: int) -> str:
     """Replace secrets and truncate, if the text is longer than `length`; a shorter text is returned with its secrets.
 
+    The text ends before a word of up to 100 characters that it would divide: half a host's name is not recognised.
+
     >>> mask_and_cut("key " + "0a1b2c3d" * 5, 24)
     'key <secret>'
+    >>> mask_and_cut("from node.example.org", 15)
+    'from'
     """
     if len(text) <= length:
         return text
     # A secret that the first cut divides is in the part that is not shown.
     masked = _apply(_SECRETS, text[: length + 20_000], 1)
-    return (masked if len(masked) > length + 10_000 else _apply(_SECRETS, text, 1))[:length]
+    masked = masked if len(masked) > length + 10_000 else _apply(_SECRETS, text, 1)
+    word = _LAST_WORD.search(masked[: length + 1]) if len(masked) > length else None
+    return masked[: word.start() if word else length]
 
 
 def redact(text: str) -> str:

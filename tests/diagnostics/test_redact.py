@@ -121,6 +121,11 @@ def test_no_unquoted_password_of_any_characters_is_shown():
     assert [text for _, secret, text in secret_cases.unquoted_passwords(100) if secret in redact(text)] == []
 
 
+def test_cut_text_keeps_no_part_of_a_name():
+    """A name that the cut would divide is left out, because a part of it is not recognised."""
+    assert redact(mask_and_cut("no answer from node.bluefin.corp.internal here", 30)) == "no answer from"
+
+
 def test_secret_is_masked_before_the_text_is_cut():
     """At any length, no part of a secret is visible; the beginning of one alone would not be recognised."""
     for text, secret in SECRETS.values():

@@ -36,9 +36,19 @@ class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any a
     """Unpickler for plain data: refuses classes and functions, and dict keys other than strings and numbers."""
 
     dispatch = {code: _PurePythonUnpickler.dispatch[code] for code in _OPCODES}  # noqa: RUF012
+    _containers = 0
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it names {module}.{name}; nothing of it was run")
+
+    def _append_container(self, container: Any) -> None:
+        self._containers += 1
+        if self._containers > MAX_ITEMS:  # each takes 64 bytes of memory, and one byte of the file
+            raise pickle.UnpicklingError(f"more than {MAX_ITEMS} lists and dicts")
+        self.append(container)
+
+    dispatch[pickle.EMPTY_DICT[0]] = lambda self: self._append_container({})
+    dispatch[pickle.EMPTY_LIST[0]] = lambda self: self._append_container([])
 
     def load_setitem(self) -> None:
         self._check_keys(self.stack[-2:-1])

@@ -110,6 +110,21 @@ def test_adapter_does_not_request_its_base(load, looked_up_hosts, tiny, tmp_path
     assert not looked_up_hosts
 
 
+class _Bytes:
+    def __reduce__(self):
+        return bytearray, (40 << 30,)
+
+
+def test_pickle_that_asks_for_memory_is_refused(tiny, tmp_path):
+    """torch's weights_only allows a bytearray of any length."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({**tensors, "x": _Bytes()}, folder / "pytorch_model.bin")
+    with pytest.raises(AuditError, match="transformers loading it failed"):
+        checkpoint_validation.load_model(folder)
+
+
 LARGE = {
     "layers without end": {"num_hidden_layers": 10**9},
     "a number without end": {"vocab_size": 1 << 70},

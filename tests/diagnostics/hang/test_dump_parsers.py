@@ -190,6 +190,7 @@ for _ in range(60):
         (b"\x80\x04\x8e" + (8 << 30).to_bytes(8, "little") + b"aa.", "opcode 142"),
         (b"\x80\x02}]K\1s.", "a key"),
         (b"\x80\x02" + b"(" * 50 + b".", "empty list"),
+        (b"\x80\x02" + b"}]" * 501 + b".", "more than 1000 lists and dicts"),
     ],
 )
 def test_pickle_bombs_are_refused(monkeypatch, data, reason):
