@@ -191,14 +191,18 @@ def distribution(
     bias: tuple[int, float] | None = None,
 ) -> torch.Tensor:
     """Return the log-probs of the next token in vLLM's order: penalties, bias, temperature, min-p, top-k, top-p."""
-    row, counts = row.clone(), torch.bincount(torch.tensor(before, dtype=torch.long), minlength=len(row))
-    repeated = counts > 0
-    repeated[prompt] = True
-    scaled = torch.where(row > 0, row / sampling.repetition_penalty, row * sampling.repetition_penalty)
-    row = torch.where(repeated, scaled, row)
-    row = row - sampling.frequency_penalty * counts - sampling.presence_penalty * (counts > 0)
+    row = row.clone()
+    if (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty) != (1, 0, 0):
+        counts = torch.bincount(torch.tensor(before, dtype=torch.long), minlength=len(row))
+        repeated = counts > 0
+        repeated[prompt] = True
+        scaled = torch.where(row > 0, row / sampling.repetition_penalty, row * sampling.repetition_penalty)
+        row = torch.where(repeated, scaled, row)
+        row = row - sampling.frequency_penalty * counts - sampling.presence_penalty * (counts > 0)
     if bias:
         row[bias[0]] += bias[1]
+    if (sampling.min_p, sampling.top_k, sampling.top_p) == (0, 0, 1):
+        return (row / sampling.temperature).log_softmax(-1)
     row, order = (row / sampling.temperature).sort(descending=True)
     shares = row.softmax(-1)
     is_kept = shares >= sampling.min_p * shares[0]
