@@ -69,8 +69,9 @@ class ForkServer:
                 file.seek(0)
             return subprocess.CompletedProcess(arguments, code, files[1].read(), files[2].read())
 
-    def _fork(self, arguments, cwd, environment, descriptors) -> Child:
-        """Fork a process with these file descriptors as 0, 1, 2, and perhaps 3."""
+    @property
+    def pid(self) -> int | None:
+        """The process, which is started if necessary; None for a client of a forked process."""
         if self._process is None and self._process_end is not None:
             end = self._process_end
             if address := os.environ.get(WORKERS):
@@ -79,6 +80,11 @@ class ForkServer:
             else:
                 self._process = start_process(self._preload, end)
             end.close()
+        return self._process.pid if self._process else None
+
+    def _fork(self, arguments, cwd, environment, descriptors) -> Child:
+        """Fork a process with these file descriptors as 0, 1, 2, and perhaps 3."""
+        assert self.pid or self._process_end is None
         return request_program(self._requests, arguments, cwd, environment, descriptors)
 
     def close(self) -> None:
