@@ -28,7 +28,6 @@ from diagnostics.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
 from diagnostics.triage.fallback import analyze_unmatched
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource
 from evaluation.triage import threads
 
@@ -134,21 +133,19 @@ def bootstrap_macro_recall(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     return round(means[_RESAMPLES // 40], 4), round(means[-_RESAMPLES // 40 - 1], 4)
 
 
-def evaluate(folder: Path) -> list[Outcome]:
+def evaluate(folder: Path, rules: Rules) -> list[Outcome]:
     """Run triage on each log in the label folders of a folder.
 
     Raises:
         NotADirectoryError: The folder has no logs in label folders.
     """
-    rules = Rules(catalog.load())
     outcomes = []
     for path in sorted(folder.glob("*/*.log")):
         label = path.parent.name.partition("+")[0]
-        source = LogSource(path.name, path)
-        verdict = triage([source], rules)
+        verdict = triage([LogSource(path.name, path)], rules)
         codes = [candidate.issue.code for candidate in verdict.candidates]
         answer = codes[0] if codes else verdict.state
-        similar = analyze_unmatched([scan(source, rules)], rules).similar if codes else ()
+        similar = analyze_unmatched(verdict.logs, rules).similar if codes else ()
         outcomes.append(
             Outcome(
                 f"{path.parent.name}/{path.name}",
@@ -248,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (options.folder / threads.LABELS).exists():
         return _threads(options)
     try:
-        outcomes = evaluate(options.folder)
+        outcomes = evaluate(options.folder, Rules(catalog.load()))
     except NotADirectoryError as error:
         print(f"evaluate: {error}", file=sys.stderr)
         return USAGE

@@ -115,8 +115,8 @@ def test_damaged_lines_and_logs_do_not_crash(rules):
     fuzz.fuzz_files(rules, 25, random.Random(2))
 
 
-def test_labelled_corpus_meets_the_evaluation_goals():
-    figures = evaluate.figures(evaluate.evaluate(LOGS))
+def test_labelled_corpus_meets_the_evaluation_goals(rules):
+    figures = evaluate.figures(evaluate.evaluate(LOGS, rules))
     assert evaluate.meets_goals(figures), figures["wrong"]
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import functools
 import os
+import sys
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from diagnostics import process
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import checkpoint_tokenizer
 from tests.diagnostics.audit import tiny_model
+
+# httpcore searches for this package, which asyncio does not need, more than once in each request.
+sys.modules.setdefault("sniffio", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
