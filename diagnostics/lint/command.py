@@ -91,7 +91,8 @@ def command(
         sys.stdout.write(patch)
         code = filter_report(report, output).exit_code(output.fail_on)
     else:
-        code = write_report(_with_messages_first(report, output), output)
+        # The filters compare the settings as JSON reports have them.
+        code = write_report(_with_messages_first(filter_report(report, output), output), output)
     # If a file could not be read or has nothing to check, the report is incomplete.
     has_unread = any(check.reads for check in report.checks)
     return INCOMPLETE if code == FINE and has_unread else code
