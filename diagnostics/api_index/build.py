@@ -278,12 +278,13 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     }
     path = folder / f"{package.name}.zip"
     files = [records[version]["files"] for version in versions]
-    uses = _packed_uses(package, cache, files) | _packed_guards(package, cache, files)
-    documents = {
-        kind: store.pack_values([declared[kind] for declared in options], range(count), count)
-        for kind in ("options", "serve")
-    }
-    store.write_package(path, _about(package, versions, records), modules, **uses, **documents)
+    documents = _packed_uses(package, cache, files)
+    guards = extract_new(package, cache, _GUARDS, extract_guard_keys)
+    if packed := _packed_by_file(files, {file: dict.fromkeys(keys, "") for file, keys in guards.items()}):
+        documents["guards"] = packed
+    for kind in ("options", "serve"):
+        documents[kind] = store.pack_values([declared[kind] for declared in options])
+    store.write_package(path, _about(package, versions, records), modules, **documents)
     return path
 
 
@@ -303,42 +304,37 @@ def _add_stub_names(package: IndexedPackage, names: dict[str, Facts]) -> None:
 
 def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str, str]]) -> dict[str, Any]:
     """Return the documents `uses-PACKAGE`: for each file, the key of each use and its line."""
-    if not package.uses:
-        return {}
-    extracts, documents = extract_new(package, cache, _USES, extract_uses), {}
+    extracts, documents = extract_new(package, cache, _USES, extract_uses) if package.uses else {}, {}
     for provider in package.uses:
-        by_file: dict[str, list[dict[str, int]]] = {}
-        for number, files in enumerate(releases):
-            for path, checksum in files.items():
-                every = by_file.setdefault(path, [{} for _ in releases])
-                every[number] = {
-                    key: line for key, line in extracts[path, checksum].items() if _is_of(key, provider)
-                }
+        # A `try` arm without a use counts for every package.
+        by_provider = {
+            file: {key: line for key, line in uses.items() if _provider_of(key) in {"", provider}}
+            for file, uses in extracts.items()
+        }
+        packed = _packed_by_file(releases, by_provider)
         documents[f"uses-{provider}"] = {
-            path: store.pack_values(every, range(len(releases)), len(releases))
-            for path, every in by_file.items()
-            if any(Use.from_key(key, "", 0).kind != "arm" for keys in every for key in keys)
+            file: keys for file, keys in packed.items() if any(map(_provider_of, keys))
         }
     return documents
 
 
-def _packed_guards(package: IndexedPackage, cache: Cache, releases: list[dict[str, str]]) -> dict[str, Any]:
-    """Return the document `guards`: for each file, its guards as texts."""
-    extracts, every = extract_new(package, cache, _GUARDS, extract_guard_keys), range(len(releases))
-    by_file: dict[str, list[dict[str, str]]] = {}
+def _packed_by_file(
+    releases: list[dict[str, str]], values: Mapping[tuple[str, str], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the packed values of each file that has any; `values` has them by path and checksum."""
+    by_file: dict[str, list[dict[str, Any]]] = {}
     for number, files in enumerate(releases):
         for path, checksum in files.items():
-            if keys := extracts[path, checksum]:
-                by_file.setdefault(path, [{} for _ in every])[number] = dict.fromkeys(keys, "")
-    packed = {path: store.pack_values(keys, every, len(every)) for path, keys in by_file.items()}
-    return {"guards": packed} if packed else {}
+            if found := values[path, checksum]:
+                by_file.setdefault(path, [{} for _ in releases])[number] = found
+    return {path: store.pack_values(every) for path, every in by_file.items()}
 
 
-def _is_of(key: str, provider: str) -> bool:
-    """Return whether a use is of the package `provider`; a `try` arm without a use counts for every package."""
+def _provider_of(key: str) -> str:
+    """Return the package whose name a use needs; empty for an arm of a `try` without a use."""
     use = Use.from_key(key, "", 0)
-    owner = use.module.partition(".")[0] or "vllm"  # its routes and options have no module
-    return use.kind == "arm" or owner == provider
+    module = use.module.partition(".")[0] or "vllm"  # its routes and options have no module
+    return "" if use.kind == "arm" else module
 
 
 def _about(
@@ -346,11 +342,6 @@ def _about(
 ) -> dict[str, Any]:
     """Return the document `about`: package, settings, releases, and packed requirements."""
     ordered = [records[version] for version in versions]
-    every = range(len(versions))
-
-    def packed(values: Iterable[Iterable[str]]) -> dict[str, Any]:
-        return store.pack_values([dict.fromkeys(entries, "") for entries in values], every, len(versions))
-
     return {
         "schema": store.SCHEMA,
         "package": package.name,
@@ -361,8 +352,8 @@ def _about(
             {"version": version, "day": record["day"], "read": record["read"]}
             for version, record in zip(versions, ordered, strict=True)
         ],
-        "python": packed([record["python"]] for record in ordered),
-        "requires": packed(record["requires"] for record in ordered),
+        "python": store.pack_values([{record["python"]: ""} for record in ordered]),
+        "requires": store.pack_values([dict.fromkeys(record["requires"], "") for record in ordered]),
     }
 
 

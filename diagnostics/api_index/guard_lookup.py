@@ -52,10 +52,9 @@ class PlacedGuard:
     def enum_value(self, name: str) -> str | None:
         """Return the text that a member of an Enum stands for, such as `IntervalStrategy.STEPS`; None if it is none."""
         owner, _, member = name.partition(".")
-        is_class = owner[:1].isupper()
-        return (
-            enum_members(query.surface_of(self.release), self.module, owner).get(member) if is_class else None
-        )
+        if not owner[:1].isupper():
+            return None
+        return enum_members(query.surface_of(self.release), self.module, owner).get(member)
 
 
 def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
@@ -89,21 +88,23 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
     programs = [source for source in sources if "/" not in source and source in modules]
     if not programs and not release.command:
         programs = [*filter(re.compile(settings.guarding).fullmatch, modules)]
-    for module in programs:
-        guards += [
-            PlacedGuard(item, base, module)
-            for item in guards_of(base, module)
-            if item.exception not in {CALL, SET} and re.fullmatch(settings.starting, item.function)
-        ]
+    parts: list[tuple[str, str, Component | None]] = [
+        (module, f"{re.escape(module)}:(?:{settings.starting})", None) for module in programs
+    ]
+    parts += [
+        (module, component.code, component)
+        for component, module in itertools.product(
+            settings.components, modules if not release.command else ()
+        )
+        if re.fullmatch(component.code.partition(":")[0], module)
+    ]
     guards = list(dict.fromkeys(guards))
-    for component, module in itertools.product(settings.components, modules if not release.command else ()):
-        if re.match(component.code.partition(":")[0] + "$", module):
-            guards += [
-                PlacedGuard(item, base, module, component.prefix, component=component)
-                for item in guards_of(base, module)
-                if item.exception not in {CALL, SET}
-                and re.fullmatch(component.code, f"{module}:{item.function}")
-            ]
+    guards += [
+        PlacedGuard(item, base, module, component and component.prefix, component=component)
+        for module, pattern, component in parts
+        for item in guards_of(base, module)
+        if item.exception not in {CALL, SET} and re.fullmatch(pattern, f"{module}:{item.function}")
+    ]
     return tuple(guards[:_MOST_GUARDS])
 
 

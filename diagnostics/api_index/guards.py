@@ -31,19 +31,8 @@ _PURE = (
 )  # fmt: skip
 _CONVERSIONS = {"int", "float", "str", "bool"}
 _PURE_CALLS = {
-    *_CONVERSIONS,
-    "get",
-    "keys",
-    "len",
-    "max",
-    "min",
-    "lower",
-    "getattr",
-    "set",
-    "tuple",
-    "list",
-    "get_world_size",
-}
+    *_CONVERSIONS, "get", "keys", "len", "max", "min", "lower", "getattr", "set", "tuple", "list", "get_world_size",
+}  # fmt: skip
 _VALIDATORS = {"model_validator", "field_validator", "validator", "root_validator"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Leaves = ast.Return | ast.Continue | ast.Break

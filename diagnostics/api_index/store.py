@@ -67,12 +67,20 @@ def expand_spans(spans: str, count: int) -> list[int]:
     return [number for number in range(count) if in_spans(spans, number)]
 
 
-def pack_values(values: Sequence[Mapping[str, Any]], numbers: Sequence[int], count: int) -> dict[str, Any]:
+def pack_values(
+    values: Sequence[Mapping[str, Any]], numbers: Sequence[int] = (), count: int = 0
+) -> dict[str, Any]:
     """Merge the values of several releases by key: one value if it is equal in all, else {spans: value}.
 
-    >>> pack_values([{"a": "x"}, {"a": "y", "b": "z"}], [0, 1], 2)
+    >>> pack_values([{"a": "x"}, {"a": "y", "b": "z"}])
     {'a': {'0-0': 'x', '1-': 'y'}, 'b': {'1-': 'z'}}
+
+    Args:
+        values: The values of each release.
+        numbers: The numbers of these releases, if they are not all releases.
+        count: The number of all releases.
     """
+    numbers, count = numbers or range(len(values)), count or len(values)
     by_name: dict[str, dict[str, list[int]]] = {}
     for facts, number in zip(values, numbers, strict=True):
         for name, entry in facts.items():

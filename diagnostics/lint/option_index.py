@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -47,38 +46,30 @@ _LAUNCHER_OPTION = re.compile(LAUNCHERS["passed_options"])
 
 
 @cache
-def _load(package: str) -> Mapping[str, Any]:
-    """Return {"releases": names, "options" and "serve": option -> (first, last release)}; empty if not indexed."""
-    index = store.load(package)
-    spans: dict[str, dict[str, Any]] = {
-        kind: {name: _first_and_last(index, packed) for name, packed in index.document(kind).items()}
-        for kind in ("options", "serve")
-    }
-    if package == "vllm":
-        spans["options"] |= dict.fromkeys(DIALECTS[package].unindexed_options, "")
-    found = {kind: names for kind, names in spans.items() if names}
-    return found | {"releases": tuple(index.releases)} if spans["options"] else {}
-
-
-def _first_and_last(index: store.Package, packed: Any) -> tuple[str, str]:
-    """Return the first and the last release that have an option."""
-    spans = " ".join(packed) if isinstance(packed, dict) else "0-"
-    numbers = store.expand_spans(spans, len(index.releases))
-    return index.releases[numbers[0]], index.releases[numbers[-1]]
+def _spans(package: str, document: str = "options") -> Mapping[str, tuple[Version, Version]]:
+    """Return the first and the last release that have each option, of a document `options` or `serve`."""
+    index, spans = store.load(package), {}
+    releases = [*map(Version, index.releases)]
+    for name, packed in index.document(document).items():
+        texts = " ".join(packed) if isinstance(packed, dict) else "0-"
+        numbers = store.expand_spans(texts, len(releases))
+        spans[name] = releases[numbers[0]], releases[numbers[-1]]
+    return spans
 
 
 def is_indexed(framework: str) -> bool:
     """Return whether the index has the options of a framework."""
-    return bool(_load(framework))
+    return bool(_spans(framework))
 
 
 @cache
 def option_names(framework: str, role: str = "train") -> frozenset[str]:
     """Return the options that any release of the framework, or of a package whose options it takes, has."""
-    if role == "serve" and "serve" in _load(framework):
-        return frozenset(_load(framework)["serve"])
+    if role == "serve" and (served := _spans(framework, "serve")):
+        return frozenset(served)
     packages = (framework, *FRAMEWORKS[framework].option_packages) if is_indexed(framework) else ()
-    return frozenset(name for package in packages for name in _load(package).get("options", ()))
+    unindexed = DIALECTS[framework].unindexed_options if framework == "vllm" else ()
+    return frozenset(name for package in packages for name in _spans(package)).union(unindexed)
 
 
 def exact_options(package: str, role: str, release: str) -> frozenset[str]:
@@ -366,16 +357,12 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
 
 def is_indexed_release(package: str, release: Version | None) -> bool:
     """Return whether a release is in the index."""
-    return release is not None and str(release) in _load(package).get("releases", ())
+    return is_indexed(package) and release is not None and str(release) in store.load(package).releases
 
 
 def release_span(package: str, name: str) -> tuple[Version, Version] | None:
     """Return the first and the last release that have an option; None if no release has it."""
-    span = _load(package).get("options", {}).get(name)
-    return (_parse_release(span[0]), _parse_release(span[1])) if span else None
-
-
-_parse_release = cache(Version)
+    return _spans(package).get(name)
 
 
 def _is_companion_option(package: str, name: str) -> bool:
@@ -388,10 +375,8 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
 
     Releases before OLDEST don't count. Both are empty if each release has all options or the package is not indexed.
     """
-    indexed = map(_parse_release, _load(package).get("releases", ()))
+    indexed = map(Version, store.load(package).releases)
     releases = [release for release in indexed if release >= OLDEST.get(package, release)]
-    if not releases:
-        return [], ()
     spans = {name: span for name in wanted if (span := release_span(package, name))}
     partial = {
         name: (first, last)
