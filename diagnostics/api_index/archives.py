@@ -119,7 +119,7 @@ def list_releases(
         chosen = min(items, key=lambda item: (_preference(item.filename), item.filename))
         sha256 = chosen.hashes.get("sha256", "")
         if day >= since_day and _preference(chosen.filename) < len(PREFERRED_FILES):
-            files = ReleaseFile(
+            release = ReleaseFile(
                 version=str(version),
                 url=chosen.url,
                 sha256=sha256 if _SHA256.fullmatch(sha256) else "",  # a cache names a folder by the hash
@@ -127,7 +127,7 @@ def list_releases(
                 day=day,
                 requires_python=chosen.requires_python or "",
             )
-            releases.append(files)
+            releases.append(release)
     return releases
 
 
@@ -382,9 +382,6 @@ class _RangeFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = offset + (0, self._at, self._size)[whence]

@@ -6,14 +6,15 @@ one condition of a use.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from diagnostics.api_index.surface import Definition, Signature, Surface, parse_signature
 from diagnostics.api_index.uses import Use
+from diagnostics.versions import in_range
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,10 @@ def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | N
         return True
     if condition.startswith("!"):
         return False if condition[1:] in versions else None
-    for operator in ("<=", ">=", "==", "!=", "<", ">"):
-        package, separator, specifier = condition.partition(operator)
-        if separator:
-            version = versions.get(package)
-            required = SpecifierSet(operator + specifier)
-            return None if version is None else required.contains(Version(version.public), prereleases=True)
-    return True if condition in versions else None
+    # The rest of the condition is a version range, or empty, which includes each version.
+    package = re.split("[<>=!]", condition, maxsplit=1)[0]
+    version = versions.get(package)
+    return None if version is None else in_range(version.public, condition.removeprefix(package))
 
 
 @dataclass

@@ -189,7 +189,7 @@ class _ModuleReader:
                 yield from _class_entries(node)
             case ast.Assign():
                 entry = _value_entry(node.value)
-                names = dict.fromkeys(name for target in node.targets for name in _name_targets(target))
+                names = dict.fromkeys(_target_names(node))
                 # `__getattr__, __dir__, __all__ = attach(…)` of huggingface_hub, whose table has the names.
                 if "__getattr__" in names:
                     del names["__getattr__"]
@@ -212,8 +212,7 @@ class _ModuleReader:
                     if alias.name != "*":
                         yield alias.asname or alias.name, f"import {source}:{alias.name}"
             case ast.For() | ast.With():
-                for bound in _name_targets(node.target if isinstance(node, ast.For) else node):
-                    yield bound, "value"
+                yield from ((bound, "value") for bound in _target_names(node))
 
     def _note_lazy_module(self, target: ast.expr) -> None:
         """Note whether an assignment replaces the module in `sys.modules`, or sets a key of `globals()`."""
@@ -349,8 +348,7 @@ def _class_body(node: ast.ClassDef, name: str) -> Facts:
                 members.update(_class_entries(item, f"{name}."))
             case ast.Assign():
                 entry = _value_entry(item.value)
-                bound_names = (bound for target in item.targets for bound in _name_targets(target))
-                members.update(dict.fromkeys((f"{name}.{bound}" for bound in bound_names), entry))
+                members.update(dict.fromkeys((f"{name}.{bound}" for bound in _target_names(item)), entry))
             case ast.AnnAssign(target=ast.Name(id=bound)):
                 members[f"{name}.{bound}"] = _field_entry(item)
     for method, entries in signatures.items():
@@ -460,12 +458,7 @@ def _instance_attributes(node: ast.ClassDef) -> dict[str, dict[str, None]]:  # n
             if item.annotation
         }
         for statement in statements_in(method.body):
-            targets: list[ast.expr] = []
-            if isinstance(statement, ast.Assign):
-                targets = statement.targets
-            elif isinstance(statement, ast.AnnAssign | ast.AugAssign | ast.For):
-                targets = [statement.target]
-            for target in (part for item in targets for part in _unpacked_targets(item)):
+            for target in _targets(statement):
                 if isinstance(target, ast.Attribute) and _is_self(target.value):
                     hints = attributes.setdefault(target.attr, {})
                     if len(hints) >= _MOST_CLASSES_OF_ATTRIBUTE:
@@ -577,20 +570,21 @@ def _is_environ(node: ast.expr) -> bool:
     return getattr(node, "attr", getattr(node, "id", "")) in {"environ", "envs"}
 
 
-def _name_targets(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Name):
-        return [node.id]
+def _targets(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the targets of a statement, those in a tuple one by one."""
+    match node:
+        case ast.Assign(targets=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
+            yield from (target for part in parts for target in _targets(part))
+        case ast.AnnAssign(target=part) | ast.AugAssign(target=part) | ast.For(target=part):
+            yield from _targets(part)
+        case ast.expr():
+            yield node
+
+
+def _target_names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.With):
         return [item.optional_vars.id for item in node.items if isinstance(item.optional_vars, ast.Name)]
-    return [name for part in getattr(node, "elts", ()) for name in _name_targets(part)]
-
-
-def _unpacked_targets(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Tuple | ast.List):
-        for part in node.elts:
-            yield from _unpacked_targets(part)
-    else:
-        yield node
+    return [target.id for target in _targets(node) if isinstance(target, ast.Name)]
 
 
 def _is_function(node: ast.AST, name: str) -> bool:

@@ -100,7 +100,7 @@ def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
     ]
     guards = list(dict.fromkeys(guards))
     guards += [
-        PlacedGuard(item, base, module, component and component.prefix, component=component)
+        PlacedGuard(item, base, module, component.prefix if component else None, component=component)
         for module, pattern, component in parts
         for item in guards_of(base, module)
         if item.exception not in {CALL, SET} and re.fullmatch(pattern, f"{module}:{item.function}")

@@ -292,7 +292,8 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
         problem = lookup.problem(use)
         is_dynamic = definition is not None and definition.kind == "dynamic"
         # Without a name that a module imports from a compiled module, the module itself could not be imported.
-        is_dynamic &= bool(use.path) or not surface.imports_name(use.module, use.name)
+        entry = surface.facts(use.module).get(use.name, "")
+        is_dynamic &= bool(use.path) or not entry.startswith("import ")
         # The `apply` of autograd's Function takes no keyword argument.
         is_apply = use.kind == "argument" and definition is not None and definition.entry.endswith(".apply")
         results[2 if lookup.unfollowed or is_dynamic else bool(problem) or is_apply].append(version)

@@ -167,10 +167,6 @@ class Surface:
                 return Definition(module, name, "", "dynamic")
         return None
 
-    def imports_name(self, module: str, name: str) -> bool:
-        """Return whether a module itself imports a name, unconditionally."""
-        return self.facts(module).get(name, "").startswith("import ")
-
     def _follow(self, module: str, name: str, depth: int) -> Definition | None:
         """Return the definition of an imported name, in this package or a companion; `outside` for another package."""
         definition = self.find(module, name, depth + 1)

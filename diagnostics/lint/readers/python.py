@@ -283,6 +283,5 @@ def _calculate(node: ast.operator, left: Any, right: Any) -> Any:
 
 def _constant(value: Any) -> Any:
     """Return a constant of a simple type; UNKNOWN for others and for integers of more than 18 digits."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if abs(value) < 10**18 else UNKNOWN
-    return value if isinstance(value, str | float | bool | None) else UNKNOWN
+    is_large = isinstance(value, int) and abs(value) >= 10**18
+    return value if isinstance(value, str | int | float | None) and not is_large else UNKNOWN

@@ -126,17 +126,11 @@ def _possible_options(words: list[Word]) -> list[Word]:
     options: list[Word] = []
     for before, word in pairwise((Word("", 0), *words)):
         after_option = bool(options) and options[-1].text.startswith("--")
-        if word.text.startswith("--") and HOLE not in word.text.partition("=")[0]:
-            options.append(Word(f"{word.text.partition('=')[0]}={HOLE}", word.line))
-        elif not after_option or (word.is_unknown and not before.text.startswith("--")):
-            options.append(Word(_without_value(word.text), word.line))
+        key, equals, _value = word.text.partition("=")
+        is_option = key.startswith("--") and HOLE not in key
+        if is_option or not after_option or (word.is_unknown and not before.text.startswith("--")):
+            options.append(Word(f"{key}={HOLE}" if is_option or equals else HOLE, word.line))
     return options
-
-
-def _without_value(text: str) -> str:
-    """Return a word with an unknown value; `key=` stays."""
-    key, equals, _value = text.partition("=")
-    return f"{key}={HOLE}" if equals else HOLE
 
 
 def slurm_variables(text: str, first_line: int = 1) -> list[tuple[str, int, int]]:
