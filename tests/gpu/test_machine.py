@@ -25,15 +25,11 @@ from tests.processes import run_python, run_text
 PROGRAM = Path(__file__).parent / "programs" / "crossed_locks.py"
 # Field of `nvidia-smi --query-gpu`, and our attribute.
 FACTS = {
-    "name": lambda gpu: gpu.name,
-    "uuid": lambda gpu: gpu.uuid,
-    "driver_version": None,
-    "memory.total": lambda gpu: gpu.memory_gb,
-    "memory.used": lambda gpu: gpu.used_gb,
-    "compute_mode": lambda gpu: gpu.compute_mode,
-    "mig.mode.current": lambda gpu: gpu.mig,
+    "name": lambda gpu: gpu.name, "uuid": lambda gpu: gpu.uuid, "driver_version": None,
+    "memory.total": lambda gpu: gpu.memory_gb, "memory.used": lambda gpu: gpu.used_gb,
+    "compute_mode": lambda gpu: gpu.compute_mode, "mig.mode.current": lambda gpu: gpu.mig,
     "ecc.errors.uncorrected.volatile.total": lambda gpu: gpu.ecc_uncorrected,
-}
+}  # fmt: skip
 # Tolerances in GB: nvidia-smi prints MiB, our facts are rounded to 0.1 GB, and other processes allocate meanwhile.
 NEAR_GB = {"memory.total": 0.2, "memory.used": 2.0}
 ABSENT = {"[N/A]", "[Not Supported]", "N/A"}

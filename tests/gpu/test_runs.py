@@ -18,18 +18,14 @@ TYPES = ("float32", "bfloat16")
 FLOORS = {"float32": 1e-4, "bfloat16": 0.2}
 # Each switch takes another code path through the loss, the batch or the policy.
 SWITCHES = {
-    "plain": {},
-    "sequence ratio": {"loss.ratio": "sequence"},
-    "cispo": {"loss.surrogate": "cispo"},
-    "sapo": {"loss.surrogate": "sapo"},
-    "kl in the loss": {"loss.kl_coefficient": 0.1},
+    "plain": {}, "sequence ratio": {"loss.ratio": "sequence"}, "cispo": {"loss.surrogate": "cispo"},
+    "sapo": {"loss.surrogate": "sapo"}, "kl in the loss": {"loss.kl_coefficient": 0.1},
     "sequence means": {"loss.aggregation": "sequence"},
     "leave one out": {"loss.advantage_baseline": "leave_one_out"},
     "masked correction": {"loss.correction": "mask", "loss.correction_level": "sequence"},
-    "micro-batches": {"train.micro_batch": 5},
-    "adapters": {"model.lora_rank": 4},
+    "micro-batches": {"train.micro_batch": 5}, "adapters": {"model.lora_rank": 4},
     "small chunks": {"train.logprob_chunk": 7},
-}
+}  # fmt: skip
 
 
 @pytest.mark.long

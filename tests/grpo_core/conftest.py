@@ -18,12 +18,9 @@ from grpo_core.settings import load
 from grpo_core.tasks import model
 
 SHORT = {
-    "train.steps": 4,
-    "train.prompts_per_step": 4,
-    "sampling.group_size": 4,
-    "rollout.timeout_s": 500,
+    "train.steps": 4, "train.prompts_per_step": 4, "sampling.group_size": 4, "rollout.timeout_s": 500,
     "output.completions_every": 1,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -149,13 +149,9 @@ def cispo_to_five(token):
 
 TRL, VERL = normalised(1e-4), normalised(1e-6)
 LOSS_TYPES = {
-    "grpo": (clip_02, by_sequence),
-    "bnpo": (clip_02, by_token),
-    "dapo": (clip_02, by_token),
-    "dr_grpo": (clip_02, by_max_length),
-    "cispo": (cispo_to_five, by_token),
-    "sapo": (sapo, by_sequence),
-}
+    "grpo": (clip_02, by_sequence), "bnpo": (clip_02, by_token), "dapo": (clip_02, by_token),
+    "dr_grpo": (clip_02, by_max_length), "cispo": (cispo_to_five, by_token), "sapo": (sapo, by_sequence),
+}  # fmt: skip
 
 
 def open_instruct(loss):

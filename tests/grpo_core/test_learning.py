@@ -21,15 +21,10 @@ PROGRAM = ROOT / "evaluation" / "trainer" / "trl_learning.py"
 SEEDS = range(5)
 STEPS = 80
 TASK = (
-    "--task.letters=abcdefghij",
-    "--task.min_length=1",
-    "--task.max_length=1",
-    "--sampling.max_tokens=2",
-    "--sampling.group_size=16",
-    "--train.prompts_per_step=16",
-    "--train.learning_rate=0.0015",
+    "--task.letters=abcdefghij", "--task.min_length=1", "--task.max_length=1", "--sampling.max_tokens=2",
+    "--sampling.group_size=16", "--train.prompts_per_step=16", "--train.learning_rate=0.0015",
     f"--train.steps={STEPS}",
-)
+)  # fmt: skip
 # Measured, 20 seeds of colocate: 0.977 in the median, 0.904 where the policy never learns one of the ten letters.
 REACHED = 0.85
 BEGINNING = 0.1

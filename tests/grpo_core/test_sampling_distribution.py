@@ -25,13 +25,10 @@ from tests.grpo_core.conftest import read_lines, run_training
 
 NONE = SamplingParams(max_tokens=8)
 CHANGES = [
-    {"top_k": 3},
-    {"top_p": 0.7},
-    {"min_p": 0.3, "temperature": 0.3},
-    {"repetition_penalty": 1.7},
+    {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.3, "temperature": 0.3}, {"repetition_penalty": 1.7},
     {"top_k": 5, "top_p": 0.6, "repetition_penalty": 0.8, "temperature": 0.7},
     {"top_k": 4, "min_p": 0.8, "temperature": 1.5},
-]
+]  # fmt: skip
 
 
 def test_repetition_penalty_applies_to_prompt_and_completion():

@@ -170,21 +170,18 @@ REFUSED = {
     "chunks in a DELETE": b"DELETE /a HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n5\r\nhello\r\n" + NONE,
     "chunks in 1.0": b"POST /a HTTP/1.0\r\n" + HOST + CHUNKED + b"Connection: keep-alive\r\n\r\n" + NONE,
     "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n",
-    "OPTIONS *": b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
-    "two hosts": GET + b"Host: evil.example\r\n\r\n",
+    "OPTIONS *": b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n", "two hosts": GET + b"Host: evil.example\r\n\r\n",
     "a host on two lines": b"GET /a HTTP/1.1\r\nHost: localhost\r\n evil.example\r\n\r\n",
     "a continued request line": b"GET /a HTTP/1.1\r\n Host: evil.example\r\nHost: localhost\r\n\r\n",
-    "no host": b"GET /a HTTP/1.1\r\n\r\n",
-    "an empty host": b"GET /a HTTP/1.1\r\nHost:\r\n\r\n",
+    "no host": b"GET /a HTTP/1.1\r\n\r\n", "an empty host": b"GET /a HTTP/1.1\r\nHost:\r\n\r\n",
     "no host in 1.0": b"GET /a HTTP/1.0\r\n\r\n",
     "an origin behind a line feed": b"GET /a HTTP/1.1\r\nHost: localhost\nOrigin: http://evil.example\r\n\r\n",
     "an origin behind a return": b"GET /a HTTP/1.1\r\nHost: localhost\rOrigin: http://evil.example\r\n\r\n",
     "an origin before a blank": GET + b"Origin : http://evil.example\r\n\r\n",
     "a NUL in a name": GET + b"Ori\0gin: x\r\n\r\n",
-    "a NUL in a host": b"GET /a HTTP/1.1\r\nHost: localhost\0evil\r\n\r\n",
-    "no version": b"GET /a\r\n\r\n",
+    "a NUL in a host": b"GET /a HTTP/1.1\r\nHost: localhost\0evil\r\n\r\n", "no version": b"GET /a\r\n\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-}
+}  # fmt: skip
 
 
 @contextmanager

@@ -154,15 +154,9 @@ GRPO_CORE = """
                       "max_staleness": 0, "versions": {}}))
 """
 CRASH = {
-    "code": "SCH001",
-    "trigger": "lost_step",
-    "mitigation": None,
-    "outcome": "reproduced",
-    "where": "vllm/core/scheduler.py:7",
-    "function": "f",
-    "assertion": "assert False",
-    "simulated": [],
-}
+    "code": "SCH001", "trigger": "lost_step", "mitigation": None, "outcome": "reproduced",
+    "where": "vllm/core/scheduler.py:7", "function": "f", "assertion": "assert False", "simulated": [],
+}  # fmt: skip
 MITIGATED = {**CRASH, "mitigation": "abort_orphans", "outcome": "mitigated", "where": None}
 NOT_REPRODUCED = {**CRASH, "outcome": "not_reproduced", "where": None}
 

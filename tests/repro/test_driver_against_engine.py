@@ -11,12 +11,9 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parent / "cell_programs" / "driver_against_engine.py"
 CELLS = [
-    "vllm-0.6.6.post1+trl-0.14.0",
-    "vllm-0.7.2+trl-0.15.2",
-    "vllm-0.7.3+trl-0.16.1",
-    "vllm-0.8.5.post1+trl-0.17.0",
-    "vllm-0.10.2+trl-0.24.0",
-]
+    "vllm-0.6.6.post1+trl-0.14.0", "vllm-0.7.2+trl-0.15.2", "vllm-0.7.3+trl-0.16.1",
+    "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.10.2+trl-0.24.0",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=CELLS)

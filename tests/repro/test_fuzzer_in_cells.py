@@ -72,21 +72,15 @@ def findings():
 FLIGHT, TEXT = "tokens in flight are counted", "a completion is whole and in order"
 READS = "a step reads what was computed for it"
 DETECTED_BY = {
-    "V1Engine": ("nothing", "nothing"),
-    "SkipsAnUpdate": (FLIGHT, FLIGHT),
-    "AppliesAnOutputTwice": (FLIGHT, FLIGHT),
-    "DeliversTwice": (TEXT, TEXT),
-    "EndsTwice": ("no request ends twice",) * 2,
-    "LosesAnOutput": ("no request is lost",) * 2,
-    "ExceedsTheBudget": ("a step keeps its budget",) * 2,
-    "LeaksABlock": ("KV blocks are conserved",) * 2,
+    "V1Engine": ("nothing", "nothing"), "SkipsAnUpdate": (FLIGHT, FLIGHT),
+    "AppliesAnOutputTwice": (FLIGHT, FLIGHT), "DeliversTwice": (TEXT, TEXT),
+    "EndsTwice": ("no request ends twice",) * 2, "LosesAnOutput": ("no request is lost",) * 2,
+    "ExceedsTheBudget": ("a step keeps its budget",) * 2, "LeaksABlock": ("KV blocks are conserved",) * 2,
     "QueuesTwice": ("queues are disjoint and complete",) * 2,
-    "ComputesTooFar": ("computed tokens stay within the request",) * 2,
-    "OverwritesTheCache": (READS, READS),
-    "ForgetsToReset": (READS, READS),
-    "SamplesTooEarly": ("computed tokens stay within the request", TEXT),
+    "ComputesTooFar": ("computed tokens stay within the request",) * 2, "OverwritesTheCache": (READS, READS),
+    "ForgetsToReset": (READS, READS), "SamplesTooEarly": ("computed tokens stay within the request", TEXT),
     "WithholdsAToken": ("every request ends", TEXT),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", DETECTED_BY)

@@ -37,14 +37,9 @@ SEPARATOR, END, PAD = range(len(LETTERS), len(LETTERS) + 3)
 VOCABULARY = len(LETTERS) + 3
 # Contents of generation_config.json, which an engine must ignore.
 MISLEADING = {
-    "do_sample": True,
-    "temperature": 0.3,
-    "top_k": 3,
-    "top_p": 0.4,
-    "repetition_penalty": 1.8,
-    "max_new_tokens": 5,
-    "eos_token_id": [END, 3],
-}
+    "do_sample": True, "temperature": 0.3, "top_k": 3, "top_p": 0.4, "repetition_penalty": 1.8,
+    "max_new_tokens": 5, "eos_token_id": [END, 3],
+}  # fmt: skip
 
 
 def make_model(folder: Path, layers: int = 2) -> Path:

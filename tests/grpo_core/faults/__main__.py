@@ -47,17 +47,10 @@ from tests.grpo_core.faults.proxy import Proxy
 
 STEPS = 3
 SETTINGS = [
-    "--rollout.mode=server",
-    f"--train.steps={STEPS}",
-    "--train.prompts_per_step=2",
-    "--train.warmup_updates=0",
-    "--sampling.group_size=4",
-    "--eval.every=2",
-    "--eval.prompts=4",
-    "--checkpoint.keep=100",
-    "--output.completions_every=1",
-    "--output.record_every=1",
-]
+    "--rollout.mode=server", f"--train.steps={STEPS}", "--train.prompts_per_step=2",
+    "--train.warmup_updates=0", "--sampling.group_size=4", "--eval.every=2", "--eval.prompts=4",
+    "--checkpoint.keep=100", "--output.completions_every=1", "--output.record_every=1",
+]  # fmt: skip
 SLACK_S = 30.0
 """How much longer than its time-out a call may take, because other processes use the CPU too."""
 BOUND_S = 500.0
