@@ -87,13 +87,10 @@ def test_choices_of_an_option_come_from_literal_types(index, option, accepted):
 @pytest.mark.parametrize(
     ("version", "releases"),
     [
-        ("0.8.5", ["0.8.5"]),
-        ("v0.8.5+cu121", ["0.8.5"]),
-        ("0.8", ["0.8.5.post1", "0.8.5"]),
-        ("0.9rc1", []),
+        ("0.8.5", ["0.8.5"]), ("v0.8.5+cu121", ["0.8.5"]), ("0.8", ["0.8.5.post1", "0.8.5"]), ("0.9rc1", []),
         ("", ["0.10", "0.8.5.post1", "0.8.5"]),
     ],
-)
+)  # fmt: skip
 def test_version_text_selects_releases(monkeypatch, version, releases):
     """A release selects itself, also with a local suffix; a shorter text selects a series, an empty one all."""
     indexed = SimpleNamespace(releases=["0.8.5", "0.8.5.post1", "0.10"])

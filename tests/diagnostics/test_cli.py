@@ -92,14 +92,10 @@ def test_interrupt_exits_130_without_a_message(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "audit --timeout nan run.jsonl",
-        "audit --timeout inf run.jsonl",
-        "audit --idle -1 --watch run.jsonl",
-        "hang --seconds 0",
-        "hang --patience nan",
-        "doctor --node-limit nan",
+        "audit --timeout nan run.jsonl", "audit --timeout inf run.jsonl", "audit --idle -1 --watch run.jsonl",
+        "hang --seconds 0", "hang --patience nan", "doctor --node-limit nan",
     ],
-)
+)  # fmt: skip
 def test_seconds_have_to_be_a_positive_number(arguments, capsys):
     assert cli.main(arguments.split()) == 2
     assert "Invalid value for '--" in capsys.readouterr().err

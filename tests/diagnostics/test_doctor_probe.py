@@ -235,13 +235,10 @@ def test_invisible_gpus_and_unspecified_vllm_platform_are_reported(tmp_path, rul
 @pytest.mark.parametrize(
     ("device", "largest_difference", "expected"),
     [
-        ("cpu", 1e-6, "ok"),
-        ("cpu", 0.02, "findings"),
-        ("cuda", 0.02, "ok"),
-        ("cpu", float("nan"), "findings"),
-        ("cpu", float("inf"), "findings"),
+        ("cpu", 1e-6, "ok"), ("cpu", 0.02, "findings"), ("cuda", 0.02, "ok"),
+        ("cpu", float("nan"), "findings"), ("cpu", float("inf"), "findings"),
     ],
-)
+)  # fmt: skip
 def test_logprob_tolerance_depends_on_the_device(tmp_path, rules, device, largest_difference, expected):
     """Log-probs may differ more on a GPU (16 bits) than on a CPU (32 bits); NaN and infinity are findings."""
     answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48}

@@ -316,14 +316,11 @@ def test_upgrade_against_a_possible_issue_is_only_considered(environment):
 @pytest.mark.parametrize(
     ("requested", "added"),
     [
-        (["numpy<2"], ("pyarrow<24",)),
-        (["numpy==1.26.4"], ("pyarrow<24",)),
-        (["numpy<2", "pyarrow==23.0.0"], ()),
-        (["numpy>=2"], ()),
-        (["transformers>=5.3"], ("trl>=0.29",)),
+        (["numpy<2"], ("pyarrow<24",)), (["numpy==1.26.4"], ("pyarrow<24",)),
+        (["numpy<2", "pyarrow==23.0.0"], ()), (["numpy>=2"], ()), (["transformers>=5.3"], ("trl>=0.29",)),
         (["transformers<5", "not a requirement!"], ()),
     ],
-)
+)  # fmt: skip
 def test_packages_that_a_fix_would_break_are_changed_with_it(environment, requested, added):
     """Installers would allow the broken combination; doctor's fixes and the plan add the same requirement.
 

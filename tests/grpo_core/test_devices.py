@@ -16,15 +16,12 @@ def make_split(mode, train, rollout, port=0) -> Config:
 @pytest.mark.parametrize(
     ("split", "processes", "visible", "shared"),
     [
-        (("colocate", "cpu", "cpu"), 1, 0, False),
-        (("async", "cpu", "cpu"), 2, 8, False),
-        (("colocate", "cuda", "cuda"), 4, 4, False),
-        (("async", "cuda", "cuda:2"), 2, 3, False),
-        (("async", "cuda", "cuda"), 1, 1, True),
-        (("server", "cuda", "cuda:0"), 1, 1, True),
+        (("colocate", "cpu", "cpu"), 1, 0, False), (("async", "cpu", "cpu"), 2, 8, False),
+        (("colocate", "cuda", "cuda"), 4, 4, False), (("async", "cuda", "cuda:2"), 2, 3, False),
+        (("async", "cuda", "cuda"), 1, 1, True), (("server", "cuda", "cuda:0"), 1, 1, True),
         (("server", "cuda", "cuda", 8000), 4, 4, False),
     ],
-)
+)  # fmt: skip
 def test_valid_device_splits(split, processes, visible, shared):
     """Trainer and engine take turns, share one GPU or have their own; an external server's GPUs don't count."""
     check_devices(make_split(*split), processes, visible)

@@ -68,15 +68,12 @@ def test_math_reward_refuses_worker_threads():
 @pytest.mark.parametrize(
     ("gold", "right", "wrong"),
     [
-        (r"2\sqrt{3}", r"\boxed{2\sqrt{3}}", r"\boxed{2}"),
-        (r"10^{-3}", r"\boxed{0.001}", r"\boxed{10}"),
-        ("(1,2)", r"\boxed{(1,2)}", r"\boxed{(1,3)}"),
-        ("x+1", r"$1+x$", r"$x$"),
-        (r"\$5", r"\boxed{5}", r"\boxed{6}"),
-        (72, "The answer is 72.", "The answer is 27."),
+        (r"2\sqrt{3}", r"\boxed{2\sqrt{3}}", r"\boxed{2}"), (r"10^{-3}", r"\boxed{0.001}", r"\boxed{10}"),
+        ("(1,2)", r"\boxed{(1,2)}", r"\boxed{(1,3)}"), ("x+1", r"$1+x$", r"$x$"),
+        (r"\$5", r"\boxed{5}", r"\boxed{6}"), (72, "The answer is 72.", "The answer is 27."),
         (r"We add: $1+1=2$. So \boxed{2}", r"\boxed{2}", r"\boxed{1}"),
     ],
-)
+)  # fmt: skip
 def test_expected_answer_is_read_completely(gold, right, wrong):
     """math-verify alone would read only the first number of bare LaTeX."""
     assert math_answers([right, wrong], solution=[gold, gold]) == [1.0, 0.0]

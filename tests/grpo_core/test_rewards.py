@@ -130,18 +130,15 @@ SAMPLE_1 += "; a reward is a finite number"
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ([1.0], "returned 1 rewards for 2 completions"),
-        (None, "returned None rewards for 2 completions"),
+        ([1.0], "returned 1 rewards for 2 completions"), (None, "returned None rewards for 2 completions"),
         ([1.0, float("nan")], f"returned nan {SAMPLE_1}"),
         ([1.0, float("-inf")], f"returned -inf {SAMPLE_1}"),
-        ([1.0, 10**400], f"returned 1{'0' * 400} {SAMPLE_1}"),
-        ([0.0, "1"], f"returned '1' {SAMPLE_1}"),
-        ([0.0, 1j], f"returned 1j {SAMPLE_1}"),
-        ([0.0, [1.0]], f"returned [1.0] {SAMPLE_1}"),
+        ([1.0, 10**400], f"returned 1{'0' * 400} {SAMPLE_1}"), ([0.0, "1"], f"returned '1' {SAMPLE_1}"),
+        ([0.0, 1j], f"returned 1j {SAMPLE_1}"), ([0.0, [1.0]], f"returned [1.0] {SAMPLE_1}"),
         (torch.ones(2, 2), "returned tensor([1., 1.]) for sample 0 (request r0)"),
         (0.5, "raised TypeError: 'float' object is not iterable"),
     ],
-)
+)  # fmt: skip
 def test_invalid_rewards_are_refused_by_name(returned, message):
     """The message names the function and the value or count, for an invalid value also the sample and its request."""
     with pytest.raises(RewardError, match=r"^reward function it ") as caught:

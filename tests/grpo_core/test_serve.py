@@ -91,10 +91,7 @@ def test_only_health_needs_no_token(server, token, path):
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"not json",
-        b"[]",
-        generate_body(requests=[]),
+        b"", b"not json", b"[]", generate_body(requests=[]),
         generate_body(params={"max_tokens": 4, "temperature": 0, "stop_ids": []}),
         generate_body(params={"max_tokens": 4, "temperature": 1.0}),
         generate_body(params={"max_tokens": 400, "temperature": 1.0, "stop_ids": []}),
@@ -108,7 +105,7 @@ def test_only_health_needs_no_token(server, token, path):
         generate_body(params={"max_tokens": 4, "temperature": float("nan"), "stop_ids": []}),
         generate_body(params={"max_tokens": 4, "temperature": 1.0, "stop_ids": [], "x": "\ud800"})[:-1],
     ],
-)
+)  # fmt: skip
 def test_invalid_generate_calls_get_status_422(server, body):
     """An invalid call gets the reason, and the server continues."""
     status, answer = call(server, "POST", "/generate", body, **JSON)
@@ -131,19 +128,10 @@ def stored_weights(server):
 @pytest.mark.parametrize(
     "fault",
     [
-        "checksum",
-        "no checksum",
-        "garbage",
-        "empty",
-        "truncated",
-        "other model",
-        "unknown type",
-        "65-bit dimension",
-        "stride overflow",
-        "version",
-        "no version",
+        "checksum", "no checksum", "garbage", "empty", "truncated", "other model", "unknown type",
+        "65-bit dimension", "stride overflow", "version", "no version",
     ],
-)
+)  # fmt: skip
 def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
     """Each invalid upload is refused, for example one without a checksum, and the weights stay as they were."""
     before = stored_weights(server)

@@ -75,16 +75,12 @@ def test_logprobs_of_other_weights_are_named_and_noise_lists_excluded_mistakes()
 @pytest.mark.parametrize(
     ("ids", "reason", "stop", "stop_ids", "outcomes"),
     [
-        ((5, 6, 7), "stop", None, {9}, [FAULT]),
-        ((5, 6, 7), "length", None, {9}, [FAULT]),
-        ((5, 6, 7, 8), "stop", None, {9}, [FAULT]),
-        ((5, 6, 7), "stop", None, set(), [NOT_DECIDED]),
-        ((5, 6, 9), "stop", None, {9}, []),
-        ((5, 6, 7), "stop", 7, {9}, []),
-        ((5, 6, 7), "stop", "</answer>", {9}, []),
-        ((5, 6, 7, 8), "length", None, {9}, []),
+        ((5, 6, 7), "stop", None, {9}, [FAULT]), ((5, 6, 7), "length", None, {9}, [FAULT]),
+        ((5, 6, 7, 8), "stop", None, {9}, [FAULT]), ((5, 6, 7), "stop", None, set(), [NOT_DECIDED]),
+        ((5, 6, 9), "stop", None, {9}, []), ((5, 6, 7), "stop", 7, {9}, []),
+        ((5, 6, 7), "stop", "</answer>", {9}, []), ((5, 6, 7, 8), "length", None, {9}, []),
     ],
-)
+)  # fmt: skip
 def test_completion_that_ends_early_without_a_stop_is_a_fault(ids, reason, stop, stop_ids, outcomes):
     """If the stop ids are not known, the result is undecided. A stop word or id, or the token limit, is no fault."""
     completion = Completion((1,), ids, (-1.0,) * len(ids), ids, reason, stop)

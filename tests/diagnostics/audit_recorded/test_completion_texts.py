@@ -55,14 +55,11 @@ def test_secret_in_the_example_is_masked_before_the_text_is_cut():
 @pytest.mark.parametrize(
     ("family", "text"),
     [
-        ("texts/empty", " \n"),
-        ("texts/next_turn", TURN),
-        ("texts/next_turn", "4\nuser\nWhat is 3+3?"),
-        ("texts/repetition", "The answer is 828. " * 60),
-        ("texts/repetition", "!" * 256),
+        ("texts/empty", " \n"), ("texts/next_turn", TURN), ("texts/next_turn", "4\nuser\nWhat is 3+3?"),
+        ("texts/repetition", "The answer is 828. " * 60), ("texts/repetition", "!" * 256),
         ("texts/mixed_scripts", GARBLED),
     ],
-)
+)  # fmt: skip
 def test_bad_texts_are_named_with_share_and_first_step(family, text):
     messages = fault_messages(lambda step, number: text if step >= 21 and number % 2 else None)
     assert list(messages) == [family]
