@@ -366,9 +366,8 @@ def _steps(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread,
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
     """Return the threads in a deadlock: all join one another, or wait for several locks while no active thread runs."""
     threads = process.threads
-    if len(threads) > 1 and all(
-        calls[t.tid].kind == "join" and _THREADING.match(t.frames[0].path) for t in threads
-    ):
+    joining = [t for t in threads if calls[t.tid].kind == "join" and _THREADING.match(t.frames[0].path)]
+    if len(threads) > 1 and len(joining) == len(threads):
         return threads
     inactive = (*IDLE, "unseen", "join", "future", "pool", "native")
     active = [t for t in process.threads if calls[t.tid].kind not in inactive]

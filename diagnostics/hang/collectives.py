@@ -53,7 +53,7 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
             if missing:
                 yield from _edges_to_missing_ranks(index, process, group, missing)
         if not outside and not missing:
-            separate = list(_edges_between_collectives(index, inside, names))
+            separate = list(_edges_between(index, inside, names))
             yield from separate or (edge for p in inside for edge in _edges_to_engines(index, p, group))
 
 
@@ -119,9 +119,7 @@ def _edges_to_missing_ranks(
         yield Edge(process.key, f"rank {rank}", "collective", label, text, evidence, "all")
 
 
-def _edges_between_collectives(
-    index: JobIndex, inside: list[Process], names: dict[str, str]
-) -> Iterator[Edge]:
+def _edges_between(index: JobIndex, inside: list[Process], names: dict[str, str]) -> Iterator[Edge]:
     """Yield edges between ranks in different collectives, from the majority or, without one, in all directions.
 
     If all ranks of an observed job only receive messages, each waits for the others.
@@ -215,11 +213,10 @@ def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
     ranks listen.
     """
     processes = [index.states[key].process for key in waiting]
-    connected = (
-        {p.key, *(peer.key for _, s in index.open_connections(p) for peer in index.peers(p, s))}
-        & set(waiting)
-        for p in processes
-    )
+    peers = {
+        p.key: [q.key for _, s in index.open_connections(p) for q in index.peers(p, s)] for p in processes
+    }
+    connected = ({key, *others} & set(waiting) for key, others in peers.items())
     groups = sorted(merge_overlapping(connected), key=len, reverse=True)
     if len(groups) > 1 and len(groups[0]) > len(groups[1]):
         return tuple(key for key in waiting if key not in groups[0])
@@ -249,8 +246,7 @@ def describe_collective(state: BlockedState) -> str:
 
 def _wait_text(state: BlockedState) -> str:
     """Return the text of an edge: "waits in all_reduce for"."""
-    name = state.call.operation
-    return f"waits in {name} for" if name else "waits at the rendezvous for"
+    return f"waits in {state.call.operation} for" if state.call.operation else "waits at the rendezvous for"
 
 
 def _location(state: BlockedState) -> str:

@@ -19,11 +19,13 @@ from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
-from diagnostics.hang.snapshot import BUSY_SHARE, Snapshot
+from diagnostics.hang.snapshot import BUSY_SHARE, TRANSFER_RATE, Snapshot
 from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, WATCH_S, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
 from diagnostics.hang.wait_kinds import CAUSES, IDLE
 
+Blockers = dict[str, RootBlocker]
+"""The root blocker of each process, by its key."""
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 # Waits whose duration is known, unlike the waits of a loop that polls.
@@ -67,26 +69,23 @@ def diagnose(
     index = JobIndex.build(snapshot)
     graph = build_wait_graph(index)
     search = RootSearch(index, graph)
-    blockers: dict[str, RootBlocker] = {}
+    blockers: Blockers = {}
     for key, state in index.states.items():
         serves = state.process.role in SERVICES and state.kind not in ("stopped", "dead", "kernel")
         if not serves and state.kind != "unseen":
             blockers[key] = search.root_blocker(key)
-    verdict = _judge(index, blockers, patience or Patience())
+    verdict = _judge(index, search, blockers, patience or Patience())
     verdict = _infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
     excluded, commands = _excluded_causes(index, verdict), _next_commands(index, verdict, selection)
     verdict = replace(verdict, unseen=snapshot.blind, excluded=excluded, next=commands)
     return Diagnosis(verdict, index, graph)
 
 
-def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience) -> Verdict:
+def _judge(index: JobIndex, search: RootSearch, blockers: Blockers, patience: Patience) -> Verdict:
     """Return the verdict: choose the most likely root blocker, and decide whether the wait for it is a hang."""
     incomplete = _is_incomplete(index)
-    waiting = {
-        key: blocker
-        for key, blocker in blockers.items()
-        if (blocker.chain and blocker.level != "quiet") or _stuck_by_itself(index, key, blocker)
-    }
+    stuck = {key for key, blocker in blockers.items() if _stuck_by_itself(index, key, blocker)}
+    waiting = {k: b for k, b in blockers.items() if k in stuck or (b.chain and b.level != "quiet")}
     if not waiting:
         return _nothing_waits(index, blockers, incomplete=incomplete)
     if all(_waits_for_user(index, blocker) for blocker in waiting.values()):
@@ -99,6 +98,8 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     waited_s = _longest_wait_s(index, worst, (key, *victims))
     verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
     verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
+    waker = search.possible_waker(worst) if verdict.outcome == HANG else ""
+    verdict = replace(verdict, outcome=WAITING) if waker else verdict
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
     unexplained, blocking = _is_unexplained(index, worst), index.states_of(worst.culprits)
@@ -110,10 +111,10 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
         sentence = sentences.all_in_one_collective(index, together)
         return replace(verdict, sentence=sentence, culprits=(), victims=together)
     evidence = sentences.evidence_of(index, verdict.culprits, verdict.cause)
-    return replace(verdict, sentence=sentences.sentence_of(index, verdict), evidence=evidence)
+    return replace(verdict, sentence=sentences.sentence_of(index, verdict, waker), evidence=evidence)
 
 
-def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incomplete: bool) -> Verdict:
+def _nothing_waits(index: JobIndex, blockers: Blockers, *, incomplete: bool) -> Verdict:
     """Return the verdict on a job without a blocked process: progress, idle or unknown."""
     if incomplete:
         return Verdict(UNKNOWN, sentences.could_not_inspect(index), certainty="hypothesis")
@@ -151,9 +152,8 @@ def _waits_for_user(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process waits for its user at a terminal, and only its launchers wait for it."""
     by_launchers = all(edge.kind == "child" for edge in blocker.chain)
     states = index.states_of(blocker.culprits)
-    at_terminal = [
-        s for s in states if s.kind == "input" and any(i.fd == 0 and i.kind == "tty" for i in s.process.fds)
-    ]
+    inputs = [[(i.fd, i.kind) for i in s.process.fds] for s in states if s.kind == "input"]
+    at_terminal = [items for items in inputs if (0, "tty") in items]
     return by_launchers and index.snapshot.live and len(at_terminal) == len(blocker.culprits)
 
 
@@ -183,11 +183,11 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
         if process.key in blocker.culprits:
             times += [socket.received_s for _, socket in index.open_requests(process)]
     known = [time for time in times if time is not None]
-    # A waiter seen in each sample may have sent a new request each time; many waits are loops.
-    requesting = any(state.kind in _REQUESTS for state in index.states_of(blocker.culprits))
+    # A waiter seen in each sample may have sent a new request, or was woken, each time; many waits are loops.
+    blocking = index.states_of(blocker.culprits)
+    requesting = any(s.thread.endless or s.kind in (*_REQUESTS, *IDLE) for s in blocking)
     # A thread that computed first and sleeps now has not waited for the whole observation.
-    threads = [state.thread for state in index.states_of(blocker.culprits)]
-    fell_asleep = any(not thread.busy and (thread.runnable or 0.0) >= BUSY_SHARE for thread in threads)
+    fell_asleep = any(not s.thread.busy and (s.thread.runnable or 0.0) >= BUSY_SHARE for s in blocking)
     if index.snapshot.live and not ((requesting or fell_asleep) and known):
         known.append(index.snapshot.seconds)
     return max(known, default=None)
@@ -224,13 +224,15 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 
 def _makes_progress(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether the holder of a file lock writes between sleeps, or a message passed the last edge meanwhile."""
+    """Return whether the blocking process moves data between sleeps, or a message passed the last edge meanwhile."""
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
     if len(states) != 2:
         return False
     source, target = states
-    if blocker.cause == "file_lock":
-        return target.kind == "sleep" and target.process.wrote and index.ran(target)
+    moved = target.process.io_bytes > TRANSFER_RATE * index.snapshot.seconds
+    moved = moved or (blocker.cause == "file_lock" and target.process.wrote)
+    if target.kind == "sleep" and index.ran(target) and moved:
+        return True
     # A thread at a futex, unlike one that spins, runs only if something arrives.
     woke = source.kind == "collective" and source.thread.syscall == "futex" and index.ran(source)
     sockets = [s for _, s in index.open_connections(source.process) if s.moved]
@@ -247,10 +249,12 @@ def _may_work_in_turns(index: JobIndex, blocker: RootBlocker, patience: Patience
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a process with one thread and no child only slept and polled: it moved no data."""
+    """Return whether a process with one thread, no child and no polling sibling only slept and moved no data."""
     state = index.states[blocker.culprits[0]]
     thread, process = state.thread, state.process
-    if thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
+    family = index.families[process.host, process.ppid]
+    siblings = sum(index.states[p.key].kind == "sleep" for p in family) > 1  # perhaps pollers without work
+    if thread.asleep_s is None or len(process.threads) > 1 or index.children(process) or siblings:
         return False
     connections = [connection for _, connection in index.open_connections(process)]
     seconds = index.snapshot.seconds

@@ -215,12 +215,9 @@ class JobIndex:
                 partners |= {peer.key for peer in self.peers(process, socket)}
             elif process.io_moved and item.kind == "pipe" and "r" in item.mode:
                 inodes.add(item.inode)
-        partners |= {  # writers that go on although the pipe is full
-            owner.key
-            for inode in inodes
-            for owner, end in self.owners[process.host, inode]
-            if end.mode == "w" and end.fd in self.states[owner.key].waited_fds
-        }
+        ends = [end for inode in inodes for end in self.owners[process.host, inode]]
+        # Writers that go on although the pipe is full.
+        partners |= {p.key for p, end in ends if end.mode == "w" and end.fd in self.states[p.key].waited_fds}
         return any(self.states[key].kind == "transfer" for key in partners - {process.key})
 
     def _has_no_open_request(self, state: BlockedState) -> bool:
@@ -298,8 +295,9 @@ class JobIndex:
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
         # A host's addresses are those that its sockets have; every host has the loopback ones.
         hosts = {host} if is_local(address) else self.hosts.get(address, set())
-        ends = self.listeners.get(port, [])[:_MAX_PEERS] if port else ()
-        return self._owners_of(end for end in ends if end.host in hosts)
+        ends = [end for end in self.listeners.get(port, [])[:_MAX_PEERS] if port and end.host in hosts]
+        # Of several sockets at one port, the kernel gave the connection to one on which connections wait.
+        return self._owners_of([end for end in ends if end.unread] or ends)
 
     def _owners_of(self, ends: Iterable[Socket]) -> list[Process]:
         """Return the processes that have these sockets open, at most _MAX_PEERS."""

@@ -105,11 +105,10 @@ def stack_lines(document: dict[str, Any]) -> list[str]:
     groups: dict[tuple[str, ...], Members] = {}
     for process in document["processes"]:
         groups.setdefault(tuple(process["frames"]), []).append(process)
-    return [
-        line
-        for frames, members in groups.items()
-        for line in (f"{group_name(members)}:", *(f"  {frame}" for frame in frames or ("no stack",)))
-    ]
+    lines = []
+    for frames, members in groups.items():
+        lines += [f"{group_name(members)}:", *(f"  {frame}" for frame in frames or ("no stack",))]
+    return lines
 
 
 @dataclass(frozen=True)

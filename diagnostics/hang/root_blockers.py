@@ -7,19 +7,19 @@ The depth and the number of steps of a search are limited.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from diagnostics.hang.blocking_calls import DEVICE_CALLS, BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.snapshot import Process
 from diagnostics.hang.verdict import Edge
-from diagnostics.hang.wait_kinds import COMPUTING, IDLE
+from diagnostics.hang.wait_kinds import COMPUTING, IDLE, WITHIN_PROCESS
 
 # For these kinds of the last edge, the edge decides the cause, not the blocking call of the process at its end.
-CAUSE_BY_EDGE = {
-    **dict.fromkeys(("pipe_full", "socket_full", "ring_write"), "full_pipe"),
-    "file_lock": "file_lock", "processes_lock": "lock",
-}  # fmt: skip
+CAUSE_BY_EDGE = dict.fromkeys(("pipe_full", "socket_full", "ring_write"), "full_pipe")
+CAUSE_BY_EDGE |= {"file_lock": "file_lock", "processes_lock": "lock"}
 # Kinds of blocked states in which a process cannot continue by itself.
 _GONE = ("stopped", "dead", "kernel")
 # Native waits that a collective's completion may use.
@@ -37,6 +37,10 @@ _MAX_DEPTH = 200
 _MAX_STEPS, _MIN_STEPS = 20_000, 64
 """Limit of edges to follow: the total, divided among the processes, and the minimum for one process."""
 _REQUESTS = ("http", "socket", "ray", "loop")
+# For these causes no other process could end the wait.
+_CLOSED = ("mismatch", "missing", *_GONE, "input", "locks", "joins", "two_threads", "lost_answer")
+_TIMER = ["wait", "wait", "run"]
+"""The innermost functions of a `threading.Timer`."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,39 @@ class RootSearch:
         """Follow the wait-for edges from a process to its root blocker."""
         self._remaining_steps = max(_MIN_STEPS, _MAX_STEPS // max(1, len(self._graph)))
         return self._end_of_path(key, ())
+
+    def possible_waker(self, blocker: RootBlocker) -> str:
+        """Return the key of a process that works, sleeps or has a timer, and so may end the wait; else "".
+
+        Only a closed set of waiting processes is a hang. The set begins with the blocking processes, and grows by those
+        that could wake a member. In a dump, and for causes that show a hang by themselves, there is no waker.
+        """
+        index = self._index
+        if not index.snapshot.live or blocker.level == "busy" or blocker.cause in _CLOSED:
+            return ""
+        members = [key for key in blocker.culprits if key in index.states]
+        for key in members:  # it grows
+            state = index.states[key]
+            stacks = [[frame.function for frame in t.frames[:3]] for t in state.process.threads]
+            if state.kind in WITHIN_PROCESS and _TIMER in stacks:
+                return key
+            for process in self._wakers(state, in_circle=blocker.level == "cycle"):
+                if index.states[process.key].kind in (*COMPUTING, "sleep") and process.key not in members:
+                    return process.key
+                members += [] if process.key in members else [process.key]
+        return ""
+
+    def _wakers(self, state: BlockedState, *, in_circle: bool) -> Iterator[Process]:
+        """Yield processes that could end a wait: at its other end or semaphore, a fork server's children, clients."""
+        index, process = self._index, state.process
+        ends = [edge.target for edge in self._graph[process.key] if edge.needs == "any"]
+        yield from (other.process for other in index.states_of(ends))
+        yield from index.sharing.get((process.host, state.thread.futex.replace("sem:", "#")), ())
+        if process.role == "helper":  # it has the ends of its children's pipes
+            yield from index.families.get((process.host, process.pid), ())
+        if in_circle and index.listening_ports(process):  # a server may get a request from another client
+            for _, socket in index.open_connections(process):
+                yield from index.peers(process, socket)
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
         """Return the root blocker that a path leads to: of several, the first by level, then the one farthest away."""

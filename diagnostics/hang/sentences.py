@@ -21,14 +21,15 @@ _WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
 _OTHER_CAUSES = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."  # noqa: E501
 
 
-def sentence_of(index: JobIndex, verdict: Verdict) -> str:
-    """Return the sentence for a verdict that names blocking processes."""
+def sentence_of(index: JobIndex, verdict: Verdict, waker: str = "") -> str:
+    """Return the sentence for a verdict that names blocking processes; `waker` is one that may end the wait."""
     names = [_label(index, key, verdict) for key in verdict.culprits]
     who = _enumerate(names) if len(names) <= _MAX_NAMES else f"{len(names)} processes"
     if verdict.cycle and verdict.cause == "deadlock":
         sources = [edge.source for edge in verdict.chain]
         cycle = verdict.chain[sources.index(verdict.chain[-1].target) :]
         steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in cycle]
+        steps += [_may_end(index, waker)] if waker else []
         begin = "Too early to say, perhaps a deadlock" if verdict.outcome == WAITING else "Deadlock"
         return f"{begin}: {'; '.join(steps)}."
     what, since = _predicate(index, verdict), _duration(verdict)
@@ -43,14 +44,24 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
         ended = any(state.kind == "dead" for state in index.states_of(verdict.culprits))
         return f"No hang so far: {who} {'has just ended' if ended else what}{waited_for}{since}."
     if verdict.outcome == WAITING:
-        if index.snapshot.seconds >= WATCH_S:
-            return f"Not decided: {who} {what}{waited_for}{since}; it may work and sleep in turn."
+        if waker or index.snapshot.seconds >= WATCH_S:
+            return f"Not decided: {who} {what}{waited_for}{since}; {_may_end(index, waker)}."
         return f"Too early to say: {who} {what}{blocks}{since}."
     if verdict.outcome == UNKNOWN and verdict.cause == "lost_answer":
         what = "is idle, and may owe a response (the last data in both directions came at the same time)"
     if verdict.outcome == UNKNOWN:
         return f"Unknown cause: {who} {what}{waited_for}{since}."
     return f"{_capitalize(who)} {what}{blocks}{since}."
+
+
+def _may_end(index: JobIndex, waker: str) -> str:
+    """Return what may end a wait that is not decided."""
+    state = index.states.get(waker)
+    if state is None:
+        return "it may work and sleep in turn"
+    if state.kind in WITHIN_PROCESS:
+        return f"a timer thread of {state.process.label} may end the wait"
+    return f"{state.process.label} {_doing(state)}, and may end the wait"
 
 
 def _predicate(index: JobIndex, verdict: Verdict) -> str:

@@ -122,6 +122,7 @@ class Process:
         shared: Names of shared memory, each with its inode.
         io_moved: Whether the process read or wrote anything while observed; None if unknown.
         wrote: Whether the process wrote anything while observed.
+        io_bytes: Bytes read and written while observed; 0 if unknown.
         unseen: Texts about data that could not be read, with the reason.
     """
 
@@ -140,6 +141,7 @@ class Process:
     shared: tuple[str, ...] = ()
     io_moved: bool | None = None
     wrote: bool = False
+    io_bytes: int = 0
     unseen: tuple[str, ...] = ()
 
     @property

@@ -80,10 +80,8 @@ class _Waiter:
             edges = self.dead_process_edges("waits in its own store; its sibling is", siblings)
         return edges or (self.connected_peer_edges() if self.has_unknown_peer() else [])
 
-    def edge(
-        self, target: Process, text: str, *evidence: str, needs: str = "any", certain: bool = True
-    ) -> Edge:
-        return Edge(self.process.key, target.key, self.kind, target.label, text, evidence, needs, certain)
+    def edge(self, to: Process, text: str, *evidence: str, needs: str = "any", certain: bool = True) -> Edge:
+        return Edge(self.process.key, to.key, self.kind, to.label, text, evidence, needs, certain)
 
     def dead_process_edges(
         self, text: str, candidates: Iterable[Process], *evidence: str, certain: bool = False
@@ -152,10 +150,8 @@ class _Waiter:
         # A descendant of an ended child may have inherited the pipe, which ends only with this process.
         inherited = self.kind == "child" and all(child.state == "Z" for child in self.children)
         text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
-        edges = [
-            self.edge(peer, text, call, pipe, f"whose other end is open in pid {peer.pid}")
-            for peer in list(peers.values())[: self.limit]
-        ]
+        targets = list(peers.values())[: self.limit]
+        edges = [self.edge(p, text, call, pipe, f"whose other end is open in pid {p.pid}") for p in targets]
         if inherited and edges:
             return [replace(edge, kind="pipe") for edge in edges]
         return edges if writes else edges + self.dead_child_edges(call, pipe, certain=not peers)
@@ -193,10 +189,8 @@ class _Waiter:
         for item, socket in self.index.sent_requests(self.process):
             age = f"{socket.sent_s:.0f} s ago" if socket.sent_s is not None else "before"
             sent = f"fd/{item.fd}: {socket.local} to {socket.remote}, request {age}, no response since"
-            edges += [
-                self.edge(peer, "sent a request, and has no response from", sent, certain=False)
-                for peer in self.index.peers(self.process, socket)
-            ]
+            text, peers = "sent a request, and has no response from", self.index.peers(self.process, socket)
+            edges += [self.edge(peer, text, sent, certain=False) for peer in peers]
         targets = {edge.target for edge in edges}
         return edges + [
             self.edge(child, "passed it to", _parent_text(child), certain=False)
@@ -212,10 +206,8 @@ class _Waiter:
         if self.kind == "data_loader":  # it is not known which worker has the next batch
             children, needs = [child for child in children if self.is_loader(child)] or children, "any"
         text, certain = f"{self.state.call.wait.text}:", len(children) == 1
-        return [
-            self.edge(child, text, self.frame, _parent_text(child), needs=needs, certain=certain)
-            for child in children[: self.limit]
-        ]
+        shown = children[: self.limit]
+        return [self.edge(c, text, self.frame, _parent_text(c), needs=needs, certain=certain) for c in shown]
 
     def is_loader(self, child: Process) -> bool:
         """Return whether a child is a data loader's worker, or may be one that could not be inspected."""
@@ -267,10 +259,8 @@ class _Waiter:
         library = any("filelock" in frame.path or "portalocker" in frame.path for frame in self.thread.frames)
         candidates = [lock for inode in sorted(inodes) for lock in self.index.locks.get((host, inode), ())]
         if library and not inodes:
-            local = (
-                lock for (place, _), locks in self.index.locks.items() if place == host for lock in locks
-            )
-            candidates = [lock for lock in local if lock.path.endswith(".lock")]
+            known = (lock for locks in self.index.locks.values() for lock in locks if lock.host == host)
+            candidates = [lock for lock in known if lock.path.endswith(".lock")]
         edges: list[Edge] = []
         for lock in candidates[: self.limit + 1]:
             owner = self.index.process(f"{lock.host}/{lock.pid}")

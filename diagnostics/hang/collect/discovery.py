@@ -16,9 +16,7 @@ from diagnostics.hang.collect import proc
 
 MAX_PROCESSES = 512
 _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
-_PYTHON = re.compile(
-    r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
-)
+_PYTHON = re.compile(r"(?i)python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest")
 # Roles by command line; the first match decides. Ray and vLLM set the titles of their processes.
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"^VLLM::EngineCor", "engine core"),

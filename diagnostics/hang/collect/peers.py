@@ -108,7 +108,7 @@ def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
         for item in process.fds:
             if item.fd in waited_fds and item.kind in {"pipe", "unix"}:
                 inodes |= {item.inode, host.sockets[item.inode].peer if item.kind == "unix" else item.inode}
-    locks = _proc_locks()
+    locks = _proc_locks(host)
     pids = {lock.pid for lock in locks if lock.pid and lock.inode in files}
     if any("filelock" in frame.path for p in observed for thread in p.threads for frame in thread.frames):
         known = [lock for lock in locks if lock.pid]
@@ -121,8 +121,11 @@ def possible_blockers(host: Host, observed: list[Process]) -> set[int]:
     return {pid for pid in visible if user in {host.processes[pid].uid, 0}}
 
 
-def _proc_locks() -> list[Lock]:
-    """Return the file locks in /proc/locks, held or waited for."""
+def _proc_locks(host: Host) -> list[Lock]:
+    """Return the file locks in /proc/locks, held or waited for.
+
+    If the process that took a lock has ended, the one that inherited its descriptor holds it.
+    """
     locks = []
     for line in safe_io.read_kernel_file("/proc/locks").splitlines():
         parts = line.split()
@@ -130,8 +133,17 @@ def _proc_locks() -> list[Lock]:
         parts = parts[2:] if waits else parts[1:]
         if len(parts) > 4 and parts[4].count(":") == 2:
             inode = int(parts[4].rpartition(":")[2])
-            locks.append(Lock(inode, max(0, int(parts[3])), parts[0], waits))
+            pid = max(0, int(parts[3]))
+            if parts[0] == "FLOCK" and pid not in host.processes:
+                pid = _inherited_by(host, inode)
+            locks.append(Lock(inode, pid, parts[0], waits))
     return locks
+
+
+def _inherited_by(host: Host, inode: int) -> int:
+    """Return a process with a descriptor that has a lock on this file; 0 if there is none."""
+    opened = ((pid, i.fd) for pid, items in host.descriptors.items() for i in items or () if i.inode == inode)
+    return next((pid for pid, fd in opened if "FLOCK" in proc.read_proc(pid, f"fdinfo/{fd}")), 0)
 
 
 def _lock_path(host: Host, pid: int, inode: int) -> str:
@@ -142,7 +154,7 @@ def file_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:
     """Return the file locks that these processes hold or wait for, and the locks of files that they have open."""
     pids = {process.pid for process in observed}
     inodes = {item.inode for process in observed for item in process.fds if item.kind == "file"}
-    locks = (lock for lock in _proc_locks() if lock.pid in pids or lock.inode in inodes)
+    locks = (lock for lock in _proc_locks(host) if lock.pid in pids or lock.inode in inodes)
     return tuple(replace(lock, path=_lock_path(host, lock.pid, lock.inode)) for lock in locks)
 
 

@@ -67,13 +67,9 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     if more := len(selected) - len(pids):
         missing.append(f"{more} of {len(selected)} processes")
         blind.append(f"{missing[-1]} were not observed: name those of one job with --pid or --match")
+    ends = peers.sockets_of(host, observed), peers.file_locks(host, observed)
     return Snapshot(
-        tuple(observed),
-        peers.sockets_of(host, observed),
-        peers.file_locks(host, observed),
-        seconds=round(seconds, 2),
-        blind=tuple(blind),
-        missing=tuple(missing),
+        tuple(observed), *ends, seconds=round(seconds, 2), blind=tuple(blind), missing=tuple(missing)
     )
 
 
@@ -195,8 +191,12 @@ class _Observer:
         fields = proc.stat_fields(pid)
         role, rank = discovery.role_of(self.host.processes, entry)
         names, semaphores = proc.shared_memory(pid)
+        process = Process(pid, entry.ppid, title=entry.title, rank=rank, python=entry.python, shared=names)
         if observation:
             threads = self._threads(pid, observation, semaphores)
+            moved, wrote = observation.io_moved(), observation.wrote()
+            io_bytes = sum(observation.after[1]) - sum(observation.before[1])
+            process = replace(process, io_moved=moved, wrote=wrote, io_bytes=io_bytes)
         else:  # every user may read states, and the kernel functions that threads sleep in
             tids = proc.list_threads(pid)[:64]
             threads = tuple(proc.observe_thread(pid, Thread(tid), memory=False) for tid in tids)
@@ -205,24 +205,11 @@ class _Observer:
         unseen = [self.refused[pid]] if pid in self.refused else []
         if observation and observation.problem and not observation.samples and not proc.has_ended(pid):
             unseen.append(f"stack: {observation.problem}")
-        is_rank = role == "trainer"
-        return Process(
-            pid=pid,
-            ppid=entry.ppid,
-            title=entry.title,
-            role=role,
-            rank=rank,
-            world=proc.small_int(entry.environment.get("WORLD_SIZE", "")) if is_rank else None,
-            job=discovery.job_address(entry.environment) if is_rank else "",
-            python=entry.python,
-            state=fields[0] if fields else "X",
-            threads=threads,
-            fds=self.host.with_socket_kinds(proc.descriptors(pid)),
-            shared=names,
-            io_moved=observation.io_moved() if observation else None,
-            wrote=bool(observation and observation.wrote()),
-            unseen=tuple(unseen),
-        )
+        if role == "trainer":
+            world = proc.small_int(entry.environment.get("WORLD_SIZE", ""))
+            process = replace(process, world=world, job=discovery.job_address(entry.environment))
+        state, files = fields[0] if fields else "X", self.host.with_socket_kinds(proc.descriptors(pid))
+        return replace(process, role=role, state=state, threads=threads, fds=files, unseen=tuple(unseen))
 
     def _threads(self, pid: int, observation: _Observation, mapped: proc.Semaphores) -> tuple[Thread, ...]:
         """Return the threads with a Python stack and the main thread, with their stacks, system calls and times."""
@@ -235,17 +222,13 @@ class _Observer:
                 continue  # a thread without Python: a library's pool
             stack = stacks.merge_samples(samples[tid]) if tid in samples else Thread(tid)
             thread = proc.observe_thread(pid, stack)
-            threads.append(
-                replace(
-                    thread,
-                    # A library's thread can wake an event loop, too.
-                    endless=thread.endless and len(samples) == len(proc.list_threads(pid)),
-                    frames=self._sources.with_call(pid, thread.frames),
-                    futex=_semaphore(thread.futex, mapped),
-                    runnable=observation.runnable_share(tid, max(self.seconds, 0.001)),
-                    asleep_s=proc.asleep_s(pid, tid) if thread.state != "R" else None,
-                )
-            )
+            # A library's thread can wake an event loop, too.
+            endless = thread.endless and len(samples) == len(proc.list_threads(pid))
+            runnable = observation.runnable_share(tid, max(self.seconds, 0.001))
+            asleep_s = proc.asleep_s(pid, tid) if thread.state != "R" else None
+            frames, futex = self._sources.with_call(pid, thread.frames), _semaphore(thread.futex, mapped)
+            thread = replace(thread, endless=endless, runnable=runnable, asleep_s=asleep_s)
+            threads.append(replace(thread, frames=frames, futex=futex))
         return tuple(threads)
 
     def inspection_problems(self, observed: list[Process]) -> list[str]:

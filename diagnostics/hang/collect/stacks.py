@@ -77,17 +77,13 @@ def dump_stacks(program: str, pids: Sequence[int]) -> dict[int, tuple[Thread, ..
 def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
     """Run py-spy on a process, three times at most; return its threads, or the reason of the last failure."""
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
-    variables = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
+    env = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
     problem = ""
     # The stack of a running process may be inconsistent: then py-spy fails, and is run again.
     for _ in range(MAX_TRIES):
         try:
             done = process.run(
-                command,
-                timeout_s=TIMEOUT_S,
-                env=variables,
-                max_output=MAX_OUTPUT,
-                address_space=ADDRESS_SPACE,
+                command, timeout_s=TIMEOUT_S, env=env, max_output=MAX_OUTPUT, address_space=ADDRESS_SPACE
             )
         except OSError as error:
             return f"py-spy cannot be started: {error.strerror or error}"

@@ -17,9 +17,7 @@ _RANK = re.compile(r"rank (\d{1,6})$")
 # py-spy.
 _PROCESS = re.compile(r"\s{0,20}Process (\d{1,9}): ?(.*)$")
 # `ray stack` prints a line of ps above each process.
-_RAY_STACK = re.compile(
-    r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(?:\d+:\d+\s+)?(.*)$"
-)
+_RAY = re.compile(r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(?:\d+:\d+\s+)?(.*)$")
 _PYSPY_THREAD = re.compile(
     r"\s{0,20}Thread (0x[0-9a-fA-F]{1,16}|\d{1,16})\s{0,4}\(([\w+ ]+)\)(?::? ?\"([^\"]*)\"?)?"
 )
@@ -131,7 +129,7 @@ class StackReader:
         """Begin a process or thread if a line is a heading of one; return whether it is."""
         if not any(map(line.__contains__, _HEADING_WORDS)):
             return False
-        if match := _PROCESS.match(line) or _RAY_STACK.match(line):
+        if match := _PROCESS.match(line) or _RAY.match(line):
             # The heading of a rank may precede that of its process.
             rank = next((draft.rank for draft in self._drafts[-1:] if not draft.threads), None)
             self._drafts.append(_ProcessDraft(int(match[1]), match[2].strip(), rank))
