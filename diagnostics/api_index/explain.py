@@ -179,13 +179,10 @@ def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
 def _general_advice(releases: NameReleases, caller: str = "", repair: str = _REMOVAL) -> str:
     """Return what to do if no release can be recommended; `repair` is the change of the call."""
     if releases.installed in releases.having:
-        return f"The index does not explain this: pip show {releases.package} says which release is in use."
+        return ADVICE["check"].format(releases.package)
     if caller in {"", releases.package}:
         return f"{repair}, or take the {releases.package} for which the code was written."
-    return (
-        f"Take a {caller} and a {releases.package} that were made for each other:"
-        f" pip show {caller} lists its requirements."
-    )
+    return ADVICE["pair"].format(caller=caller, provider=releases.package)
 
 
 def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation | None:
@@ -319,7 +316,7 @@ def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Exp
         changes = ()
     note = _advice_on_config(use, releases) if having else _advice_without_release(use, releases, caller)
     is_direct = use.kind == "name" or (use.kind == "argument" and len(use.path) == 1)
-    is_code = use.kind not in {"registered", "model_type"}
+    is_code = use.kind not in {"registered", "model_type"} and "Model architectures" not in message
     code, is_file = log.describe_caller(provider, is_direct) if is_code else CallingCode()
     name = repr(use.path[0]) if use.kind == "registered" else subject
     statement = _statement(use.kind, name, releases, code)
@@ -395,8 +392,8 @@ def _calling_sentence(
         return "" if releases.having else defect
     recorded = next((item for item in callers if item.package == caller), None)
     if recorded is None:
-        return f"{caller} uses it." if caller and not code else ""
-    return f"{caller} uses it {describe_spans(recorded.versions, store.load(caller).releases)}."
+        return f"{caller} uses this name." if caller and not code else ""
+    return f"{caller} uses this name {describe_spans(recorded.versions, store.load(caller).releases)}."
 
 
 def _of_other_code(explanation: Explanation, statement: str, use: Use, message: str) -> Explanation | None:
@@ -406,9 +403,8 @@ def _of_other_code(explanation: Explanation, statement: str, use: Use, message: 
     if explanation.changes and _is_replaceable(use, explanation.caller, releases):
         return explanation.with_open_side(statement, "attribute")
     if use.kind == "name" and (folder := _local_folder(message, use.module)):
-        advice = ADVICE["local_folder"].format(
-            provider=releases.package, module=use.module.partition(".")[0], folder=folder
-        )
+        module = use.module.partition(".")[0]
+        advice = ADVICE["local_folder"].format(provider=releases.package, module=module, folder=folder)
         headline = f"Python imports {folder}, which is not where packages are installed. {statement}"
         return explanation.without_changes(headline, advice)
     is_ambiguous = releases.has_installed if release or use.kind == "attribute" else True
@@ -439,12 +435,8 @@ def _local_folder(message: str, module: str) -> str:
 def _of_namesake(explanation: Explanation, statement: str, use: Use, namesake: str) -> Explanation:
     """Return the explanation of a call if another package has a class and method of that name, too."""
     releases = explanation.releases
-    end = f"{namesake} has one of that name, too: not decided which of the two was called."
-    if releases.installed:
-        end = (
-            f"The installed {releases.package} {releases.installed} has it, so {namesake}'s class of that name was"
-            " called, which is too old for it."
-        )
+    end = ADVICE["called_namesake" if releases.installed else "undecided_namesake"]
+    end = end.format(provider=releases.package, installed=releases.installed, namesake=namesake)
     reason, changes = "namesake", ""
     if releases.has_installed:
         older = [item for item in releases.without if Version(item) < Version(releases.installed)]
@@ -515,12 +507,8 @@ def _advice_without_release(use: Use, releases: NameReleases, caller: str) -> st
     if use.kind == "name" and caller == provider:
         return f"Update the checkout of {provider}, or remove that line."
     if use.kind == "name":
-        older = f"one before {oldest}, which may be newer than the one in use"
-        return (
-            f"Take the {provider} for which the importing code was written:"
-            f" {older if is_open else 'an older one'}, or a fork."
-            f" If the {provider} in use has the name, an import inside {use.module} failed."
-        )
+        older = f"one before {oldest}, which may be newer than the one in use" if is_open else "an older one"
+        return ADVICE["without_release"].format(provider=provider, older=older, module=use.module)
     older = f" If a {provider} before {oldest} is in use and has it in neither, take a newer one."
     advice = _advice_on_config(use, releases)
     return f"{advice}{older}" if advice and is_open else advice
@@ -628,10 +616,7 @@ def _explain_own_attribute(
         return Explanation(use.text, replaced, headline, advice, *replaced.side_and_ranges, caller)
     direction, changes = releases.side_and_ranges
     if not (caller or releases.installed) and direction == "too old":
-        advice = (
-            f"If the last frame of the traceback is in {provider}, {owner} was written for one without it."
-            f" If it is in code of your own, take {' or '.join(changes)}."
-        )
+        advice = ADVICE["own_attribute"].format(provider=provider, owner=owner, changes=" or ".join(changes))
         return Explanation(use.text, releases, f"{statement} {advice}", advice)
     headline = f"{statement} {releases.describe_release_in_use(changes)} {_calling_sentence(releases, caller)}".rstrip()
     return Explanation(use.text, releases, headline, advice, direction, changes, caller)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from diagnostics.api_index import query
 from diagnostics.api_index.query import Release
@@ -47,13 +48,15 @@ class FitCheck:
     ) -> None:
         requirement = Requirement(change)
         self._change, self._package = change, requirement.name
+        releases = query.find_releases(self._package, "")
         companions = [Release(name, version) for name, version in installed.items() if name != self._package]
         if self._package in installed:
-            # A contradiction that the installed release has, too, is not the one to solve.
-            present = Release(self._package, installed[self._package])
-            companions = [
-                item for item in companions if item.package == caller or not _contradict(item, present)
-            ]
+            # A contradiction that the installed release has, too, is not the one to solve. The release before it
+            # stands for one that is not in the index.
+            in_use = installed[self._package]
+            older = (item for item in releases if Version(item) <= Version(in_use))
+            present = Release(self._package, next(older, in_use))
+            companions = [it for it in companions if it.package == caller or not _contradict(it, present)]
         self._others = companions
         # Packages whose requirements the installed releases do not meet anyway.
         self._unmet = {
@@ -62,15 +65,12 @@ class FitCheck:
             if any(not _meets(item, Release(name, version)) for name, version in installed.items())
         }
         self._ranges = [item.specifier for item in required if item.name == self._package]
-        releases = query.find_releases(self._package, "")
         self._newest_first = [item for item in releases if in_range(item, requirement.specifier)]
 
     def narrowed_requirement(self) -> str:
         """Return the requirement, narrowed so that the newest release in it fits; '' if no such range is found."""
-        ranges = [
-            *self._ranges,
-            *(one for item in self._others for one in plain_ranges(item, self._package)),
-        ]
+        ranges = [one for item in self._others for one in plain_ranges(item, self._package)]
+        ranges += self._ranges
         releases = [item for item in self._newest_first if all(in_range(item, one) for one in ranges)]
         if not releases:
             return ""

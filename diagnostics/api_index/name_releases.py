@@ -18,6 +18,7 @@ from diagnostics.versions import parse_version
 
 # No package has a release before it that is worth a sentence.
 _FIRST_RELEASE = Version("0.1")
+_HIDDEN = "So an import inside it failed, an optional package is missing, or another {} is imported."
 
 
 def describe_spans(versions: Iterable[str], releases: Sequence[str]) -> str:
@@ -100,7 +101,7 @@ class NameReleases:
         if parse_version(self.installed) is None:
             return self._side_of_unknown_release()
         older, newer = self._neighbours(self.installed, self.installed)
-        return "" if newer and older else "too old" if newer else "too new", (*newer, *older)
+        return "" if newer and older else "too old" if newer else "too new", (*older, *newer)
 
     def _neighbours(self, first: str, last: str) -> tuple[list[str], list[str]]:
         """Return requirements on the nearest releases with the name before and after a span."""
@@ -145,11 +146,8 @@ class NameReleases:
             is_own: Whether the name is the user's, so that releases before the index say nothing about it.
         """
         direction, oldest = self.side_and_ranges[0], self.indexed[0]
-        show = f"pip show {self.package} says which"
-        other = f"or another {self.package} is imported."
-        hidden = (
-            f"So an import inside it failed, an optional package is missing, {other}" if import_check else ""
-        )
+        show = f"Run pip show {self.package} to see its release."
+        hidden = _HIDDEN.format(self.package) if import_check else ""
         if self.installed and self.having:
             has_it = "does not have it" if self.has_installed == is_removed else "has it"
             state = f"is {direction}" if direction else has_it
@@ -158,13 +156,14 @@ class NameReleases:
             return f"{hidden} Releases before {oldest} are not in the index."
         if not self.without:
             inside = ", or an import inside it failed" if import_check else ""
-            return f"So the one in use is older, or is not {self.package}{inside}: {show}."
+            return f"So the {self.package} in use is older, or Python imports other code{inside}. {show}"
         if direction == "too old":
-            return f"The one in use is older. {show}."
+            return f"The {self.package} in use is older. {show}"
         is_first = self.having[:1] == (oldest,) and Version(oldest) >= _FIRST_RELEASE and not is_own
-        older = f", or older than {oldest}" if is_first else ""
-        side = f"So the one in use is {direction}{older}:" if direction else self._changes_by_span()
-        return f"{side} {show}." if self.having else ""
+        older = f" (releases before {oldest} are not in the index)" if is_first else ""
+        in_use = f"So the {self.package} in use is {direction}{older}."
+        side = in_use if direction else self._changes_by_span()
+        return f"{side} {show}" if self.having else ""
 
     def _changes_by_span(self) -> str:
         """Return a sentence for each span of failing releases, with the nearest releases that have the name.
@@ -175,6 +174,6 @@ class NameReleases:
         texts = [_span_text(first, last, self.indexed) for first, last in spans]
         changes = [" or ".join(chain(*self._neighbours(first, last))) for first, last in spans]
         if len(spans) == 1:
-            return f"So the one in use is {texts[0]}:"
+            return f"So the {self.package} in use is {texts[0]}."
         pairs = zip(texts, changes, strict=True)
-        return " ".join(f"If the one in use is {span}, take {change}." for span, change in pairs)
+        return " ".join(f"If the {self.package} in use is {span}, take {change}." for span, change in pairs)

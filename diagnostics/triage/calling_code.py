@@ -21,21 +21,23 @@ from diagnostics.output.redact import mask_and_cut, redact_path
 from diagnostics.triage.line_patterns import written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 
-_Frames = Sequence[tuple[str, str]]
+Frames = Sequence[tuple[str, str]]
 _Releases = Mapping[str, str]
 _MAX_FRAME_LINES, _MAX_LINES, _MAX_DISTANCE, _MAX_PARTS = 400, 2000, 40, 3
 _FRAME = re.compile(r'  File "([^"]{1,600})", line \d+, in (<?\w+>?)')
 # Functions that pass a call or an access of an attribute on: a frame of theirs is no caller.
 _WRAPPER = re.compile(
-    r"__getattr(?:ibute)?__|_handle_fromlist|_?(?:wrap|inner)(?:per|ped)?(?:_\w+)?|decorate_context|_call_impl"
+    r"__getattr(?:ibute)?__|_handle_fromlist|_get_module|_?(?:wrap|inner)(?:per|ped)?(?:_\w+)?|decorate_context|_call_impl"
 )
 # A line of a traceback, also as IPython prints it.
 _FRAME_LINE = re.compile(r'^\s*File "|\.py\b.{0,80} in <')
 _IMPORT = re.compile(r"\s*(?:from|import) (\w+)")
-_LAUNCHERS = {*CALLERS["launchers"], *sys.stdlib_module_names}
+_PASSING = {*CALLERS["launchers"], *CALLERS["passing_files"], *sys.stdlib_module_names}
 _OR_OTHER = ", or a package that it imports,"
 # A file or a module that a line names, but not a command's own name before its error.
 _CODE = re.compile(r"(?<![\w/])-m (?P<module>\w{1,80})|(?P<path>[\w.~<>:/\\-]{0,300}\w\.py)\b(?!: error)")
+# A line of a command, whose files need not be the code that failed.
+_COMMAND = re.compile(r"(?:^|[\s`\"'$;&|])(?:python[\d.]*|torchrun|deepspeed|accelerate|(?:ba)?sh)\s|\\$")
 _PROGRAM = re.compile(rf"(?i)(?<![\w/.-])(?:{'|'.join(CALLERS['programs'])})(?![\w/])")
 
 
@@ -47,7 +49,7 @@ def frames_of(traceback: Traceback, log: LogFacts) -> list[tuple[str, str]]:
     return frames or traceback.frames
 
 
-def without_wrappers(frames: _Frames) -> list[tuple[str, str]]:
+def without_wrappers(frames: Frames) -> list[tuple[str, str]]:
     """Return frames without those at the end that only pass a call or an access on to other code."""
     callers = list(frames)
     while callers and (
@@ -79,7 +81,7 @@ def package_of(path: str) -> str:
 
 
 def describe_caller(
-    provider: str, is_direct: bool, hit: Hit, log: LogFacts, frames: _Frames, installed: _Releases
+    provider: str, is_direct: bool, hit: Hit, log: LogFacts, frames: Frames, installed: _Releases
 ) -> CallingCode:
     """Return the code that uses a provider's name, with its release if the log has it; empty if the log shows none.
 
@@ -96,17 +98,19 @@ def describe_caller(
             is_other = package and package not in {provider, package_of(path)} and " import name" in hit.text
             text = f"{_with_release(package, installed, texts)}, which {text} imports," if is_other else text
             return CallingCode(text, is_file=True)
-    if not is_direct:
+    is_lazy_import = hit.traceback and hit.traceback.frames and not frames
+    if not is_direct or is_lazy_import:
         return CallingCode()
     cut = [path for traceback in log.cut_tracebacks for path, _ in without_wrappers(traceback.frames)]
     for path in reversed(cut):
-        if package_of(path) not in _LAUNCHERS and (text := _describe_file(path, provider, installed, texts)):
+        is_passing = {package_of(path), PurePath(path).stem} & _PASSING
+        if not is_passing and (text := _describe_file(path, provider, installed, texts)):
             return CallingCode(f"Probably {text}{_OR_OTHER}", is_file=True)
     return next(_mentions(provider, hit, installed, texts), CallingCode())
 
 
 def _mentions(provider: str, hit: Hit, installed: _Releases, texts: Sequence[str]) -> Iterator[CallingCode]:
-    """Yield the files and modules that lines name, the nearest first, and then the programs."""
+    """Yield the files and modules that lines name, the nearest first, and then programs with a release or an import."""
     own_files = {module.rpartition(".")[2] for module in store.load(provider).about["modules"]}
     first = max(hit.line - _MAX_DISTANCE, 1)
     near = enumerate(texts[first - 1 : hit.line + _MAX_DISTANCE], first)
@@ -115,20 +119,18 @@ def _mentions(provider: str, hit: Hit, installed: _Releases, texts: Sequence[str
             module, path = match["module"], match["path"]
             package = package_of(path) if path else query.package_of(module) or module
             stem = PurePath(path or "").stem
-            if (
-                {package, stem} & _LAUNCHERS
-                or stem in CALLERS["passing_files"]
-                or (path == f"{stem}.py" and stem in own_files)
-            ):
+            is_own = path == f"{stem}.py" and stem in own_files
+            if {package, stem} & _PASSING or is_own or (path and _COMMAND.search(text)):
                 continue
             if path and (described := _describe_file(path, provider, installed, texts)):
                 more = _OR_OTHER if _FRAME_LINE.search(text) else ""
                 yield CallingCode(f"Probably {described}{more}", is_file=True)
             elif module and package != provider:
                 yield CallingCode(f"Probably {_with_release(package, installed, texts)}")
-    for name in (match[0] for text in texts for match in _PROGRAM.finditer(text)):
-        if name.lower() != provider:
-            yield CallingCode(f"Probably {_with_release(name, installed, texts)}{_OR_OTHER}")
+    for line, name in ((text, match[0]) for text in texts for match in _PROGRAM.finditer(text)):
+        program, imported = _with_release(name, installed, texts), _IMPORT.match(line)
+        if name.lower() != provider and (program != name or (imported and imported[1] == name)):
+            yield CallingCode(f"Probably {program}{_OR_OTHER}")
 
 
 def _describe_file(path: str, provider: str, installed: _Releases, texts: Sequence[str]) -> str:

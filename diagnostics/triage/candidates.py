@@ -121,9 +121,8 @@ def _candidate(
     """Return the candidate for an issue; None if its signature does not match, or only warnings show a crash."""
     signature = issue.signature
     assert signature is not None
-    excluding = [
-        hit for group in matches.get("none", {}).values() for hits in group for hit in hits.first_hits
-    ]
+    excluded_groups = matches.get("none", {}).values()
+    excluding = [hit for group in excluded_groups for hits in group for hit in hits.first_hits]
     by_pattern = {
         pattern: [hit for hits in group for hit in hits.first_hits if not _is_excluded(hit, excluding)]
         for pattern, group in matches.get("any", {}).items()

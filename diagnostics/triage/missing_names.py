@@ -15,15 +15,16 @@ from itertools import takewhile
 from packaging.requirements import Requirement
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.error_forms import normalize_message
+from diagnostics.api_index.error_forms import ADVICE, normalize_message
 from diagnostics.api_index.explain import Explanation, LoggedFacts, explain_missing, explain_own_class
 from diagnostics.api_index.fitting_releases import fitting_changes
+from diagnostics.api_index.name_releases import describe_spans
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import exception_of
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage.calling_code import describe_caller, frames_of, package_of, without_wrappers
+from diagnostics.triage.calling_code import Frames, describe_caller, frames_of, package_of, without_wrappers
 from diagnostics.triage.line_patterns import installed_versions, pattern_of, written_versions
 from diagnostics.triage.log_facts import MAX_TEXT, Hit, LogFacts
 from diagnostics.triage.verdict import Diagnosis
@@ -31,6 +32,7 @@ from diagnostics.triage.verdict import Diagnosis
 _CODE = "CMP906"
 # Part of the detail of a finding whose change another line of the log refuses.
 REFUSED = "but the log shows code that requires"
+_IMPORTED_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>\w+)")
 _MAX_LINES, _MAX_WRAPPED, _SEARCHED_LINES = 20, 3, 2000
 # Python before 3.10, and msgspec, print no class; the line that calls it has it.
 _NO_CLASS = re.compile(r"(?:(?<![\w.])__init__\(\) got an u|\bU)nexpected keyword argument ('\w+'.*)")
@@ -59,25 +61,63 @@ def explain_missing_names(
     hits = hits[:_MAX_LINES]
     if verdict.state != "clean":
         hits += [hit for log in verdict.logs for hit in _unnamed_errors(log)]
-    hidden = None
-    for hit in hits:
-        frames = _callers(hit, logs[hit.source])
-        explain = partial(_explain, hit, logs[hit.source], frames)
-        describe = partial(describe_caller, hit=hit, log=logs[hit.source], frames=frames, installed=installed)
-        facts = LoggedFacts(installed, describe_caller=describe)
-        explanation = explain(facts)
-        if explanation and explanation.import_check and explanation.provider in installed.written:
-            # The error contradicts a release that a sentence names and that has the name.
-            undoubted = {name: release for name, release in installed.items() if name != explanation.provider}
-            explanation = explain(replace(facts, installed=undoubted))
-        if explanation and not explanation.direction and explanation.provider in installed.bounds:
-            explanation = explain(replace(facts, bounds=installed.bounds))
-        if explanation and (explanation.changes or not explanation.import_check):
-            yield _finding(_with_fitting_changes(explanation, installed, list(required())), hit)
-            return
+    hidden, first, unexplained = None, None, {}
+    # A title may repeat an error without its traceback.
+    for hit in sorted(hits, key=lambda hit: not hit.traceback):
+        name = _IMPORTED_NAME.search(normalize_message(_message(hit)))
+        if first and not (name and query.package_of(name["module"]) == first[0].provider):
+            continue
+        explanation = _explain_hit(hit, logs[hit.source], installed)
+        if name and not explanation:
+            unexplained[name["name"]] = query.package_of(name["module"])
+        if explanation and first:
+            first = _with_both(first[0], explanation), first[1]
+        elif explanation and (explanation.changes or not explanation.import_check):
+            first = explanation, hit
         hidden = hidden or (explanation and (explanation, hit))
-    if hidden:
+    if first:
+        further = ", ".join(name for name, package in unexplained.items() if package == first[0].provider)
+        explanation = _with_unexplained(_with_fitting_changes(first[0], installed, list(required())), further)
+        yield _finding(explanation, first[1])
+    elif hidden:
         yield _finding(*hidden)
+
+
+def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanation | None:
+    """Explain a hit with the releases of the log, and with its bounds if no side is at fault."""
+    frames = _callers(hit, log)
+    explain = partial(_explain, hit, log, frames)
+    describe = partial(describe_caller, hit=hit, log=log, frames=frames, installed=installed)
+    facts = LoggedFacts(installed, describe_caller=describe)
+    explanation = explain(facts)
+    if explanation and explanation.import_check and explanation.provider in installed.written:
+        # The error contradicts a release that a sentence names and that has the name.
+        undoubted = {name: release for name, release in installed.items() if name != explanation.provider}
+        explanation = explain(replace(facts, installed=undoubted))
+    if explanation and not explanation.direction and explanation.provider in installed.bounds:
+        explanation = explain(replace(facts, bounds=installed.bounds))
+    return explanation
+
+
+def _with_both(first: Explanation, second: Explanation) -> Explanation:
+    """Return an explanation with the releases that have a second missing name of the package, too."""
+    having = tuple(item for item in first.releases.having if item in second.releases.having)
+    releases = replace(first.releases, having=having)
+    if having in {(), first.releases.having} or not first.changes:
+        return first
+    both = ADVICE["both"].format(releases.package, describe_spans(having, releases.indexed), having[-1])
+    headline = f"{first.headline} {second.releases.statement(second.subject)} {both}"
+    return replace(first, releases=releases, headline=headline, changes=releases.side_and_ranges[1])
+
+
+def _with_unexplained(explanation: Explanation, names: str) -> Explanation:
+    """Return an explanation without a command if the package lacks further names that the index does not have."""
+    changes = " or ".join(explanation.changes)
+    if not names or not changes:
+        return explanation
+    headline = f"{explanation.headline} {ADVICE['also_missing'].format(names)}"
+    advice = ADVICE["unexplained"].format(explanation.provider, names, changes, explanation.subject)
+    return explanation.without_changes(headline, advice)
 
 
 def _with_fitting_changes(
@@ -89,10 +129,7 @@ def _with_fitting_changes(
     bounds = [str(one) for specifier in specifiers for one in specifier if one.operator in {"<", "<=", "=="}]
     if changes or not explanation.changes or not bounds:
         return replace(explanation, changes=changes)
-    advice = (
-        f"{explanation.changes[0]} is needed, {REFUSED} {explanation.provider}{bounds[0]}: take a release of that"
-        " code that allows it, or switch its check off if the log says how."
-    )
+    advice = ADVICE["refused"].format(explanation.changes[0], REFUSED, explanation.provider, bounds[0])
     return replace(explanation, changes=(), headline=f"{explanation.headline} {advice}", advice=advice)
 
 
@@ -160,9 +197,7 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
                 yield log.hit(number, mask_and_cut(line.text, MAX_TEXT), line.rank, before=before.encode())
 
 
-def _explain(
-    hit: Hit, log: LogFacts, frames: list[tuple[str, str]], facts: LoggedFacts
-) -> Explanation | None:
+def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Explanation | None:
     """Explain the message of a hit, together with the next lines if a terminal or a web form wrapped it."""
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
     source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
@@ -195,9 +230,8 @@ def _explain(
         # The frame that called into the provider's own code.
         packages = (package_of(path) for path, _ in reversed(frames))
         outer = next((package for package in packages if package != facts.caller), "")
-        return explain_missing(
-            message, replace(facts, caller=outer if outer in store.indexed_packages() else "")
-        )
+        outer = outer if outer in store.indexed_packages() else ""
+        return explain_missing(message, replace(facts, caller=outer))
     if explanation.caller or not explanation.is_decided:
         return explanation
     # The package that the last frame's line imports, or one whose release in the log uses the name.
@@ -229,7 +263,7 @@ def _callers(hit: Hit, log: LogFacts) -> list[tuple[str, str]]:
     """
     frames = frames_of(hit.traceback, log) if hit.traceback else []
     callers = without_wrappers(frames)
-    is_import = re.search("cannot import name|No module named", _message(hit))
+    is_import = re.search("cannot import name|No module named|Failed to import", _message(hit))
     return [] if is_import and len(callers) < len(frames) else callers
 
 
@@ -261,10 +295,12 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     evidence += [
         Evidence(f"{item.package} uses {explanation.subject}", item.location) for item in explanation.callers
     ]
+    # A release that has the name is something to check, not the error.
+    is_check = explanation.is_uncertain and not explanation.is_open and explanation.releases.has_installed
     return Finding(
         _CODE,
         title,
-        Severity.ERROR,
+        Severity.WARNING if is_check else Severity.ERROR,
         Certainty.ESTABLISHED if explanation.direction and explanation.releases.installed else certainty,
         "static" if explanation.is_decided else "declared",
         explanation.sentences,
@@ -284,7 +320,8 @@ def _fix(explanation: Explanation) -> Fix:
     text = " or ".join(explanation.changes)
     of_provider = [change for change in explanation.changes if change.startswith(provider)]
     # Of several ranges the log does not show which one is meant.
-    commands = [Install(explanation.changes[:1])] if len(of_provider) < 2 and " with " not in text else []
+    is_one = len(of_provider) < 2 and " with " not in text and not explanation.is_uncertain
+    commands = [Install(explanation.changes[:1])] if is_one else []
     if explanation.override:
         text += f"; or let {explanation.override} accept what {provider} passes"
     elif module:

@@ -98,24 +98,21 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
         if fallback.symptoms:
             symptom = fallback.symptoms[0]
             needed = "; ".join(cause.settles for cause in symptom.rule.causes)
-            yield NotChecked(
-                "the cause of these metrics", symptom.rule.name, needed, symptom.hits[0].location
-            )
+            place = symptom.hits[0].location
+            yield NotChecked("the cause of these metrics", symptom.rule.name, needed, place)
         elif fallback.stall:
             yield _stall(fallback.stall)
         elif not fallback.failing and not verdict.computed:
             last = fallback.last[-1] if fallback.last else None
             bar = fallback.open_bar
             progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
-            yield NotChecked(
-                "how the run ended",
+            text = (
                 f"no line reports the end; {progress}last line: {cut_text(last.quoted)}"
                 if last
-                else "no line",
-                "pass the whole log and the launcher's or scheduler's log; or use --excerpt for a part of a log; or run"
-                " grpo-doctor hang if the run still exists",
-                last.location if last else "",
+                else "no line"
             )
+            place = last.location if last else ""
+            yield NotChecked("how the run ended", text, _TABLE["advice"]["no_end"], place)
 
 
 def _stall(stall: Stall) -> NotChecked:
@@ -124,12 +121,8 @@ def _stall(stall: Stall) -> NotChecked:
     texts = " / ".join(cut_text(hit.quoted) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
     number = fixes.count_of(len(stall.messages), "message")
-    return NotChecked(
-        _STALL,
-        f"the last {stall.lines} lines repeat {number} without a change: {texts}{idle}",
-        "run grpo-doctor hang where it runs; pass the logs of the other processes as well",
-        stall.messages[0].location,
-    )
+    reason = f"the last {stall.lines} lines repeat {number} without a change: {texts}{idle}"
+    return NotChecked(_STALL, reason, _TABLE["advice"]["stall"], stall.messages[0].location)
 
 
 def _note(verdict: Diagnosis) -> str:

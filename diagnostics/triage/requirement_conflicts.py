@@ -184,7 +184,7 @@ def _unmet_requirements(verdict: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 _CODE, f"{unmet}.", Severity.WARNING, Certainty.HYPOTHESIS, "declared", f"{unmet}.",
                 (present, Evidence(f"{user} {version}", place)),
-                Fix.of(f"Install {name}{needed}.", Install((f"{name}{needed}",))),
+                Fix.of(f"If this is the cause, install {name}{needed}."),
             )  # fmt: skip
 
 
@@ -257,9 +257,8 @@ def _solve(requirements: list[StatedRequirement], max_checks: int) -> tuple[str 
     """
     name, checks = requirements[0].name, 0
     for items in (requirements, [item for item in requirements if item.user or item.is_raised]):
-        combined = SpecifierSet(
-            ",".join({str(item.specifier): None for item in items if str(item.specifier)})
-        )
+        ranges = {str(item.specifier): None for item in items if str(item.specifier)}
+        combined = SpecifierSet(",".join(ranges))
         if not str(combined):
             return name, checks
         releases = query.find_releases(name, "")

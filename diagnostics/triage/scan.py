@@ -132,9 +132,8 @@ def _is_in_sample(data: bytes, start: int, end: int) -> bool:
     if b"[response]" not in context and b"[prompt]" not in context:
         return False
     is_open_by_prefix = {match[1]: bool(match[2]) for match in _SAMPLE.finditer(context)}
-    return any(
-        is_open and data.startswith(prefix, start, end) for prefix, is_open in is_open_by_prefix.items()
-    )
+    prefixes = (prefix for prefix, is_open in is_open_by_prefix.items() if is_open)
+    return any(data.startswith(prefix, start, end) for prefix in prefixes)
 
 
 def _line_end(data: bytes, position: int) -> int:

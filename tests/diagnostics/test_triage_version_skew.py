@@ -29,7 +29,7 @@ def test_caller_and_name_are_read_from_pasted_tracebacks(triage_lines, lines):
         "peft (peft/peft_model.py) uses transformers.HybridCache. transformers has it from 4.44.0"
         in finding.title
     )
-    assert "peft uses it from 0.16.0 to 0.17.1." in finding.title
+    assert "peft uses this name from 0.16.0 to 0.17.1." in finding.title
     assert "peft>=0.18.0" in fix_text(finding.remedy)
 
 
