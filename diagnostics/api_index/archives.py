@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import httpx
@@ -375,7 +376,7 @@ class _RangeFile(io.RawIOBase):
 
     def __init__(self, client: httpx.Client, url: str, size: int) -> None:
         self._client, self._url, self._size, self._at = client, url, size, 0
-        self._blocks: dict[int, bytes] = {}
+        self._block = lru_cache(16)(self._fetch_block)
 
     def readable(self) -> bool:
         return True
@@ -387,17 +388,13 @@ class _RangeFile(io.RawIOBase):
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
+    def _fetch_block(self, number: int) -> bytes:
+        last = min((number + 1) * _BLOCK, self._size) - 1
+        return _fetch(self._client, self._url, _BLOCK, {"Range": f"bytes={number * _BLOCK}-{last}"})
+
     def readinto(self, buffer: Any) -> int:
-        number = self._at // _BLOCK
-        if number not in self._blocks:
-            last = min((number + 1) * _BLOCK, self._size) - 1
-            header = {"Range": f"bytes={number * _BLOCK}-{last}"}
-            block = _fetch(self._client, self._url, _BLOCK, header)
-            if len(self._blocks) >= 16:
-                del self._blocks[next(iter(self._blocks))]
-            self._blocks[number] = block
-        start = self._at - number * _BLOCK
-        data = self._blocks[number][start : start + len(buffer)]
+        number, start = divmod(self._at, _BLOCK)
+        data = self._block(number)[start : start + len(buffer)]
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

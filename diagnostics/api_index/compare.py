@@ -120,12 +120,11 @@ class Lookup:
         if use.kind == "launch":
             known = self.own_routes or surface.has_serve_option(use.name)
             return "" if known else f"`vllm serve` takes no {use.name}"
-        if use.kind == "registered":
-            known = surface.has_model_type(use.path[0])
-            return f"transformers has the model type {use.path[0]!r} itself" if known else ""
-        if use.kind == "model_type":
-            known = surface.has_model_type(use.path[0])
-            return "" if known else f"transformers has no model type {use.path[0]!r}"
+        if use.kind in {"registered", "model_type"}:
+            known, name = surface.has_model_type(use.path[0]), f"model type {use.path[0]!r}"
+            if known == (use.kind == "model_type"):
+                return ""
+            return f"transformers has the {name} itself" if known else f"transformers has no {name}"
         definition = surface.find(use.module, use.name)
         if definition is None:
             if use.kind not in {"name", "patched"}:

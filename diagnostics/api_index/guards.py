@@ -141,11 +141,11 @@ class _Scope:
             if any(state.get(name) is not before.get(name) for state in states):
                 # A branch that leaves the function has no state afterwards.
                 values = [
-                    state.get(name, _attribute(name))
+                    state.get(name, _parse(name))
                     for state, leaves in zip(states, left, strict=True)
                     if not leaves
                 ]
-                self._attributes[name] = _joined(test, values) or _changed(name)
+                self._attributes[name] = _joined(test, values) or _parse(f"{CHANGED}({name})")
 
     def _branches(self, node: ast.stmt) -> Iterator[tuple[list[ast.stmt], tuple[str, ...]]]:
         """Yield the lists of statements inside a statement, each with the conditions under which it runs."""
@@ -218,7 +218,8 @@ class _Scope:
                 if value and _is_conversion(value, name):
                     continue
                 replaced = self._replace(value) if value and _is_plain(value) else None
-                self._attributes[name] = replaced if replaced and _is_plain(replaced) else _changed(name)
+                known = replaced if replaced and _is_plain(replaced) else None
+                self._attributes[name] = known or _parse(f"{CHANGED}({name})")
 
     def _condition(self, node: ast.expr, *, negate: bool = False) -> str:
         """Return a condition as text, with variables replaced by their values; `...` if it is too long."""
@@ -286,12 +287,8 @@ def _is_pure_call(node: ast.Call) -> bool:
     return name in _PURE_CALLS or (len(node.args) == 1 and name[:1].isupper() and not node.keywords)
 
 
-def _attribute(name: str) -> ast.expr:
-    return ast.parse(name, mode="eval").body
-
-
-def _changed(name: str) -> ast.expr:
-    return ast.Call(ast.Name(CHANGED, ast.Load()), [_attribute(name)], [])
+def _parse(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _joined(test: ast.expr | None, values: list[ast.expr]) -> ast.expr | None:

@@ -106,7 +106,15 @@ class ComposedConfig:
         return {} if self.missing else self.values | dict.fromkeys(tables - keys)
 
     def _parse(self, path: Path) -> tuple[str, list[Any]]:
-        """Return the text and the documents of a file, which is parsed once however often it is named."""
+        """Return the text and the documents of a file, which is parsed once however often it is named.
+
+        Raises:
+            UnreadableError: The file is not YAML, or the config exceeds its limits with this file.
+        """
+        self._file_count += 1
+        self._bytes += path.stat().st_size
+        if self._bytes > _MAX_BYTES or self._file_count > _MAX_FILES:
+            raise UnreadableError(_TOO_LARGE)
         if path not in self._files:
             text = safe_io.read_text(path, MAX_BYTES, inside=self._folder)
             self._files[path] = text, parse_yaml(text, str(path))
@@ -116,16 +124,10 @@ class ComposedConfig:
         """Add the values of a file and, unless they are set, those of the files in its defaults list."""
         path = self._folder / f"{name}.yaml"
         try:
-            self._file_count += 1
-            self._bytes += path.stat().st_size
-            is_readable = self._bytes <= _MAX_BYTES and self._file_count <= _MAX_FILES
-            text, trees = self._parse(path) if is_readable else ("", [])
-        except (OSError, UnreadableError):
-            is_readable = False
-        if not is_readable:
+            text, trees = self._parse(path)
+        except (OSError, UnreadableError) as error:
             if path.stem not in SHIPPED:
-                within = self._bytes <= _MAX_BYTES and self._file_count <= _MAX_FILES
-                self.missing[path.stem] = _NOT_FOUND if within else _TOO_LARGE
+                self.missing[path.stem] = _TOO_LARGE if str(error) == _TOO_LARGE else _NOT_FOUND
             return
         tree = dict(trees[0]) if trees and isinstance(trees[0], dict) else {}
         match = _PACKAGE.match(text) if depth else None
