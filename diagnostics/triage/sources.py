@@ -112,7 +112,8 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
         raise SourceError(
             f"{folder}: no log in it (files such as *.log *.txt *.out *.err *.jsonl *.gz){reason}"
         )
-    return [LogSource(str(path.relative_to(folder)), path, root=folder) for path in paths]
+    base = folder.parent if folder.name in {"home", "Users"} else folder  # for the redaction of user names
+    return [LogSource(str(path.relative_to(base)), path, root=folder) for path in paths]
 
 
 def _files(folder: Path, skipped: SkippedFiles) -> list[Path]:

@@ -21,6 +21,7 @@ import torch
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.console_text import escape
+from grpo_core.safe_io import read_bytes
 from grpo_core.types import Completion
 
 SCHEMA = "grpo-doctor.checkpoint.v1"
@@ -117,7 +118,7 @@ def check_resumable(path: Path, config: Config) -> None:
     if not path.exists():
         return
     try:
-        before = _flat(json.loads(path.read_text(encoding="utf-8")))
+        before = _flat(json.loads(read_bytes(path)))
     except (ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
     if changes := _changes(before, _as_saved(config), _as_saved(Config())):
@@ -161,7 +162,7 @@ def _load_folder(path: Path) -> State:
     """Load one checkpoint; raises an error if a file is missing, damaged or of another schema."""
     import safetensors.torch
 
-    document = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    document = json.loads(read_bytes(path / "state.json"))
     if document.pop("schema") != SCHEMA:
         raise ValueError(f"expected {SCHEMA}")
     tensors = {}

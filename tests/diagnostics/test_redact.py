@@ -121,6 +121,11 @@ def test_no_unquoted_password_of_any_characters_is_shown():
     assert [text for _, secret, text in secret_cases.unquoted_passwords(100) if secret in redact(text)] == []
 
 
+def test_relative_path_below_the_folder_of_homes_is_redacted():
+    assert redact("home/ada/run.sh and Users/ada/x.log") == "home/<user>/run.sh and Users/<user>/x.log"
+    assert redact("the home/work balance") == "the home/work balance"
+
+
 def test_cut_text_keeps_no_part_of_a_name():
     """A name that the cut would divide is left out, because a part of it is not recognised."""
     assert redact(mask_and_cut("no answer from node.bluefin.corp.internal here", 30)) == "no answer from"

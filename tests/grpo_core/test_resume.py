@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -166,9 +167,14 @@ def test_resume_refuses_settings_that_change_numbers(short_run):
     accepted = short_run(**started_with, **{"output.completions_every": 0})
     assert run.train(accepted, ignore_progress, resume=True)["outcome"] == "ok"
     for settings in ("{", "[]", '{"train": 3}'):
-        Path(short_run().output.dir, "colocate", "config.json").write_text(settings)
+        path = Path(short_run().output.dir, "colocate", "config.json")
+        path.write_text(settings)
         with pytest.raises(ConfigError, match=r"config.json: not JSON \(.*\): the run of this name can't be"):
             run.train(short_run(), ignore_progress, resume=True)
+    path.unlink()
+    os.mkfifo(path)  # a read of it would wait for a writer
+    with pytest.raises(ConfigError, match="no regular file"):
+        run.train(short_run(), ignore_progress, resume=True)
 
 
 def test_resume_needs_an_existing_run(short_run):

@@ -153,7 +153,7 @@ def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
             unread.add(root, f"more than {_MAX_ENTRIES} files: the rest was not read")
             return
         for path in (Path(folder, name) for name in sorted(files)):
-            if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):
                 unread.add(path, "a link that leads out of the folder")
             else:
                 yield path
