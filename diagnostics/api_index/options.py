@@ -109,17 +109,16 @@ def _declared_choices(release: Release, option: str, companion: int = 0) -> tupl
     """Return the declared choices of an option, or those that its annotation allows."""
     surface = _surface(release, companion)
     definition, entry = _declaration(release, option, companion)
-    if not entry:
-        return ()
-    if " choices " in entry:
-        return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
-    if definition is None:
-        return ()
+    if definition is None or " choices " in entry:
+        return _listed_choices(entry)
     annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
     # vLLM before 0.9 lists the choices where it adds the field's option to the parser.
     added = surface.facts(definition.module).get(f"--{option.replace('_', '-')}", "")
-    listed = _literals(added.partition(" choices ")[2].partition(" = ")[0])
-    return _annotation_choices(surface, definition.module, annotation) or listed
+    return _annotation_choices(surface, definition.module, annotation) or _listed_choices(added)
+
+
+def _listed_choices(entry: str) -> tuple[str, ...]:
+    return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
 
 
 @cache
@@ -196,11 +195,7 @@ def declared_type(release: Release, option: str) -> frozenset[str]:
     text = _split_default(entry)[0].partition(" choices ")[0].partition(" ")[2]
     if definition is None:
         return frozenset({_FLAG_TYPES.get(text, text)} - {""})
-    try:
-        parts = _alternatives(ast.parse(text.strip("'\""), mode="eval").body)
-    except SyntaxError:
-        return frozenset()
-    return frozenset(ast.unparse(part) for part in parts) - {"None"}
+    return frozenset(map(ast.unparse, _annotation_parts(text))) - {"None"}
 
 
 @lru_cache(4096)
@@ -275,12 +270,8 @@ def _surface(release: Release, companion: int = 0) -> Surface:
 
 def _annotation_choices(surface: Surface, module: str, annotation: str, depth: int = 0) -> tuple[str, ...]:
     """Return the choices that an annotation allows; `Literal[…] | str` allows any value."""
-    try:
-        node: ast.expr = ast.parse(annotation.strip("'\""), mode="eval").body
-    except SyntaxError:
-        return ()
     values: list[str] = []
-    parts = [part for part in _alternatives(node) if ast.unparse(part) != "None"]
+    parts = [part for part in _annotation_parts(annotation) if ast.unparse(part) != "None"]
     # transformers' parser converts `Enum | str` to the Enum.
     if len(parts) == 2 and ast.unparse(parts[1]) == "str":
         return tuple(enum_members(surface, module, ast.unparse(parts[0])).values())
@@ -311,6 +302,14 @@ def enum_members(surface: Surface, module: str, name: str) -> dict[str, str]:
         for member, entry in members
         if entry.startswith("value '")
     }
+
+
+def _annotation_parts(text: str) -> list[ast.expr]:
+    """Return the alternatives of an annotation; none if its text cannot be parsed, because the index cuts long ones."""
+    try:
+        return _alternatives(ast.parse(text.strip("'\""), mode="eval").body)
+    except SyntaxError:
+        return []
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:

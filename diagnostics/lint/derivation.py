@@ -243,8 +243,7 @@ def _fill_trl(plan: RunPlan) -> None:
 def _fill_swift(plan: RunPlan) -> None:
     """Fill a plan of ms-swift: no batches of Megatron; the rollout mode by the devices, before release 3.5."""
     # A run over Ray has a section for each role, whose options are not in the index.
-    sections = any(key.startswith(("train.", "rollout.")) for key in plan.options)
-    plan.settings.has_unread_options = plan.settings.has_unread_options or sections
+    plan.settings.has_unread_options |= any(key.startswith(("train.", "rollout.")) for key in plan.options)
     if "megatron" in plan.options:
         # Megatron counts its batches over all devices, under other names.
         for name in ("batch.per_device", "batch.accumulation"):

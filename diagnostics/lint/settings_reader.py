@@ -136,15 +136,15 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
 def detect_framework(tree: dict[str, Any], syntax: str = "") -> str:
     """Return the framework that a document configures, by its keys: also `deepspeed` or `accelerate`; empty if none."""
     keys = top_keys(tree)
-    matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree, keys, syntax)]
-    for dialect in matching:
-        if not dialect.specific:
-            return dialect.framework
+    matching = (dialect for dialect in DIALECTS.values() if dialect.describes_file(tree, keys, syntax))
+    nearest = min(matching, key=lambda dialect: dialect.specific, default=None)
+    if nearest and not nearest.specific:
+        return nearest.framework
     if "zero_optimization" in keys or "train_micro_batch_size_per_gpu" in keys:
         return "deepspeed"
     if {"compute_environment", "distributed_type"} & keys:
         return "accelerate"
-    return min(matching, key=lambda dialect: dialect.specific).framework if matching else ""
+    return nearest.framework if nearest else ""
 
 
 def _read_commands(

@@ -138,14 +138,10 @@ class _ConfigFinder:
     def _collect_constants(self, body: list[ast.stmt]) -> None:
         """Collect the values of names that these statements assign; those assigned twice stay unknown."""
         for statement in body:
-            if isinstance(statement, ast.Assign):
-                names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
-            elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                names = [statement.target.id]
-            else:
-                continue
-            for name in names if statement.value is not None else ():
-                self.constants.setdefault(name, self._evaluate(statement.value))
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+                for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+                    if isinstance(target, ast.Name):
+                        self.constants.setdefault(target.id, self._evaluate(statement.value))
 
     def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
         """Collect the defaults of the script's own options; a run may set other values."""

@@ -210,16 +210,10 @@ def spell_options(plan: RunPlan, text: str) -> str:
 
 
 DECLARED = msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"], list[DeclaredRule])
+_SHARED_FIELDS = ("name", "check", "frameworks", "role", "keeps_config_tables")
 for _declared in DECLARED:
+    _fields = {name: getattr(_declared, name) for name in _SHARED_FIELDS}
+    _is_mild = _declared.severity in {"warning", "info"}
     add_rule(
-        Rule(
-            name=_declared.name,
-            codes=(_declared.code,),
-            check=_declared.check,
-            function=_declared.find_problems,
-            frameworks=_declared.frameworks,
-            role=_declared.role,
-            keeps_config_tables=_declared.keeps_config_tables,
-            warnings_only=_declared.severity in {"warning", "info"},
-        )
+        Rule(codes=(_declared.code,), function=_declared.find_problems, warnings_only=_is_mild, **_fields)
     )
