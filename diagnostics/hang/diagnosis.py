@@ -252,9 +252,9 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a process with one thread, no child and no polling sibling only slept and moved no data."""
     state = index.states[blocker.culprits[0]]
     thread, process = state.thread, state.process
-    family = index.families[process.host, process.ppid]
-    siblings = sum(index.states[p.key].kind == "sleep" for p in family) > 1  # perhaps pollers without work
-    if thread.asleep_s is None or len(process.threads) > 1 or index.children(process) or siblings:
+    # Several pollers of one parent may have no work.
+    pollers = [p for p in index.families[process.host, process.ppid] if index.states[p.key].kind == "sleep"]
+    if thread.asleep_s is None or len(process.threads) > 1 or index.children(process) or len(pollers) > 1:
         return False
     connections = [connection for _, connection in index.open_connections(process)]
     seconds = index.snapshot.seconds

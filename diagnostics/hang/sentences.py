@@ -129,11 +129,9 @@ def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tupl
             lines.append(f"pid {process.pid}{name} {call.wait.text}: {stack}")
         # Ranks that wait for each other have unread bytes on many connections.
         if cause in _WITH_OPEN_REQUESTS and state.kind not in IN_COLLECTIVE:
-            lines += [
-                f"fd/{item.fd}: request from {socket.remote} {socket.received_s:.0f} s ago, no response since"
-                for item, socket in index.open_requests(process)[:_MAX_NAMES]
-                if socket.received_s is not None
-            ]
+            requests = [(i.fd, s.remote, s.received_s) for i, s in index.open_requests(process)[:_MAX_NAMES]]
+            text = "fd/{}: request from {} {:.0f} s ago, no response since"
+            lines += [text.format(*request) for request in requests if request[2] is not None]
     return tuple(lines)
 
 

@@ -120,9 +120,8 @@ class _Waiter:
         """Return edges to the peers of a socket; without any, to dead children or to the remote address."""
         remote = socket.remote or "its peer"
         ends = f"fd/{item.fd} is a {socket.kind} socket {socket.local} to {remote} ({socket.state})"
-        connects = self.kind == "connect"
         wait = self.state.call.wait.text
-        text = "waits for a connection to be accepted by" if connects else f"{wait} from"
+        text = "waits for a connection to be accepted by" if self.kind == "connect" else f"{wait} from"
         text = "sends data that is not read by" if self.kind == "socket_full" else text
         # A process that has both ends open inherited one of them, as others may have: the owner may be dead.
         owners = [owner.key for owner, _ in self.index.owners.get((self.process.host, socket.peer), ())]
@@ -145,24 +144,31 @@ class _Waiter:
         writes = self.thread.syscall in ("write", "writev")
         ends = self.index.owners.get((self.process.host, item.inode), ())
         mode = "r" if writes else "w"
-        peers = {p.key: p for p, end in ends if mode in end.mode and p.key != self.process.key}
+        peers = [p for p, end in ends if mode in end.mode and p.key != self.process.key]
+        # Of several with the end, one that joins its children, or awaits a message of this process, only inherited it.
+        peers = [p for p in peers if writes or not self.awaits_this(p)] or peers
         pipe = f"fd/{item.fd} is pipe:[{item.inode}]"
         # A descendant of an ended child may have inherited the pipe, which ends only with this process.
         inherited = self.kind == "child" and all(child.state == "Z" for child in self.children)
         text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
-        targets = list(peers.values())[: self.limit]
+        targets = list({p.key: p for p in peers}.values())[: self.limit]
         edges = [self.edge(p, text, call, pipe, f"whose other end is open in pid {p.pid}") for p in targets]
         if inherited and edges:
             return [replace(edge, kind="pipe") for edge in edges]
         return edges if writes else edges + self.dead_child_edges(call, pipe, certain=not peers)
+
+    def awaits_this(self, peer: Process) -> bool:
+        """Return whether a process waits for its children, or for data in a pipe that this process can write to."""
+        state = self.index.states[peer.key]
+        pipes = {item.inode for item in peer.fds if item.fd in state.waited_fds and item.kind == "pipe"}
+        return state.kind == "child" or any(i.inode in pipes and "w" in i.mode for i in self.process.fds)
 
     def has_unknown_peer(self) -> bool:
         """Return whether the peer is unknown because a library's own thread (as of ZMQ) reads the connection."""
         if self.kind == "socket" and not self.thread.waits_fds:
             return True
         in_ring = self.kind == "ring_read" and bool(self.ring_memory())
-        kinds = {item.kind for item in self.waited_descriptors()}
-        return not in_ring and kinds == {"other"}
+        return not in_ring and {item.kind for item in self.waited_descriptors()} == {"other"}
 
     def connected_peer_edges(self) -> list[Edge]:
         """Return uncertain edges to the peers of the established connections."""

@@ -11,6 +11,7 @@ from tests.diagnostics.hang.processes import (
     ACCEPT,
     AT_FUTEX,
     C10D,
+    COMPUTES,
     EVENT_LOOP,
     PYTHON,
     QUEUE_GET,
@@ -105,6 +106,32 @@ def test_runners_that_only_logged_in_at_a_dispatcher_are_idle(received, outcome)
     ends = connection(50, sent_s=400.0, received_s=401.0, bytes_sent=received, bytes_received=68)
     listener = Socket(60, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN")
     assert verdict_of(with_threads(server, feed), runner, sockets=(*ends, listener)).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("third", "outcome"),
+    [(COMPUTES, "waiting"), ({"syscall": "clock_nanosleep"}, "waiting"), ({"syscall": "futex"}, "hang")],
+)
+def test_wait_is_a_hang_only_if_no_working_process_shares_its_semaphore(third, outcome):
+    """Of three processes at a barrier, two wait; the third computes, sleeps, or waits for something else."""
+    barrier = WAIT, StackFrame(f"{PYTHON}/threading.py", "_wait"), MAIN
+    waits = {"syscall": "futex", "futex": "sem:5"}
+    first = [sleeping(pid, 1, *barrier, thread=waits, shared=("/dev/shm/a#5",)) for pid in (7, 8)]
+    other = sleeping(9, 1, StackFrame("/job/a.py", "score", 3), thread=third, shared=("/dev/shm/a#5",))
+    verdict = verdict_of(*first, other)
+    assert verdict.outcome == outcome
+    assert ("may end the wait" in verdict.sentence) == (outcome == "waiting")
+
+
+def test_pipe_is_awaited_from_the_process_that_does_not_await_the_reader():
+    """A driver waits for a reply; of two children with the pipe, one waits for the driver's next message."""
+    reads = {"syscall": "read", "waits_fds": (3,)}
+    ends = Descriptor(3, "pipe", 5, "r"), Descriptor(4, "pipe", 6, "w")
+    driver = sleeping(7, 1, RECV, MAIN, thread=reads, fds=ends)
+    ends = Descriptor(3, "pipe", 6, "r"), Descriptor(4, "pipe", 5, "w")
+    idle = sleeping(8, 7, RECV, MAIN, thread=reads, fds=ends)
+    busy = sleeping(9, 7, WAIT, MAIN, thread=AT_FUTEX, fds=ends[1:])
+    assert verdict_of(driver, idle, busy).culprits == ("/9",)
 
 
 def test_named_pipes_opened_in_opposite_order_are_a_deadlock():
