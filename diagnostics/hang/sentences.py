@@ -30,8 +30,8 @@ def sentence_of(index: JobIndex, verdict: Verdict, waker: str = "") -> str:
         cycle = verdict.chain[sources.index(verdict.chain[-1].target) :]
         steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in cycle]
         steps += [_may_end(index, waker)] if waker else []
-        begin = "Too early to say, perhaps a deadlock" if verdict.outcome == WAITING else "Deadlock"
-        return f"{begin}: {'; '.join(steps)}."
+        undecided = f"{'Not decided' if waker else 'Too early to say'}, perhaps a deadlock"
+        return f"{undecided if verdict.outcome == WAITING else 'Deadlock'}: {'; '.join(steps)}."
     what, since = _predicate(index, verdict), _duration(verdict)
     victims = _short_labels(index, verdict.victims)
     blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
