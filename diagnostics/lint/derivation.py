@@ -97,7 +97,7 @@ def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
     """Return the value of an entry, which is unknown if its source is; None if it does not apply."""
     if entry.option:
         outside = plan.own_copy or plan.needs_arguments
-        place = Place(f"default of {plan.framework}")
+        place = Place(entry.about or f"default of {plan.framework}")
         return Value(entry.value, place, entry.option, soft=True, outside=outside)
     if entry.factors:
         return multiply(*(read_source(plan, source) for source in entry.factors))

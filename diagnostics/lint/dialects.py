@@ -71,7 +71,7 @@ class PlanValue(Struct, frozen=True, forbid_unknown_fields=True):
         when: Source -> the value that it must have; an empty text means that the source is not set.
         replaces: Whether it also replaces a value that an option has set.
         complete: Whether it applies only if all options of the run could be read.
-        about: Printed as the location of a value without a source.
+        about: Printed as the location of a value without a source, or of a default.
     """
 
     name: str

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.api_index import query, store
-from diagnostics.api_index.options import declared_names
+from diagnostics.api_index.options import declared_names, is_declared
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of, uses_overrides
 from diagnostics.lint.command_lines import LAUNCHERS
 from diagnostics.lint.dialects import DIALECTS
@@ -85,9 +85,10 @@ def options_to_check(settings: Settings) -> list[Value]:
     # OpenRLHF's commands take no options of accelerate's launcher.
     has_launcher = parser_of(settings.framework) != "argparse"
     return [
-        value.with_key(key)
+        value
         for key, value in settings.options.items()
-        if not settings.prefixes.get(key)
+        if value.key == key
+        and not settings.prefixes.get(key)  # a presumed option has the misspelt key
         and not key.startswith(("@", "-", "deepspeed.", "hydra", "megatron"))
         and not _GROUP_MARKS & set(key)
         and not {key, f"{settings.framework}:{key}"}.intersection(LAUNCHERS["parser_options"])
@@ -248,7 +249,9 @@ def missing_option(package: str, role: str, name: str, release: Version) -> tupl
     first, last = release_span(package, name) or (release, release)
     nearest = str(last if last < release else first)
     old, new = exact_options(package, role, nearest), exact_options(package, role, str(release))
-    successors = [option for option in find_successors(name, old, new) if option != name]
+    found, exact = find_successors(name, old, new), query.Release(package, str(release))
+    # The index of verl has the options of several configs; that of its main program has fewer.
+    successors = [key for key in found if key != name and (package != "verl" or is_declared(exact, key))]
     span = f"last in {last}" if last < release else f"first in {first}"
     return f"{name} ({span})", successors[0] if len(successors) == 1 else ""
 

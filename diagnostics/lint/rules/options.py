@@ -40,16 +40,15 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
     release = plan.versions.known.get(plan.framework)
     for option, value in plan.options.items() if release else ():
         removed = DIALECTS[plan.framework].removal(option, str(release))
-        if removed is None:
+        if removed is None or value.key != option:
             continue
         skipped = option_index.is_skipped(plan, value)
         more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
         refused = plan.settings.framework_parser or value.place.file.endswith(".py")
-        exception = "" if refused else f", unless your own code reads {option}"
         yield Problem(
             f"{plan.framework} {release} has no option {removed.option}.{more}",
             [value],
-            fix=f"{removed.advice.removesuffix('.')}{exception}.",
+            fix=f"{removed.advice.removesuffix('.')}{'' if refused else f', unless your own code reads {option}'}.",
             severity=Severity.WARNING if skipped else Severity.ERROR,
         )
 
@@ -109,8 +108,9 @@ def _unknown_to_release(
             unknown[clause] = value, similar
         elif value.key in refused:
             similar = option_index.suggest(value.key, names) if len(unknown) < _MAX_CHECKED else ""
-            equivalent = "" if similar else option_index.equivalent_option(plan, value.key, release)
-            similar = similar or (equivalent if equivalent in names else "")
+            if not similar or (release is not None and option_index.lacks_option(name, similar, release)):
+                equivalent = option_index.equivalent_option(plan, value.key, release)
+                similar = equivalent if equivalent in names else ""
             # Forks of EasyR1 add options to a class of the same name, but not those of another framework.
             if similar or name != "easyr1" or option_index.foreign_framework(name, plan.role, value.key):
                 unknown[f"{value.key} (did you mean {similar}?)" if similar else value.key] = value, similar
@@ -221,9 +221,7 @@ def _lacks_needed(plan: RunPlan, needs: str) -> bool:
         return not own_default and plan.disabled(*names.split("|"))
     if not value.known or value.outside:
         return False  # a script may support both
-    if not values:
-        return value.data in (None, False, "")
-    return str(value.data) not in values.split("/")
+    return str(value.data) not in values.split("/") if values else value.data in (None, False, "")
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
@@ -247,10 +245,12 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
     accepted = index.choices(release, value.key)
     # The code may compare with the default before it looks a name up, as verl does with `vanilla`.
     fine = {*accepted, *_UNSET, str(index.declared_default(release, value.key))}
-    refused = [word for word in words if type(word) in {str, int, float} and str(word) not in fine]
+    refused = [str(word) for word in words if type(word) in {str, int, float} and str(word) not in fine]
     if not accepted or not refused:
         return None
-    similar = difflib.get_close_matches(str(refused[0]), accepted, 1, _SIMILARITY)
+    similar = difflib.get_close_matches(refused[0], accepted, 1, _SIMILARITY)
+    # A word with two letters exchanged, such as gpso for gspo, may be less similar.
+    similar = similar or [choice for choice in accepted if sorted(choice) == sorted(refused[0])]
     listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
     # Own code can register more names for verl; it is no misspelt one.
     may_exist = (
@@ -299,9 +299,8 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
 
 def _has_value(value: Value | None) -> bool:
     """Return whether a config certainly sets a value; a reference to another value may be null."""
-    if value is None or not value.known or value.data is None:
-        return False
-    return value.data != "???" and "${" not in str(value.data)
+    data = value.data if value is not None and value.known else None
+    return data not in (None, "???") and "${" not in str(data)
 
 
 @rule("CFG114", check=CHECK, role="any")
