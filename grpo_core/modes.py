@@ -1,8 +1,9 @@
 """Define the training loops of the three rollout modes (colocate, async, server), side by side.
 
 The engine is in this process (colocate), in a child process (async), or behind HTTP (server: a running server, or one
-that the run starts). Each loop builds its engine or connects to one, and closes it at the end. `RolloutQueue` keeps
-the async engine busy.
+that the run starts). Each loop builds its engine or connects to one, and closes it at the end. With several training
+processes, each has an engine in colocate; in the other modes all use that of rank 0. `RolloutQueue` keeps the async
+engine busy.
 """
 
 from __future__ import annotations

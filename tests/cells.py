@@ -1,7 +1,7 @@
-"""Run programs in the Python environment of a matrix cell or of the other trainers, from tests without vLLM.
+"""Run programs in the Python environment of a matrix cell, or in the one of the other trainers (the peers).
 
-A test whose environment is not built is skipped. The programs run in a temporary folder with copies of the project's
-packages.
+The tests themselves run without vLLM. A test whose environment is not built is skipped. The programs run in a temporary
+folder with copies of grpo_core, repro, evaluation/repro and the catalog's entries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run `python -m` programs by forking a process that has imported their modules, so that a start costs milliseconds.
 
-`ForkServer` is the client in the tests. The process that is forked runs this module as `__main__`, and gets requests
-and file descriptors through a socket. In a run of the whole suite, the workers of pytest-xdist and their fork
+`ForkServer` is the client in the tests. The process that forks the programs runs this module as `__main__`, and gets
+requests and file descriptors through a socket. In a run of the whole suite, the workers of pytest-xdist and their fork
 servers are forked from one process, the worker server: each import of PyTorch and transformers takes 9 s of CPU time.
 """
 
@@ -28,7 +28,7 @@ WORKERS = "GRPO_DOCTOR_TEST_WORKERS"
 
 
 class ForkServer:
-    """A process that is forked for each program; it starts when first needed.
+    """Client of a process that forks once for each program; the process starts when first needed.
 
     Args:
         preload: Modules that the process imports: `commands` (diagnostics, repro) or `trainer` (grpo_core, PyTorch).
@@ -103,7 +103,7 @@ def start_worker_server(address: str) -> subprocess.Popen:
 
 
 def start_process(preload: str, requests: socket.socket, **options) -> subprocess.Popen:
-    """Start the process that is forked, with its end of the socket."""
+    """Start the process that forks the programs, with its end of the socket."""
     command = [sys.executable, "-m", "tests.fork_server", preload, str(requests.fileno())]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[requests.fileno()], **options)

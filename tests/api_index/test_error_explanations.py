@@ -1,5 +1,6 @@
-"""`explain_missing` explains an error about a missing name by the API index, and triage reports the explanation.
+"""`explain_missing` explains an error about a name by the API index, and triage reports the explanation.
 
+The error is about a missing name or argument, a model type that exists twice, or a folder that shadows a package.
 `explain_own_class` explains an error about a user's class that extends an indexed one. An explanation names the
 releases that have the name, the calling package, and the release to take. Some tests use an index of small packages,
 the others the index in the wheel ("the shipped index").

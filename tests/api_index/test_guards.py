@@ -1,4 +1,7 @@
-"""Guards are extracted with conditions that hold exactly when Python raises; lint evaluates them as Python does."""
+"""Guards (`raise` and `assert` in upstream code) get conditions that hold exactly when Python raises.
+
+`lint` evaluates the conditions as Python does.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +167,7 @@ def test_known_result_equals_that_of_python(expression, values):
         ("vllm==0.11.0", "CacheConfig._verify_args", "GPU memory utilization must be less than 1.0"),
     ],
 )
-def test_guards_of_a_release_start_with_its_options(release, function, message):
-    """The guards of the option classes, of classes that Hydra creates, of validators and of the main program."""
+def test_start_guards_have_one_of_each_kind(release, function, message):
+    """`start_guards` has guards of option classes, classes that Hydra creates, validators and the main program."""
     guards = [item.guard for item in start_guards(Release(*release.split("==")))]
     assert any(guard.function == function and message in guard.message for guard in guards)

@@ -37,7 +37,7 @@ SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std"}
 @pytest.mark.slow
 @pytest.mark.parametrize("program", EXPECTED)
 def test_loss_gradient_and_advantages_match_the_peer(program, tmp_path, monkeypatch):
-    """Each case that our settings can express is equal up to rounding, also in micro-batches."""
+    """The programs in `peer_programs` find each case and dialect equal up to rounding, also in micro-batches."""
     for variable in ("HF_HOME", "MODELSCOPE_CACHE"):
         monkeypatch.setenv(variable, str(tmp_path))
     done = run_with(peers_python(), str(PROGRAMS / program), path=[str(PROGRAMS)])

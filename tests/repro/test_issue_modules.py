@@ -1,4 +1,4 @@
-"""Without upstream packages, repros count right results, recognise affected releases, and compute log-probs."""
+"""Test repros without upstream packages: counts, failed imports, affected releases, RAY001's causes, log-probs."""
 
 from __future__ import annotations
 

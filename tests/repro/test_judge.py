@@ -1,4 +1,4 @@
-"""An attempt is judged by an exception of an installed package or by its tally, and a code by its attempts."""
+"""`repro.judge` decides an attempt's outcome from an exception of upstream or its tally, a code's from its attempts."""
 
 import importlib.util
 from dataclasses import replace

@@ -138,7 +138,7 @@ class Case:
         return self._engine
 
     def ready(self) -> Engine:
-        """Return the engine with the reference's weights; without updates it has those of the model folder."""
+        """Return the engine with the reference's weights; one that cannot update keeps those of the model folder."""
         if self.engine.capabilities.update:
             self.version = max(self.version, self.engine.policy_version) + 1
             self.engine.update_weights(self.reference.tensors(), self.version)
