@@ -16,10 +16,11 @@ name to an entry, a short text:
     CONFIG_MAPPING_NAMES.bert   value              (a model type of transformers)
     __getattr__         dynamic a b                    (names that it compares or has in a table; `dynamic *`: any)
     --max-steps         option int choices [1, 3] = 3  (argparse)
-    env:NAME            env                            (an environment variable that is read)
+    env:NAME            env                            (an environment variable that is read or set)
     route:/health       route
 
-A leading `?` marks a definition under a condition. The members of a class with `@outline` were not read.
+A leading `?` marks a top-level name that the module defines once, inside an `if`. Members of a class and names in
+`except` have no mark. The members of a class with `@outline` were not read.
 """
 
 from __future__ import annotations

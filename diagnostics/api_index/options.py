@@ -87,7 +87,7 @@ def choices(release: Release, option: str) -> tuple[str, ...]:
 
 @cache
 def registered_names(release: Release, option: str) -> tuple[str, ...]:
-    """Return the names that a release registers as choices of an option, or that are listed; else nothing."""
+    """Return the choices of an option that a release registers; without any, those in packages.toml; else nothing."""
     settings = PACKAGES[release.package]
     registries = settings.registries.get(option, ())
     modules = _surface(release).source.modules() if registries else ()
@@ -99,7 +99,7 @@ def registered_names(release: Release, option: str) -> tuple[str, ...]:
 
 @cache
 def guards_of(release: Release, module: str) -> list[Guard]:
-    """Return the guards of a module, and its other entries."""
+    """Return the guards of a module, and its entries for calls, set attributes and registered names."""
     document, base = store.load(release.package).document("guards"), module.replace(".", "/")
     packed = document.get(f"{base}.py") or document.get(f"{base}/__init__.py") or {}
     return [Guard.from_key(key) for key in store.UnpackedValues(packed, query.release_number(release))]

@@ -1,4 +1,8 @@
-"""Load `packages.toml`: the indexed packages, with the releases and files to read of each."""
+"""Load `packages.toml`: the indexed packages, with the releases and files to read of each.
+
+Further tables list the files of a release to prefer, code outside of the index that logs name as a caller, classes that
+users extend, and renamed modules of transformers.
+"""
 
 from __future__ import annotations
 

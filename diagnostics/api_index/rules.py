@@ -1,4 +1,4 @@
-"""Behaviour that TRL relies on and names do not show: `rules.toml` records which releases have it.
+"""Load `rules.toml`: behaviour of vLLM that TRL relies on but that no name shows, and the releases that have it.
 
 A rule applies to a range of TRL releases. Each of its cases has the range of vLLM releases that implement the behaviour
 in one way, and says whether the rule then holds or breaks. No range includes a release whose source was not searched;

@@ -1,7 +1,8 @@
 """Look up modules, names, class members, signatures, routes, model types and serve options in the API of one release.
 
-Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. The facts of a module map
-each name to its entry, a one-line text such as `def (self, a, b=)`.
+Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. They continue in the
+companions, the APIs of other packages in releases that fit. The facts of a module map each name to its entry, a
+one-line text such as `def (self, a, b=)`.
 """
 
 from __future__ import annotations
@@ -281,7 +282,7 @@ class Surface:
         return Signature(frozenset(names), frozenset(), takes_others=False)
 
     def has_route(self, route: str) -> bool:
-        """Return whether the package's server has a route."""
+        """Return whether a module below PACKAGE.entrypoints has a route."""
         start = f"{self.package}.entrypoints"
         modules = [name for name in sorted(self.source.modules()) if name.startswith(start)]
         modules.sort(key=lambda name: not any(part in name for part in _ROUTE_MODULES))

@@ -79,10 +79,10 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
 
 
 def check_cache(comparison: CacheComparison, floor: float, hiding: str = "") -> Result:
-    """Return the result of the comparison; `floor` is the rounding error of a log-prob.
+    """Return a fault if the answers differ; `floor` is the rounding error of a log-prob.
 
-    If the answers agree and no prompt is known to have been in the cache, the result is skipped. If they differ, a
-    fault of family `hiding` masks it, because other servers answered.
+    If they agree, the result is clean if a prompt is known to have been in the cache, else skipped. A fault of family
+    `hiding` masks a difference, because other servers answered.
     """
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:

@@ -1,10 +1,10 @@
 """Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
 `audit_run` returns the audit; it runs the code of the reward function that the user names, if any. `read_run` finds and
-reads the files. A file's name selects its reader, with two exceptions: the content selects the reader of JSON lines,
-and of a log or a file with an unknown name that the user gave. Depth, number of files, bytes and samples are limited.
-`report_unread` lists what could not be read; the audit is then incomplete. `read_metrics` reads one file of metrics,
-for `--watch`.
+reads the files. A file's name selects its reader. The first line selects the reader of `*.jsonl`. If the user gives a
+log or a file with an unknown name, its content selects the reader. Depth, number of files, bytes and samples are
+limited. `report_unread` lists what could not be read; the audit is then incomplete. `read_metrics` reads one file of
+metrics, for `--watch`.
 """
 
 from __future__ import annotations

@@ -201,9 +201,9 @@ def memory(case: CheckInput) -> Iterator[Finding]:
 
 @check("processors")
 def processors(case: CheckInput) -> Iterator[Finding]:
-    """Report an OMP_NUM_THREADS above the usable processors (ENV906).
+    """Report an OMP_NUM_THREADS above the usable processors, or none with a small processor quota (ENV906).
 
-    Without the variable, report that at least twice as many processors are allowed as the control group's quota gives.
+    A quota of the control group is small if at least twice as many processors are allowed.
     """
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
