@@ -1,4 +1,8 @@
-"""Look up the guards that a run passes at its start: of the classes of its options, and of its main program."""
+"""Look up the guards (`raise` and `assert`) of a release that a GRPO run passes.
+
+They are those of its option classes, of the config classes from which options take their defaults, of its main program,
+and of components, which a run uses only with some options.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class PlacedGuard:
 
 
 def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
-    """Return whether the oldest and the newest release of another package that fit a release make this check, too."""
+    """Return whether the guard's package makes this check in its oldest and its newest release that fit `release`."""
     base, start = replace(release, command=""), placed.guard.message[:_SAME_START]
     companions = [*query.companions_of(base, -1), *query.companions_of(base, 1)]
     return len(start) == _SAME_START and all(
@@ -70,7 +74,7 @@ def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
 
 @cache
 def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
-    """Return the guards that a run passes at its start: of the classes of its options, and of its main program."""
+    """Return the guards of a release that a run passes: of its options, its main program and its components."""
     base = replace(release, command="")
     settings, companions = PACKAGES[release.package], query.contemporaries_of(base)
     surface = query.surface_of(base, *companions)

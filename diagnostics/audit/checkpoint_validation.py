@@ -1,10 +1,10 @@
-"""Validate an untrusted checkpoint folder, and load its model and settings with transformers.
+"""Validate an untrusted checkpoint folder, read its settings, and load its model with transformers.
 
 No hub is contacted (HF_HUB_OFFLINE is set) and no Python code of the folder runs. Settings by which transformers would
 import a kernel are refused, and so are links and settings that lead to files outside of the folder (and, in the hub's
-cache, its blobs). A model must be complete, and no larger than its files allow. Building it has limits of processor
-time and memory in the main thread (Linux). Problems become an AuditError in one line; a build that takes too long, a
-CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
+cache, its blobs). A model must be complete, no adapter, and no larger than its files allow. Building it has limits of
+processor time and memory in the main thread (Linux). Problems become an AuditError in one line; a build that takes too
+long, a CpuLimitError. `checkpoint_tokenizer` loads the tokenizer.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _check_settings(path: Path) -> None:
 
 
 def _is_allowed(kind: str | None, value: str, folder: Path) -> bool:
-    """Return whether a setting is harmless: a known implementation, a plain name, or no file out of the folder.
+    """Return whether a setting is harmless: a known implementation, a plain name, or no file outside the folder.
 
     `kind` is the group of _LOADING_SETTING that its name matches, if any.
     """

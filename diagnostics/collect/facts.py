@@ -1,7 +1,7 @@
-"""Combine the facts about an environment (`python_environment`) and its machine (`machine`), also as a JSON document.
+"""Collect the facts about an environment (`python_environment`) and its machine (`machine`), also as a JSON document.
 
-The checks of doctor's static tier read them. Of a multi-node job, `collect_node` returns the facts of a node, its NCCL
-releases and the models in its hub cache; `remote` and `ray_nodes` send this module to the node and run it there.
+The checks of doctor's static tier read them. For a multi-node job, `collect_node` returns a node's facts, NCCL releases
+and cached models; `remote` and `ray_nodes` send this module to the node and run it there.
 """
 
 from __future__ import annotations

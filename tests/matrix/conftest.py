@@ -162,7 +162,7 @@ NOT_REPRODUCED = {**CRASH, "outcome": "not_reproduced", "where": None}
 
 
 def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> dict[str, str]:
-    """Return the files of a toy vLLM whose repro program reports these attempts."""
+    """Return the files of a toy vLLM: the attempts that the toy `repro` reports, and code that it runs `before`."""
     behaviour = {"attempts": list(attempts), "before": before}
     body = f"__version__ = {version!r}\nBEHAVIOUR = {behaviour!r}\n"
     return {"vllm/__init__.py": body}

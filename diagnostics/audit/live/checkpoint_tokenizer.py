@@ -1,8 +1,9 @@
 """Use the tokenizer of an untrusted checkpoint in a child process, because its files can take any time and memory.
 
 The kernel limits the memory of the child process (`tokenizer_worker.py`) and its processor time for each call, and lets
-it write no file. This process limits the time of each call, and validates the answer. Failures are a NotAvailableError
-in one line. After a failure that ended the child process, the next call starts another one.
+it write no file. This process limits the time of each call, and validates the answer. A call that fails raises
+NotAvailableError in one line; a refused file or class raises AuditError. All tokenizers use one child process. After a
+failure that ended it, the next call starts another one.
 """
 
 from __future__ import annotations
