@@ -137,7 +137,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
 def _unindexed_options(
     plan: RunPlan, names: frozenset[str], handled: set[str], *, with_similar: bool
 ) -> list[NotChecked]:
-    """Return entries for at most 12 options that no indexed release has, and one for the number of others.
+    """Return entries for at most 12 options that no indexed release has, and one with the names of others.
 
     If `with_similar` is False, options that are similar to one of `names` are left out.
     """
@@ -157,9 +157,9 @@ def _unindexed_options(
             reason += f"; {similar} is similar" if similar else ""
             entries.append(NotChecked(value.key, reason, "", str(value.place)))
     if len(unknown) > _MAX_NAMED:
-        reason = f"no indexed release of {DISPLAY_NAMES[plan.option_package]} has them either"
-        more = f"{len(unknown) - _MAX_NAMED} more options"
-        entries.append(NotChecked(more, reason, "", str(settings.place)))
+        reason = f"no indexed release of {DISPLAY_NAMES[plan.option_package]} has these options"
+        keys = [value.key for value in unknown[_MAX_NAMED:]]
+        entries.append(NotChecked(join_some(keys, _MAX_NAMED), reason, "", str(settings.place)))
     return entries
 
 

@@ -60,8 +60,7 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     release, folder = plan.versions.known.get(name), plan.versions.copies.get(plan.framework, "")
     if not settings.framework_parser:
         return
-    program, indexed = f"{name} {release}" if release else DISPLAY_NAMES[name], None
-    names: frozenset[str] = frozenset()
+    program, indexed, names = f"{name} {release}" if release else DISPLAY_NAMES[name], None, frozenset[str]()
     if plan.own_copy:
         program = f"The project's own copy of {DISPLAY_NAMES[name]}, in {folder},"
         names = frozenset(option_index.copy_options(settings, folder))
@@ -72,15 +71,20 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
         names = option_index.option_names(name, plan.role) | option_index.experimental_options(plan)
         indexed = release
     unknown = _unknown_to_release(plan, names, indexed) if names else {}
+    # Several unknown options of one section are probably those of a release that the index lacks.
+    sections = {value.key.rpartition(".")[0] for value, _ in unknown.values()}
+    other_release = name == "easyr1" and len(sections) < len(unknown)
     for clause, (value, similar) in unknown.items():
-        if similar:
+        if similar and not other_release:
             fix = f"Write {similar} in place of {value.key}."
             yield _unknown_options(plan, program, [clause], [value], fix)
-    if rest := {clause: value for clause, (value, similar) in unknown.items() if not similar}:
+    if rest := {key: value for key, (value, similar) in unknown.items() if other_release or not similar}:
         keys = [value.key for value in rest.values()]
-        own_key_hint = f", or write +{keys[0]} if your own code reads it" if name == "verl" else ""
-        fix = f"Leave {join_some(keys, _MAX_SHOWN)} out{own_key_hint}."
-        yield _unknown_options(plan, program, list(rest), rest.values(), fix)
+        hint = f", or write +{keys[0]} if your own code reads it" if name == "verl" else ""
+        hint = ". The run is probably for another release that has them" if other_release else hint
+        fix = f"Leave {join_some(keys, _MAX_SHOWN)} out{hint}."
+        problem = _unknown_options(plan, program, list(rest), rest.values(), fix)
+        yield replace(problem, applies=None) if other_release else problem
 
 
 def _unknown_to_release(
@@ -151,10 +155,9 @@ def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
     for value, clause, name in option_index.doubtful_options(plan).values():
         if release and DIALECTS[plan.framework].removal(value.key, str(release)):
             continue  # another rule reports it
-        skipped = option_index.is_skipped(plan, value)
-        more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
+        more = " In a config file TRL before 0.19 skips unknown keys."
         yield Problem(
-            f"{clause}.{more}",
+            f"{clause}.{more if option_index.is_skipped(plan, value) else ''}",
             [value],
             fix=f"{f'Write {name}' if name else 'Leave it out'}, unless your own code reads {value.key}.",
             severity=Severity.WARNING,
@@ -253,9 +256,8 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
     similar = similar or [choice for choice in accepted if sorted(choice) == sorted(refused[0])]
     listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
     # Own code can register more names for verl; it is no misspelt one.
-    may_exist = (
-        parser_of(release.package) == "hydra" and not similar and index.registered_names(release, value.key)
-    )
+    by_name = index.registered_names(release, value.key)
+    may_exist = by_name and not similar and parser_of(release.package) == "hydra"
     return Problem(
         f"{name} refuses {value.key}={refused[0]}: the choices are {listed}.",
         [value],
@@ -285,9 +287,8 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     if not folder or not plan.settings.framework_parser or parser_of(plan.framework) != "hydra":
         return
     options = option_index.copy_options(plan.settings, folder)
-    existing = [
-        value for value in option_index.added_options(plan.settings) if _has_value(options.get(value.key))
-    ]
+    added = option_index.added_options(plan.settings)
+    existing = [value for value in added if _has_value(options.get(value.key))]
     if existing:
         yield Problem(
             f"The config of the project's own copy of {DISPLAY_NAMES[plan.framework]}, in {folder}, already has "
