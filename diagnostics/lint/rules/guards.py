@@ -132,7 +132,8 @@ def _problem(options: _Options, placed: PlacedGuard, deciding: list[Value]) -> P
         condition = condition.replace(name, options.key(name) or name)
     required = condition.removeprefix("not ") if condition.startswith("not ") else ""
     settings = ", ".join(dict.fromkeys(f"{value.key} {format_value(value.data)}" for value in deciding))
-    reason = guard.message.replace("{}", "…") or (
+    # The settings are named before, so the message's own list of values is left out.
+    reason = guard.message.replace("{}", "…").partition(", but found")[0].partition(", Current value")[0] or (
         f"it requires {required}" if required else f"it refuses {condition}"
     )
     place = f"{placed.module}, {guard.function or 'the main program'}"
