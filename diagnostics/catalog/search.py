@@ -1,7 +1,8 @@
 """Search catalog entries (known issues, check codes) by a description in words, with BM25 over weighted fields.
 
 English text is indexed by stems without common words, identifiers also by their parts, Chinese text by pairs of
-characters. `IssueSearch.search` answers a user's description, `most_similar` ranks entries for a failed log.
+characters; synonyms are replaced. `CatalogSearch.search` answers a user's description, `most_similar` ranks entries for
+a failed log.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _terms_of(word: str) -> tuple[str, ...]:
     """Return the terms of a word: the word and its parts, or their synonyms, as stems without stop words."""
     if word[0] > "\u2fff":
         return tuple(word[start : start + 2] for start in range(max(1, len(word) - 1)))
-    word = "0" if word.startswith("0.") else word
+    word = "0" if word.startswith("0.") else word  # shares such as 0.9 count as one term
     parts = _PART.findall(word)
     joined = word.replace("_", "").replace("-", "")
     items = [joined, *parts] if len(parts) > 1 else [joined]
@@ -77,7 +78,7 @@ def _terms_of(word: str) -> tuple[str, ...]:
     return tuple(stem(item) for item in synonyms if item.lower() not in _STOP and len(item) > 1)
 
 
-class IssueSearch:
+class CatalogSearch:
     """A BM25 index of catalog entries; a term weighs more if few entries have it."""
 
     def __init__(self, entries: Mapping[str, Issue | CheckCode]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnostics import catalog
-from diagnostics.catalog.search import IssueSearch
+from diagnostics.catalog.search import CatalogSearch
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
@@ -31,4 +31,4 @@ def search_codes(text: str) -> tuple[list[str], list[str]]:
     issues = catalog.load()
     verdict = triage([_CommandLineText("text", None, text=text)], Rules(issues), excerpt=True)
     matching = [entry.issue.code for entry in verdict.candidates]
-    return matching, [] if matching else IssueSearch({**issues, **catalog.load_checks()}).search(text)
+    return matching, [] if matching else CatalogSearch({**issues, **catalog.load_checks()}).search(text)

@@ -17,7 +17,7 @@ import re2
 
 from diagnostics.catalog import pattern_literals, signatures
 from diagnostics.catalog.model import Issue, LogSample
-from diagnostics.catalog.search import IssueSearch
+from diagnostics.catalog.search import CatalogSearch
 from diagnostics.logs.prefixes import parse_line
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.triage import line_patterns
@@ -79,9 +79,9 @@ class Rules:
         self.prefilter = signatures.compile_any(list(self.anchors.values()))
 
     @cached_property
-    def issue_search(self) -> IssueSearch:
+    def issue_search(self) -> CatalogSearch:
         """The search index of the known issues; built on first use."""
-        return IssueSearch(self.issues)
+        return CatalogSearch(self.issues)
 
 
 class AnchorSearch:
