@@ -20,7 +20,7 @@ from packaging.version import Version
 from diagnostics.api_index import archives, store
 from diagnostics.api_index.extract import Facts, extract, extract_outline, extract_yaml
 from diagnostics.api_index.guards import REGISTERED, Guard, extract_guards
-from diagnostics.api_index.options import declared_options
+from diagnostics.api_index.options import options_to_index
 from diagnostics.api_index.packages import PACKAGES, IndexedPackage
 from diagnostics.api_index.uses import Use, collect_uses
 
@@ -263,7 +263,7 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
             for path, checksum in sorted(files, key=lambda item: not item[0].endswith(".so"))
         }
         _add_stub_names(package, names)
-        options.append(declared_options(package.name, names))
+        options.append(options_to_index(package.name, names))
         for module, facts in (names | expand_stars(names)).items():
             earlier = history.setdefault(module, [])
             same = earlier and earlier[-1][1] == facts

@@ -1,7 +1,8 @@
 """Look up options of a framework's commands in the API of a release: allowed values, types and defaults.
 
-`declared_options` lists the names of all options. Those of vLLM include its environment variables and the parameters of
-`LLM`. `wanted_type` returns the expected type if an option rejects a value.
+`options_to_index` lists the names of all options of a release; those of vLLM include its environment variables and the
+parameters of `LLM`. `command_options` returns the options of one command in the index. `wanted_type` returns the
+expected type if an option rejects a value.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _UNIONS = {"Optional", "Union"}
 _REFERENCE = re.compile(r"\$\{|\?\?\?")
 
 
-def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
+def options_to_index(package: str, names: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
     """Return the options of one release as {"options": {name: mark}, "serve": {name: mark}}.
 
     `serve` has the options of `trl vllm-serve`. All other options are in `options`, also those of vLLM's server.
@@ -122,10 +123,10 @@ def _listed_choices(entry: str) -> tuple[str, ...]:
 
 
 @cache
-def declared_names(release: Release) -> frozenset[str]:
+def command_options(release: Release) -> frozenset[str]:
     """Return the options of a command, with those of any companions; empty if some are unknown.
 
-    >>> "packing" in declared_names(Release("trl", "1.16.0", "sft")), declared_names(Release("trl", "1.16.0", "chat"))
+    >>> "packing" in command_options(Release("trl", "1.16.0", "sft")), command_options(Release("trl", "1.16.0", "chat"))
     (True, frozenset())
     """
     names: set[str] = set()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from packaging.version import Version
 
 from diagnostics.api_index import store
-from diagnostics.api_index.options import declared_names, is_declared
+from diagnostics.api_index.options import command_options, is_declared
 from diagnostics.api_index.query import Release
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.fixes import join_some
@@ -106,7 +106,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
         return []  # CFG113 checks the options of a copy
     hydra = parser_of(name) == "hydra"
     release = Version(plan.releases[name]) if name in plan.releases else None
-    if plan.role == "other" and not (release and declared_names(plan.release_of(release))):
+    if plan.role == "other" and not (release and command_options(plan.release_of(release))):
         reason = "the options of this command are not known for its release"
         return [NotChecked("options", reason, f"pass --{name} VERSION", str(settings.place))]
     if hydra and not own_parser:

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.api_index import query, store
-from diagnostics.api_index.options import declared_names, is_declared
+from diagnostics.api_index.options import command_options, is_declared
 from diagnostics.frameworks import DISPLAY_NAMES, FRAMEWORKS, parser_of, uses_overrides
 from diagnostics.lint.command_lines import LAUNCHERS
 from diagnostics.lint.dialects import DIALECTS
@@ -316,7 +316,7 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
     names = option_names(framework, settings.role)
     names = frozenset(name for name in names if not (release and lacks_option(framework, name, release)))
     if settings.role == "other":
-        names = declared_names(query.Release(framework, str(release or ""), settings.command))
+        names = command_options(query.Release(framework, str(release or ""), settings.command))
     for key, value in list(settings.options.items()):
         written = value.place.file.endswith((".yaml", ".yml", ".json", ".py"))
         if key in names or written or key.removeprefix("no_") in names or key in LAUNCHERS["parser_options"]:

@@ -65,7 +65,7 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
         program = f"The project's own copy of {DISPLAY_NAMES[name]}, in {folder},"
         names = frozenset(option_index.copy_options(settings, folder))
     elif plan.role == "other" and release:
-        names = index.declared_names(plan.release_of(release))
+        names = index.command_options(plan.release_of(release))
     # All states of EasyR1 are indexed, so that it needs no release.
     elif name == "easyr1" or option_index.is_indexed_release(name, release):
         names = option_index.option_names(name, plan.role) | option_index.experimental_options(plan)
