@@ -142,9 +142,9 @@ class LoggedFacts:
 
 
 def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain an exception's message; return None if it is not about a missing name of an indexed package.
+    """Explain an exception's message about a missing name; return None for other messages.
 
-    If the log shows the caller, a name about which the index has no facts is explained, too, without its releases.
+    A name about which the index has no facts is explained only if the log shows the caller, and without its releases.
 
     Args:
         message: Exception type and message, as Python prints them; lines that a terminal wrapped are joined.

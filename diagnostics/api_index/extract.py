@@ -10,6 +10,8 @@ name to an entry, a short text:
     LLM.stats           property -> Stats
     Config.mode         field Literal['a', 'b'] = 'a'
     RED                 value 'red'                    (a constant, a Literal, a list of texts)
+    Alias               value = other.Name             (another name)
+    __all__             value LLM Config
     Params              import vllm.sampling_params:SamplingParams
     *                   import vllm.outputs, other     (star imports)
     */                  import transformers.models     (all that the modules below it export)
@@ -18,6 +20,7 @@ name to an entry, a short text:
     --max-steps         option int choices [1, 3] = 3  (argparse)
     env:NAME            env                            (an environment variable that is read or set)
     route:/health       route
+    group:model         field                          (a config group of Hydra)
 
 A leading `?` marks a top-level name that the module defines once, inside an `if`. Members of a class and names in
 `except` have no mark. The members of a class with `@outline` were not read.

@@ -67,7 +67,7 @@ def inherited_use(use: Use, package: str) -> tuple[Use, str]:
 
 
 def outermost_definition(use: Use, package: str) -> tuple[Use, str]:
-    """Return (use, package) for the outermost base class that defines a use's method; else the use unchanged."""
+    """Return (use, package) for the last of a class's bases that defines the use's method; else the use unchanged."""
     newest = Release(package, query.find_releases(package, "")[0])
     return [(use, package), *(item for item in _definitions(use, newest) if item[1])][-1]
 
@@ -86,7 +86,7 @@ def _definitions(use: Use, release: Release) -> Iterator[tuple[Use, str]]:
 
 
 def find_class(owner: str) -> list[tuple[str, str]]:
-    """Return (package, module) of each indexed package that has a class or function of that name."""
+    """Return (package, module) of each indexed package with a class or function of that name, if it is unambiguous."""
     return [(name, module) for name in store.indexed_packages() if (module := _find_module(name, owner, ""))]
 
 
@@ -127,7 +127,7 @@ def find_extended_class(owner: str, member: str) -> tuple[str, str, str] | None:
 
 
 def find_namesake(use: Use, provider: str) -> str:
-    """Return another package that defines a class of that name anew; '' if there is none.
+    """Return another package that defines a class of that name itself; '' if there is none.
 
     For a method call, the class must define the method. For the call of a class or function, the result is ''. Such a
     package, as unsloth-zoo, may put its class in the place of the provider's. A subclass does not count.

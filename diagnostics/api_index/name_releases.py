@@ -95,7 +95,10 @@ class NameReleases:
 
     @cached_property
     def side_and_ranges(self) -> tuple[str, tuple[str, ...]]:
-        """`too old` or `too new` for the release in use, '' if undecided; and the nearest ranges that have the name."""
+        """`too old` or `too new` for the release in use, '' if undecided; and the nearest ranges that have the name.
+
+        If the release in use is unknown, they are all ranges that have the name.
+        """
         if not self.having or self.has_installed:
             return "", ()
         if parse_version(self.installed) is None:

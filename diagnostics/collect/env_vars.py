@@ -1,9 +1,9 @@
 """Collect the environment variables that change how a run behaves, without values that may be secret.
 
-A variable is reported if it is in `env_vars.txt`, is a proxy, or begins with one of `_PREFIXES`. Its value is shown if
-it is in `env_vars.txt`, if the installed vLLM reads it, or if it is a plain switch of a library such as NCCL; secrets
-in it are masked. A proxy is reduced to host and port. Variables with a name like TOKEN or _KEY, and the rest, are only
-reported as set: one of Ray's contains the whole job description.
+A variable is reported if it is in `env_vars.txt`, is a proxy, or begins with one of `_PREFIXES`. Its value is shown,
+with secrets masked, if it is in `env_vars.txt` or the installed vLLM reads it. The value of a switch of a library such
+as NCCL is shown if it is plain and has no secret. A proxy is reduced to host and port. The values of the rest, and of
+variables with a name like TOKEN or _KEY, are replaced by HIDDEN: a variable of Ray contains the whole job description.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Run the command `versions`: show which releases of packages work together.
 
 Without arguments it shows the recorded runs of vLLM and TRL (compatibility table). For named packages, and with
-`--python` for installed ones, it answers from the API index; `version_answers` does the work.
+`--python` for installed ones, it answers from recorded runs, requirements and the API index; `version_answers` does
+the work.
 """
 
 from __future__ import annotations

@@ -58,7 +58,10 @@ VALUE_KINDS = {
 
 
 def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
-    """Yield the values of a node to compare, as ((kind, name), value); None for a value that is unknown."""
+    """Yield the values of a node to compare, as ((kind, name), value); None for a value that is unknown.
+
+    Variables that differ between nodes by design, such as RANK, are left out.
+    """
     assert node.facts
     environment, machine = node.facts.environment, node.facts.machine
     for name, package in environment.packages.items():

@@ -1,4 +1,4 @@
-"""Compute a checkpoint's logits and log-probs with PyTorch, as the reference that an engine's are compared with.
+"""Compute a checkpoint's logits and log-probs with PyTorch, to compare an engine's log-probs with them.
 
 `Reference` is a checkpoint: a model, or a LoRA adapter (`Adapter`) on its base. It can be mixed with another one, and
 its adapter can be scaled. `sibling_checkpoints` finds those next to it.
@@ -6,7 +6,7 @@ its adapter can be scaled. `sibling_checkpoints` finds those next to it.
 Log-probs are computed in two ways. "Exact" rounds the weights to the engine's dtype and computes in float64 (float32
 for large models). "Native" computes in the engine's dtype. The mean difference of both is the floor: the rounding error
 of a correct engine of that dtype. For "exact" the rounded adapter is added to the rounded base, and the sum is not
-rounded: this equals an engine that applies it at run time. For "native" the sum is rounded.
+rounded: an engine that applies the adapter at run time computes the same. For "native" the sum is rounded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Load a checkpoint's tokenizer and call its methods: the program that `checkpoint_tokenizer` starts.
 
-It imports nothing of the project, and no PyTorch, which takes seconds. Argument: the descriptor of a connection. A
-request has a limit of processor time in seconds, the checkpoint's folder, the name of an attribute of the tokenizer,
-and arguments if it is a method. A request of `__len__`, or of another folder, loads the tokenizer. The answer has an
-error message and a value. A forked process answers; if a limit ends it, another one is forked.
+It imports nothing of the project. PyTorch is hidden, because importing it takes seconds. The process can write no file,
+and ends with its parent. Argument: the descriptor of a connection. A request has a limit of processor time in seconds,
+the checkpoint's folder, the name of an attribute of the tokenizer, and positional and keyword arguments for a method. A
+request of `__len__`, or of another folder, loads the tokenizer. The answer has an error message and a value. A forked
+process answers; if a limit ends it, another one is forked.
 """
 
 import ctypes

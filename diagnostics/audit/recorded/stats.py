@@ -1,4 +1,4 @@
-"""Statistics of lists of numbers from untrusted files: mean, median, deviation, linear fit, Wilson interval.
+"""Statistics of lists of numbers from untrusted files: sum, mean, median, deviation, linear fit, Wilson interval.
 
 An overflow raises no exception: a sum, mean or deviation is then infinite, and the results of `fit_line` may be NaN.
 """
@@ -11,7 +11,7 @@ from math import inf, sqrt
 
 
 def fsum(values: Iterable[float]) -> float:
-    """Return the sum without rounding between terms; infinity if it overflows, or has infinities of both signs."""
+    """Return the sum without rounding between terms; +infinity for any overflow, or infinities of both signs."""
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):
