@@ -115,7 +115,7 @@ _RELEASES: dict[str, tuple[Settings, dict[str, Settings]]] = {
     # Executed: openrlhf/models/loss.py: PolicyLoss; openrlhf/models/utils.py: compute_approx_kl;
     # openrlhf/trainer/ppo_utils/experience_maker.py. Not expressed: KL in the reward, on by default (0.01, k1), which
     # comes behind the group's normalisation and is added up from each token to the end; is_correction. Fully masked
-    # sequences don't count as sequences. Corrected, gspo's ratio is taken to the engine's log-probs.
+    # sequences don't count as sequences. With is_correction, gspo's ratio divides by the engine's probabilities.
     "openrlhf-0.11.2": (
         _OPENRLHF,
         {"group_norm": {"log_ratio_limit": 20.0}, "gspo": {"ratio": "sequence", "aggregation": "sequence"}},
@@ -131,9 +131,9 @@ _RELEASES: dict[str, tuple[Settings, dict[str, Settings]]] = {
         },
     ),
     # Read: nemo_rl/algorithms/loss/loss_functions.py: ClippedPGLossFn; nemo_rl/algorithms/utils.py: calculate_kl,
-    # calculate_baseline_and_std_per_prompt; examples/configs/grpo_math_1B.yaml. The KL's weight is always 1, with the
-    # gradient of a ratio: ours in a step's first update only; it is limited together with the KL. Token counts have
-    # 1e-8 added. Not expressed: seq-mask-tis.
+    # calculate_baseline_and_std_per_prompt; examples/configs/grpo_math_1B.yaml. The KL's importance weight is always 1,
+    # and has the gradient of a ratio. Ours equals it in a step's first update only. NeMo limits weight and KL together.
+    # Token counts have 1e-8 added. Not expressed: seq-mask-tis.
     "nemo-rl-0.7.0": (
         {**_NEMO_RL, **_NO_CORRECTION, **_K3_LIMITS},
         {"grpo": {"advantage_baseline": "leave_one_out", "advantage_scale": "leave_one_out"}},

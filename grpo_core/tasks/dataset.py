@@ -65,7 +65,7 @@ class DataSet:
             raise ConfigError(f"{key} = {path!r}: no prompts: {counts}")
 
     def batch(self, number: int, count: int) -> list[Prompt]:
-        """Return `count` prompts from row `number * count` on, of an endless sequence of epochs."""
+        """Return `count` prompts from position `number * count` on in endless epochs, shuffled by data.shuffle."""
         prompts = []
         for place in range(count):
             epoch, row = divmod(number * count + place, len(self.rows))
@@ -231,7 +231,7 @@ def build_prompts(config: Config, tokenizer: Any) -> ShippedTask | DataSet:
 
 
 def with_steps(config: Config, prompts: ShippedTask | DataSet) -> Config:
-    """Return the settings with `train.steps` computed from `train.epochs`, if that is set."""
+    """Return the settings with `train.steps` computed from `train.epochs`, if that is set and there is a data set."""
     if not (config.train.epochs and isinstance(prompts, DataSet)):
         return config
     steps = math.ceil(config.train.epochs * len(prompts.rows) / config.train.prompts_per_step)

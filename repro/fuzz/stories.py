@@ -207,6 +207,8 @@ def find_ending(error: Exception) -> Ending | None:
 def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list[Step], Ending | None]:
     """Play steps on a new engine, up to the first step that fails; skip steps that are not possible.
 
+    An exception that `find_ending` does not recognise is raised.
+
     Returns:
         Numbered lines, the steps that were played, and the ending (None if no step failed).
     """

@@ -1,4 +1,4 @@
-"""Reproduce failures of unmodified transformers, safetensors and PyTorch by the disk, the hub or broken files.
+"""Reproduce failures of unmodified transformers, huggingface_hub, safetensors and PyTorch by disk, hub or broken files.
 
 Files: CMP027 (unknown model type), ENV003 (full disk), ENV010 (truncated weights). The hub is a closed port (ENV004) or
 a failing HTTP server on this machine (ENV005, ENV026).

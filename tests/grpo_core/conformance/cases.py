@@ -1,4 +1,4 @@
-"""Provide the inputs of the conformance suite: a model folder, an engine started on it, and log-probs of transformers.
+"""Provide the inputs of the conformance suite: a model folder, an engine that serves it, and log-probs of transformers.
 
 As a program it writes the model folder for a server: `python -m tests.grpo_core.conformance.cases FOLDER`.
 """
@@ -171,7 +171,7 @@ def make_case(kind: str, folder: Path, model_dir: Path | None = None) -> Case:
 
 
 def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
-    """Start an engine of a kind.
+    """Start an engine of a kind, or connect to a running server.
 
     Args:
         kind: `transformers`, `fake` or `vllm` runs in this process, `process` or `process:vllm` in a separate process,
