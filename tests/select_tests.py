@@ -62,7 +62,10 @@ def _is_distant(test: Path, path: Path) -> bool:
 
 
 def needs_torch(tests: Sequence[Path]) -> bool:
-    """Return whether these tests import PyTorch or other packages of the trainer, directly or indirectly."""
+    """Return whether these tests import PyTorch or other packages of the trainer, directly or indirectly.
+
+    Imports inside the functions of sources do not count.
+    """
     return any(_references(file)[1] for test in tests for file in closure(test))
 
 

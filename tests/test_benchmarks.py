@@ -32,7 +32,7 @@ def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def benchmarks() -> list[object]:
-    """Return each benchmark with its pytest marks; `triage` is fast, and `step` needs a cell with TRL."""
+    """Return each benchmark with further pytest marks: none for `triage`, `vllm` for `step`, `long` for the others."""
     marks = {"triage": (), "step": pytest.mark.vllm}
     return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 

@@ -155,7 +155,7 @@ GROWING = {
     ],
     ids=["commands", "assignments", "arrays", "exports", "runs", "options"],
 )
-def test_script_that_needs_much_more_work_than_its_size_is_refused(text):
+def test_script_over_a_limit_of_work_or_count_is_refused(text):
     with pytest.raises(UnreadableError, match="more than"):
         read_text(text, "run.sh")
 
@@ -169,7 +169,7 @@ def test_script_that_needs_much_more_work_than_its_size_is_refused(text):
     ],
     ids=["names of nested tables", "aliases of a long text", "options"],
 )
-def test_config_that_expands_is_refused(text):
+def test_config_over_a_limit_of_size_or_count_is_refused(text):
     with pytest.raises(UnreadableError, match="more than"):
         read_text(text, "config.yaml", "trl", "yaml")
 

@@ -51,7 +51,10 @@ def run(run_triage):
     ],
 )  # fmt: skip
 def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message):
-    """The exit code is 3, and one check is crashed; only a gzip that is cut off may be called without failure."""
+    """The exit code is 3, and one check is crashed.
+
+    A note may say that there is no failure only about the part of a cut-off gzip that was read.
+    """
     (tmp_path / "a.log").write_bytes(data)
     code, document = run(tmp_path / "a.log")
     problems = [check["reason"] for check in document["checks"] if check["outcome"] == "crashed"]
@@ -66,7 +69,10 @@ def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message
     ids=["gzip in parts", "a hole before it"],
 )
 def test_failure_is_found_in_compressed_and_sparse_logs(run, tmp_path, data):
-    """A failure is found in compressed logs, and after a hole of NUL bytes, which truncation leaves."""
+    """A failure is found in compressed logs, and after a hole of NUL bytes, which truncation leaves.
+
+    The exit code is 3, because the failure is no known issue.
+    """
     (tmp_path / "a.log").write_bytes(data)
     code, document = run(tmp_path / "a.log")
     assert (code, document["subject"]["verdict"]) == (3, "unknown")

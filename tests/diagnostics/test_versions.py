@@ -1,6 +1,7 @@
 """`versions` recommends a vLLM and TRL pair that ran, from the published table, on one 80x24 screen.
 
-The table marks what passed, failed and does not work together. `matrix` without arguments prints it, too.
+The table marks what passed, failed and does not work together. `matrix` without arguments prints it, too. A pair
+that never ran does not fit if vLLM lacks a name that GRPO needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Layers turn the output or the end of a cell's programs into answers; cells inherit no tokens and no home folder.
+"""Layers turn a program's output, exit code, signal or timeout into an answer.
 
-Each layer comes after the layers that it needs. The layer `contract` reads the API index.
+A cell inherits no tokens and no home folder. Each layer comes after the layers that it needs. The layer `contract`
+reads the API index.
 """
 
 from __future__ import annotations

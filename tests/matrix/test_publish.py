@@ -1,7 +1,7 @@
 """Publishing merges final answers into the published table.
 
-Verdicts without a final answer stay; verdicts whose cell or layer no longer exists are dropped by name. The command
-exits with 3 for an open verdict.
+Verdicts without a final answer stay. Verdicts whose cell or layer no longer exists are dropped and listed. The command
+exits with 3 if a verdict has no final answer.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_only_selected_cells_are_updated(publish):
     assert [verdicts(publication)[cell, "install"] for cell in (FIRST, SECOND)] == ["pass", "fail"]
 
 
-def test_verdicts_without_a_cell_are_dropped_by_name(publish):
+def test_verdicts_without_a_cell_are_dropped_and_listed(publish):
     """Verdicts of a removed cell and of a removed layer are dropped and listed."""
     complete = publish(COMPLETE, {}).document
     publication = publish({}, complete, cells=("1.0",), layers=("resolve",))
@@ -162,7 +162,7 @@ def test_empty_store_changes_nothing(tmp_path):
 
 
 def test_publish_refuses_open_verdicts_and_names_dropped_ones(project, kit):
-    """The exit code is 3 for an open verdict; a verdict without a cell is dropped by name; --dry-run only prints.
+    """The exit code is 3 without a final answer; a verdict without a cell is dropped and listed; --dry-run only prints.
 
     Unknown cells and an unreadable table exit with 2.
     """

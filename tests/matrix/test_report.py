@@ -1,4 +1,4 @@
-"""The matrix is reported as table, short summary, page, Markdown and JSON; hostile text is sanitized in each.
+"""The matrix is reported as terminal table, HTML page, Markdown and JSON; hostile text is sanitized in each.
 
 The table has verdicts, reasons and totals; the page links verdicts to their evidence.
 """

@@ -1,4 +1,7 @@
-"""Fixtures of the audit tests: a tiny trained model and a tokenizer process that they share, and one torch thread."""
+"""Fixtures of the audit tests: a tiny trained model and a tokenizer process that they share, and one torch thread.
+
+Importing this module also hides the package `sniffio` from httpcore.
+"""
 
 import fcntl
 import functools

@@ -5,8 +5,8 @@ from collections import Counter
 from diagnostics import catalog
 from diagnostics.audit.results import CLEAN, LIVE, TOPICS, Audit, Result, fault, make_document
 
-# Codes of issues without a result family of their own: the family, and when or why its result has another code.
-ISSUES_CHOSEN_BY_A_CHECK = {
+# Issues that are reported in the family of another issue: the family, and when or why not a result has their code.
+ISSUES_IN_ANOTHER_FAMILY = {
     "SYN003": "weights/version, if that is the base",
     "SYN032": "weights/partial: a result does not say why the experts are wrong",
     "SYN034": "weights/unknown: a result does not say why no checkpoint has these weights",
@@ -29,7 +29,7 @@ ISSUES = catalog.load()
 
 def test_every_silent_failure_has_a_check_or_a_reason():
     silent = {code for code, issue in ISSUES.items() if issue.kind == "silent" and not issue.audit}
-    assert silent == REASON_WITHOUT_CHECK.keys() | ISSUES_CHOSEN_BY_A_CHECK.keys()
+    assert silent == REASON_WITHOUT_CHECK.keys() | ISSUES_IN_ANOTHER_FAMILY.keys()
 
 
 def test_every_result_family_belongs_to_one_issue_and_one_topic():

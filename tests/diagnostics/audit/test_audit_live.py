@@ -1,7 +1,8 @@
-"""A live audit of the fake server reports each injected fault with its value, if it has one; a healthy server is clean.
+"""A live audit of the fake server reports each injected fault; a healthy server is clean.
 
-Faults are in sampling, log-probs, tokenizer, weights, cache and replicas. `audit_fake_server` also checks the token
-limit. An unreadable tokenizer, or raw log-probs if temperature 1 is expected, leave the audit undecided.
+A changed sampling parameter is reported with its value, a bias on an id as log-probs that no parameters explain. Faults
+are in sampling, log-probs, tokenizer, weights, cache and replicas. `audit_fake_server` also checks the token limit. An
+unreadable tokenizer, or raw log-probs if temperature 1 is expected, leave the audit undecided.
 """
 
 import json
@@ -74,8 +75,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("wrong", "faults"), FAULTS.values(), ids=FAULTS)
-def test_fault_is_reported_alone_with_its_value(trained, wrong, faults):
-    """No other fault is reported. A number is estimated between the grid points of the search."""
+def test_fault_is_reported_alone(trained, wrong, faults):
+    """No other fault is reported. A sampling parameter is estimated between the grid points of the search."""
     assert fault_values(audit_fake_server(trained, wrong)) == faults
 
 
