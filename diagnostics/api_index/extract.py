@@ -7,8 +7,8 @@ name to an entry, a short text:
     LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` or `@outline` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)
     LLM.engine          attr LLMEngine()               (set by a method; its possible classes, `()`: exactly this class)
-    LLM.stats           property -> Stats
-    Config.mode         field Literal['a', 'b'] = 'a'
+    LLM.stats           property -> Stats              (a function with a named return has `-> Class`, too)
+    Config.mode         field Literal['a', 'b'] = 'a'  (` | attr …` follows if a method sets it, too)
     RED                 value 'red'                    (a constant, a Literal, a list of texts)
     Alias               value = other.Name             (another name)
     __all__             value LLM Config
