@@ -81,7 +81,8 @@ def cpu_limit(work: str, seconds: float) -> Iterator[None]:
 def ends_in_time(work: Callable[[], object], seconds: float) -> bool:
     """Run C code in a forked process, and return whether it ends within this processor time.
 
-    The caller then runs it again for its result. Ctrl-C and errors in this process end the other one at once.
+    The caller then runs it again for its result. Ctrl-C and errors in this process end the other one at once; it ends
+    by itself after 20 times as many seconds and a minute, as if it had reached the limit.
     """
     earlier, child = signal.pthread_sigmask(signal.SIG_BLOCK, ()), 0
     try:
@@ -90,6 +91,9 @@ def ends_in_time(work: Callable[[], object], seconds: float) -> bool:
             try:
                 signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, also during a call of C
                 signal.setitimer(signal.ITIMER_PROF, seconds)
+                # A lock that another thread held during the fork is never released: end here, too.
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(60 + int(20 * seconds))
                 work()
             finally:
                 os._exit(0)
