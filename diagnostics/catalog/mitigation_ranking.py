@@ -149,8 +149,8 @@ def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) ->
 
 def _is_shown(mitigation: Mitigation, places: Iterable[str], texts: Iterable[str]) -> bool:
     """Return whether the traceback, a matching line or a setting shows the case that a mitigation is for."""
-    sought = ((mitigation.frames, places), (mitigation.settings, texts))
-    return any(part in text for parts, searched in sought for part in parts for text in searched)
+    pairs = ((mitigation.frames, places), (mitigation.settings, texts))
+    return any(part in text for parts, searched in pairs for part in parts for text in searched)
 
 
 class _Case:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from diagnostics.hang.blocking_calls import DEVICE_CALLS, BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
@@ -39,8 +40,8 @@ _MAX_STEPS, _MIN_STEPS = 20_000, 64
 _REQUESTS = ("http", "socket", "ray", "loop")
 # For these causes no other process could end the wait.
 _CLOSED = ("mismatch", "missing", *_GONE, "input", "locks", "joins", "two_threads", "lost_answer")
-_TIMER = ["wait", "wait", "run"]
-"""The innermost functions of a `threading.Timer`."""
+_TIMER = ["threading.py:wait", "threading.py:wait", "threading.py:run"]
+"""The innermost frames of a `threading.Timer`."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,10 @@ class RootSearch:
         members = [key for key in blocker.culprits if key in index.states]
         for key in members:  # it grows
             state = index.states[key]
-            stacks = [[frame.function for frame in t.frames[:3]] for t in state.process.threads]
+            threads = [t.frames[:3] for t in state.process.threads]
+            stacks = [
+                [f"{PurePath(frame.path).name}:{frame.function}" for frame in frames] for frames in threads
+            ]
             if state.kind in WITHIN_PROCESS and _TIMER in stacks:
                 return key
             for process in self._wakers(state, in_circle=blocker.level == "cycle"):

@@ -123,6 +123,15 @@ def test_wait_is_a_hang_only_if_no_working_process_shares_its_semaphore(third, o
     assert ("may end the wait" in verdict.sentence) == (outcome == "waiting")
 
 
+@pytest.mark.parametrize(("path", "outcome"), [(f"{PYTHON}/threading.py", "waiting"), ("/job/a.py", "hang")])
+def test_timer_may_end_a_wait_and_a_thread_that_waits_does_not(path, outcome):
+    """The main thread waits for an event; the other one is a `threading.Timer`, or a thread of the job's that waits."""
+    wait = StackFrame(f"{PYTHON}/threading.py", "wait")
+    main = sleeping(7, 1, wait, wait, MAIN, thread={"syscall": "futex"})
+    verdict = verdict_of(with_threads(main, (wait, wait, StackFrame(path, "run", 3))))
+    assert verdict.outcome == outcome
+
+
 def test_pipe_is_awaited_from_the_process_that_does_not_await_the_reader():
     """A driver waits for a reply; of two children with the pipe, one waits for the driver's next message."""
     reads = {"syscall": "read", "waits_fds": (3,)}
