@@ -31,8 +31,8 @@ def recommended_fix(
     triggers: Iterable[str] = (),
     frameworks: Iterable[str] = (),
     releases: Mapping[str, str] | None = None,
-    frames: Iterable[tuple[str, str]] = (),
-    texts: Sequence[str] = (),
+    failure: Sequence[str] = (),
+    logs: Sequence[str] = (),
 ) -> Fix:
     """Return the fix for a case: the mitigations of the issue, best first, and those known not to help.
 
@@ -41,12 +41,11 @@ def recommended_fix(
         triggers: Triggers that are possible in this case; empty if unknown.
         frameworks: Frameworks in use; empty if unknown.
         releases: Installed releases by package.
-        frames: (path, function) of each frame of the traceback, and (line, "") of each matching line.
-        texts: The logs, in which settings are searched.
+        failure: Matching lines, and `path:function` of each frame of the traceback.
+        logs: Texts of the logs, in which settings are searched.
     """
     case = _Case(issue, triggers, frameworks, releases or {})
-    places = [f"{path}:{function}" for path, function in frames]
-    shown = {entry.name for entry in issue.mitigations if _is_shown(entry, places, texts)}
+    shown = {entry.name for entry in issue.mitigations if _is_shown(entry, failure, logs)}
     rated = [(case.rate(entry, is_shown=entry.name in shown), entry) for entry in issue.mitigations]
     helpful = [pair for pair in rated if pair[0].standing != fixes.DOES_NOT_HELP]
     helpful.sort(key=lambda pair: (pair[1].name not in shown, case.rank(*pair)))
@@ -147,9 +146,9 @@ def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) ->
     return not bound.versions or not is_release(release) or in_range(release, bound.versions)
 
 
-def _is_shown(mitigation: Mitigation, places: Iterable[str], texts: Iterable[str]) -> bool:
+def _is_shown(mitigation: Mitigation, failure: Sequence[str], logs: Sequence[str]) -> bool:
     """Return whether the traceback, a matching line or a setting shows the case that a mitigation is for."""
-    pairs = ((mitigation.frames, places), (mitigation.settings, texts))
+    pairs = ((mitigation.frames, failure), (mitigation.settings, logs))
     return any(part in text for parts, searched in pairs for part in parts for text in searched)
 
 

@@ -223,11 +223,15 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
             triggers=candidate.triggers,
             frameworks=verdict.frameworks,
             releases={name: version for name, (version, _) in verdict.versions.items()},
-            frames=[(hit.text, "") for hit in candidate.hits]
-            + [frame for hit in candidate.hits if hit.traceback for frame in hit.traceback.frames],
-            texts=[(log.head + log.tail).decode("utf-8", "replace") for log in verdict.logs],
+            failure=[text for hit in candidate.hits for text in (hit.text, *_frame_names(hit))],
+            logs=[(log.head + log.tail).decode("utf-8", "replace") for log in verdict.logs],
         ),
     )
+
+
+def _frame_names(hit: Hit) -> list[str]:
+    frames = hit.traceback.frames if hit.traceback else ()
+    return [f"{path}:{function}" for path, function in frames]
 
 
 def _lead_finding(lead: Lead, number: int) -> Finding:

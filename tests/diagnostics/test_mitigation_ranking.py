@@ -217,10 +217,10 @@ def test_log_that_shows_no_case_gets_each_mitigation_with_its_condition(issue):
         replace(mitigation_of("b", evidence="static"), when="with DeepSpeed"),
         mitigation_of("c", evidence="static"),
     )
-    heading, *lines = first_lines(recommended_fix(entry, texts=["--bf16 true"]))
+    heading, *lines = first_lines(recommended_fix(entry, logs=["--bf16 true"]))
     assert heading == "it depends on the case:"
     assert [line.partition(": ")[0] for line in lines] == ["- With FSDP2", "- With DeepSpeed", "- Otherwise"]
-    (line,) = first_lines(recommended_fix(entry, texts=["fsdp_version: 2"]))
+    (line,) = first_lines(recommended_fix(entry, logs=["fsdp_version: 2"]))
     assert line.endswith("set a (not tested; read in source).")
     assert "With" not in line
 
@@ -228,10 +228,10 @@ def test_log_that_shows_no_case_gets_each_mitigation_with_its_condition(issue):
 @pytest.mark.parametrize(
     ("frame", "first"),
     [
-        (("verl/workers/actor/dp_actor.py", "update_policy"), "smaller_micro_batch"),
-        (("vllm/v1/worker/gpu_worker.py", "determine_available_memory"), "engine_share"),
+        ("verl/workers/actor/dp_actor.py:update_policy", "smaller_micro_batch"),
+        ("vllm/v1/worker/gpu_worker.py:determine_available_memory", "engine_share"),
     ],
 )
 def test_out_of_memory_frame_decides_which_share_to_reduce(frame, first):
     issue = catalog.find("MEM007")
-    assert names(recommended_fix(issue, frameworks=["verl"], frames=[frame]).offers)[0] == first
+    assert names(recommended_fix(issue, frameworks=["verl"], failure=[frame]).offers)[0] == first
