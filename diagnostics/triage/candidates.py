@@ -22,14 +22,13 @@ from diagnostics.versions import NOT_AFFECTED, NOT_EXAMINED, Applicability, affe
 _EXCLUDED_LINES = 3
 _MAX_EVIDENCE = 5
 # Values that differ between runs of the same failure.
-_VALUES = re.compile(
-    r"0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+(?:\.\d+)*|(?:/[\w.@+-]+){2,}|'[^']{0,200}'|\"[^\"]{0,200}\""
-)
+_NUMBERS_AND_PATHS = r"0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+(?:\.\d+)*|(?:/[\w.@+-]+){2,}"
+_VALUES = re.compile(_NUMBERS_AND_PATHS), re.compile(_NUMBERS_AND_PATHS + r"|'[^']{0,200}'|\"[^\"]{0,200}\"")
 
 
-def without_values(text: str) -> str:
-    """Return a line with numbers, paths and quoted values replaced, to compare it with lines of other runs."""
-    return _VALUES.sub("_", text)
+def without_values(text: str, *, quoted: bool = True) -> str:
+    """Return a line with numbers, paths and (`quoted`) quoted values replaced, to compare it with other lines."""
+    return _VALUES[quoted].sub("_", text)
 
 
 def distinct_hits(hits: Iterable[Hit]) -> list[Hit]:

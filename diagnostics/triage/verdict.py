@@ -52,7 +52,7 @@ class Diagnosis:
         anchors: Lines to read first if the root cause is unknown.
         versions: Package -> (release, the log line (file:line) that reports it).
         frameworks: Frameworks with marks in the logs, the most frequent first.
-        fingerprint: Hash that is equal for equal failures; empty if nothing failed or the cause is a hypothesis.
+        fingerprint: Hash that is equal for equal failures; empty if no line tells what failed, or the cause is a hypothesis.
         lines: Number of lines of all logs.
         problems: Reasons why logs could not be read to their end.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
@@ -279,7 +279,10 @@ def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
 def _fingerprint(
     state: str, candidates: list[Candidate], logs: Sequence[LogFacts], explained: set[int]
 ) -> str:
-    """Return a hash of a failure that ignores ranks, paths, times and values."""
+    """Return a hash of a failure that ignores ranks, paths, times and numbers; "" if no line tells what failed.
+
+    Quoted values are ignored if frames of a traceback identify the failure.
+    """
     if state in {"clean", "empty", NOT_JUDGED, HYPOTHESIS}:
         return ""
     if candidates:
@@ -287,7 +290,9 @@ def _fingerprint(
     else:
         shapes = sorted(shape for shape in (_failure_shape(log, explained) for log in logs) if shape)
         causes = [shape for shape in shapes if not shape[0]] or shapes
-        failure = Counter(causes).most_common(1)[0][0][1] if causes else ""
+        if not causes:
+            return ""
+        failure = Counter(causes).most_common(1)[0][0][1]
     return "v1:" + hashlib.sha256(f"{state}|{failure}".encode()).hexdigest()[:16]
 
 
@@ -297,7 +302,9 @@ def _failure_shape(log: LogFacts, explained: set[int]) -> tuple[bool, str] | Non
     causes.sort(key=lambda failure: _is_consequence(failure, explained))
     if failure := next(iter(causes), log.last_traceback):
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
-        shape = "|".join([failure.type, without_values(failure.message)[:200], *frames])
+        # Without frames, only a quoted name may tell this failure from another one.
+        message = without_values(failure.message, quoted=bool(frames))[:200]
+        shape = "|".join([failure.type, message, *frames])
         return _is_consequence(failure, explained), shape
     hits = log.errors or log.logged_errors
-    return (True, without_values(hits[0].text[:400])) if hits else None
+    return (True, without_values(hits[0].text[:400], quoted=False)) if hits else None

@@ -158,6 +158,12 @@ def test_fingerprint_ignores_paths_lines_and_values(triage_logs):
     assert first.fingerprint == same.fingerprint != different.fingerprint
 
 
+def test_fingerprint_of_an_error_without_frames_has_its_quoted_names(triage_logs):
+    names = ("mine.alpha", "mine.beta", "mine.beta")
+    alpha, beta, again = [triage_logs([f"ModuleNotFoundError: No module named '{name}'"]) for name in names]
+    assert alpha.fingerprint != beta.fingerprint == again.fingerprint
+
+
 def test_log_prefixes_are_removed():
     """Time, rank, actor, level and terminal codes are removed; the indentation of the message stays."""
     parsed = [[raw, parse_line(raw).text, parse_line(raw).rank] for raw, _, _ in LINES["prefixed"]]
