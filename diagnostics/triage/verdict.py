@@ -52,7 +52,7 @@ class Diagnosis:
         anchors: Lines to read first if the root cause is unknown.
         versions: Package -> (release, the log line (file:line) that reports it).
         frameworks: Frameworks with marks in the logs, the most frequent first.
-        fingerprint: Hash that is equal for equal failures; empty if no line tells what failed, or the cause is a hypothesis.
+        fingerprint: Hash that is equal for equal failures; empty if no line tells what failed, or for a hypothesis.
         lines: Number of lines of all logs.
         problems: Reasons why logs could not be read to their end.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
