@@ -25,10 +25,10 @@ class BlockingCall:
 
     Attributes:
         kind: Kind of the wait, a key of KINDS.
-        frame: The frame that shows the call; None if only a system call shows it.
+        frame: The frame that shows the call, else the innermost; None without a stack, or if the state shows the call.
         operation: Name of the collective; empty for other calls.
         caller: The innermost frame outside libraries.
-        detail: A kernel function, a system call with the file it opens, or a semaphore.
+        detail: A kernel function, a system call (with the file it opens or the kernel function), or a semaphore.
     """
 
     kind: str

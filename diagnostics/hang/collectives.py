@@ -209,8 +209,8 @@ def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
 def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ranks at a rendezvous that are not in the largest connected group.
 
-    If no two ranks are connected, return the one rank that listens. Empty if groups are equally large, or if several
-    ranks listen.
+    If no two ranks are connected, return the one rank that listens. Empty if all ranks are connected, if the largest
+    groups are equally large, or if none or several of unconnected ranks listen.
     """
     processes = [index.states[key].process for key in waiting]
     peers = {

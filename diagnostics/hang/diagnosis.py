@@ -1,7 +1,7 @@
 """Decide from a snapshot whether a job hangs and which processes block it (`diagnose`).
 
-Of the root blockers of all processes, the one with the strongest evidence is chosen. The duration of the wait
-(`Patience`) decides between hang, waiting and progress. Ranks at a rendezvous and partial dumps are judged separately.
+Of the root blockers of all processes, the worst is chosen (`_blocker_order`). The duration of the wait is compared with
+`Patience` to decide between hang, waiting and progress. Ranks at a rendezvous and partial dumps are judged separately.
 The verdict lists what is excluded, what was not observed, and which commands to run next. All functions are pure: no
 clock, no /proc.
 """
@@ -25,7 +25,7 @@ from diagnostics.hang.wait_graph import build_wait_graph
 from diagnostics.hang.wait_kinds import CAUSES, IDLE
 
 Blockers = dict[str, RootBlocker]
-"""The root blocker of each process, by its key."""
+"""The root blockers of processes, by key; services and processes that were not inspected have none."""
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 # Waits whose duration is known, unlike the waits of a loop that polls.
@@ -196,9 +196,8 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
     """Set the outcome by the duration of the wait, and the cause of a busy process.
 
-    The outcome is hang, waiting or progress, or unknown for a poll in a dump.
-
-    A dump has no times, so its other waits count as a hang.
+    The outcome is hang, waiting or progress, or unknown for a poll in a dump. A dump has no times, so its other waits
+    count as a hang.
     """
     live, waited_s = index.snapshot.live, verdict.waited_s
     if _makes_progress(index, blocker):
@@ -271,7 +270,10 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _may_wait_for_work(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether the blocking process is idle and may owe nothing: it awaits a signal, or no request is known."""
+    """Return whether the blocking process is idle and may owe nothing.
+
+    It awaits a signal, or it is unknown which end sent the last data.
+    """
     states = index.states_of((*(edge.source for edge in blocker.chain[-1:]), *blocker.culprits))
     if len(states) != 2 or states[1].kind not in ("idle", "loop"):
         return False

@@ -91,7 +91,10 @@ def _matches(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> bo
 
 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
-    """Return the first fix for the verdict's cause that fits stacks and waits of the blocking processes; else None."""
+    """Return the first fix for the verdict's cause that fits the blocking processes' stacks and the chain of waits.
+
+    None if no fix fits, or if the blocking processes have no threads.
+    """
     verdict = diagnosis.verdict
     states = diagnosis.index.states_of(verdict.culprits)
     frames = [frame.location for frame in _frames(diagnosis, verdict.culprits)]

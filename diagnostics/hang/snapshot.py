@@ -180,7 +180,7 @@ class Socket:
         state: ESTABLISHED, LISTEN, CLOSE_WAIT, ...
         unread: Bytes that the owner has not read; for a listening socket, connections that are not accepted.
         unsent: Bytes that the peer has not acknowledged.
-        peer: Inode of the other end; 0 if it is not on this host.
+        peer: Inode of the other end, or of the listener that has not accepted a unix socket; 0 if not on this host.
         sent_s: Seconds since anything was sent; None if unknown.
         received_s: Seconds since anything was received; None if unknown.
         bytes_sent: Bytes sent since the connection began; None if unknown.
@@ -304,7 +304,7 @@ class Snapshot:
         return self.source == "live"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the snapshot as JSON data of a bundle."""
+        """Return the snapshot as JSON data of a bundle, not redacted and without empty values."""
         document: dict[str, Any] = _without_empty(dataclasses.asdict(self))
         return {"schema": SCHEMA} | document
 

@@ -42,7 +42,7 @@ class Verdict:
     """The verdict on a snapshot.
 
     Attributes:
-        outcome: HANG, WAITING (too short for a hang so far), PROGRESS, IDLE_JOB or UNKNOWN.
+        outcome: HANG, WAITING (too short for a hang so far, or it may still end), PROGRESS, IDLE_JOB or UNKNOWN.
         sentence: The verdict in one sentence.
         cause: A key of wait_kinds.CAUSES; empty if no process waits.
         certainty: established, supported or hypothesis.

@@ -1,8 +1,8 @@
 """Build the wait graph of a job: an edge from each waiting process to the processes that can end its wait.
 
 `build_wait_graph` returns the edges by process. They follow sockets, pipes, locks, shared memory, children and Ray
-actors; `collectives` adds those between ranks. An edge is uncertain if the end of the wait was only inferred. The
-number of edges is limited.
+actors; `collectives` adds those between ranks. An edge is uncertain if its target was only inferred. The number of
+edges is limited.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Implement `hang --watch`: run a command, and call a diagnosis when it makes no progress for a while.
 
-Progress is output, processor time, or bytes read and written by the command and its descendants. The kernel's counters
-are read at least every 15 seconds; nothing is injected into the job. The command's standard output and error are both
-copied to standard output, and signals are forwarded to it. With `end` a hanging command is ended.
+Progress is output, or more than a little processor time or input and output of the command and its descendants. The
+kernel's counters are read about every 15 seconds, more often for a short limit; nothing is injected into the job. The
+command's standard output and error are both copied to standard output, and signals are forwarded to it. With `end` a
+hanging command is ended.
 """
 
 from __future__ import annotations

@@ -159,8 +159,9 @@ def asleep_s(pid: int, tid: int) -> float | None:
 
 @cache
 def clock_offset_ms(processor: int) -> float | None:
-    """Return by how much a processor's scheduler clock is behind the monotonic clock; None if it may not be used.
+    """Return by how much a processor's scheduler clock is behind the monotonic clock, in ms; None if unknown.
 
+    It is unknown if that processor may not be used, or if the kernel reports no scheduler times.
     These clocks differ by seconds or hours and drift, because each omits the time that its processor spent on
     interrupts. So the clock is read by running on that processor for a moment, and again for each snapshot.
     """

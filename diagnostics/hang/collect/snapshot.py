@@ -50,7 +50,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     """Observe the selected processes and those that they are connected to, at most 512, and those that they wait for.
 
     Raises:
-        NoProcessError: No process matches.
+        NoProcessError: No process matches, or a process with one of the given ids does not exist.
     """
     host = peers.Host(discovery.process_table())
     selected = _select(host, selection)

@@ -58,7 +58,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(document: Any, name: str) -> Snapshot:
-    """Convert a bundle's JSON document to a snapshot; long texts are cut. `name` is the file's, for errors.
+    """Convert a bundle's JSON document to a snapshot; mask secrets, cut long texts. `name` is the file's, for errors.
 
     Raises:
         ParseError: The document is no bundle, or a broken one.

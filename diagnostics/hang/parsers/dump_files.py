@@ -53,6 +53,7 @@ def read_files(names: Sequence[str]) -> Snapshot:
 
     Raises:
         ParseError: None of the files could be read, or several are bundles.
+        CpuLimitError: The only file needs too much processor time.
     """
     parts: list[Snapshot] = []
     errors: dict[str, str] = {}

@@ -143,6 +143,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
 
     Raises:
         ParseError: The rank is unknown, or the last collective has more text than a recorder writes.
+        AttributeError, KeyError, TypeError, ValueError: A value is missing or has another type.
     """
     entries = [entry for entry in document["entries"] if isinstance(entry, dict)]
     match = _RANK.search(name.rpartition("/")[2].removesuffix(".pickle").removesuffix(".pkl"))

@@ -87,7 +87,7 @@ class _ProcessDraft:
 
 
 class StackReader:
-    """Reads the threads of a dump line by line. A heading or a second main thread begins another process.
+    """Reads the threads of a dump. A heading of a process or rank, or a second main thread, begins another process.
 
     Attributes:
         is_pyspy: Whether py-spy printed the dump.

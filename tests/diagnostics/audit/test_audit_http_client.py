@@ -1,6 +1,6 @@
-"""The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed and overlong answers.
+"""The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed answers and long errors.
 
-It repeats a call to a busy server after the time that the server states.
+It repeats a call to a busy server after the time that the server states, if that ends before the deadline.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("status", "header", "body", "message"), REFUSED.values(), ids=REFUSED)
-def test_redirects_compressed_and_long_answers_are_refused(monkeypatch, status, header, body, message):
+def test_redirects_compressed_answers_and_long_errors_are_refused(monkeypatch, status, header, body, message):
     monkeypatch.setattr("zlib.decompressobj", lambda *_: pytest.fail("the answer is unpacked"))
     answer = b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (status, header, len(body), body)
     with slow_server(lambda: [answer]) as url, pytest.raises(AuditError, match=message):

@@ -1,6 +1,6 @@
-"""Recorded samples with NaN rewards, one prompt or little spread are faults; a reward function is called again (P12).
+"""Recorded samples with NaN rewards, one prompt or little spread are faults; a reward function is called again.
 
-A further test limits the time for computing advantages of a large step.
+Calling it again is probe P12. A further test limits the time for computing advantages of a large step.
 """
 
 import math

@@ -65,7 +65,10 @@ CASES = {
 
 @pytest.mark.parametrize(("change", "families"), CASES.values(), ids=CASES)
 def test_symptom_is_found(change, families):
-    """The symptom's fault is found, and no other except `metrics/unlike` and `curves/flat_reward`."""
+    """The symptom's fault is found, and no other except `metrics/unlike` and `curves/flat_reward`.
+
+    Two skipped steps of fp16 are no symptom.
+    """
     reported = set(faults(change))
     assert families <= reported <= families | {"metrics/unlike", "curves/flat_reward"}
 

@@ -1,4 +1,4 @@
-"""Build snapshot processes and ranks that wait, diagnose them, and run real programs for the hang tests.
+"""Build processes, ranks and connections of snapshots, diagnose them, and run real programs for the hang tests.
 
 `NO_PERMISSION` is the reason to skip tests that inspect another process, or empty. The import starts a process to
 find it.

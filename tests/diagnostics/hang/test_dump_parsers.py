@@ -277,7 +277,7 @@ def test_other_files_are_refused_with_a_one_line_error(tmp_path, text, capsys):
 
 
 def test_bundle_is_redacted_and_keeps_both_ends_of_a_connection(tmp_path):
-    """A bundle has no user, secret, address, host name of MASTER_ADDR or control character."""
+    """A bundle has no user, secret, address of another host, host name of MASTER_ADDR or active control character."""
     sockets = (
         Socket(1, "tcp", "10.1.2.3:5000", "10.1.2.4:80", "ESTABLISHED"),
         Socket(2, "tcp", "10.1.2.4:80", "10.1.2.3:5000", "ESTABLISHED"),

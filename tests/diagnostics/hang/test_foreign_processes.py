@@ -1,7 +1,7 @@
 """`hang` inspects real processes of other Python releases, namespaces and users, and processes that change meanwhile.
 
-It also ends a py-spy that does not answer or takes gigabytes. Tests are skipped without the programs or rights that
-they need.
+It also ends a py-spy that does not answer or takes gigabytes, and does not wait for a process whose memory is locked.
+Tests are skipped without the programs or rights that they need.
 """
 
 import os
@@ -134,10 +134,10 @@ def test_process_of_another_user_does_not_join_a_job_by_its_environment(monkeypa
 
 
 @pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])
-def test_process_that_changes_while_observed_is_not_blamed(change):
-    """A process that execs, forks, starts a thread or exits between two samples is not blamed.
+def test_process_that_changes_while_observed_is_no_deadlock(change):
+    """A process that execs, forks, starts a thread or exits between two samples is no deadlock, spinning or stopped.
 
-    The cause is no deadlock, spinning or stopped process. A hang is reported only if it is dead or waits for input.
+    A hang is reported only if it is dead or waits for input.
     """
     with running(sys.executable, "-c", PROGRAM, change) as process:
         replies = []

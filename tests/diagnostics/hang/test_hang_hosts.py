@@ -45,7 +45,7 @@ def process(pid, frames, inode, **thread):
     return sleeping(pid, 1, *frames, thread=thread, fds=(Descriptor(3, "tcp", inode),))
 
 
-def idle_server(**socket_values):
+def waiting_server(**socket_values):
     """Return the snapshot of a server that waits for an event and is connected to the client."""
     return Snapshot(
         (process(7, WAITS_FOR_EVENT, 500),),
@@ -73,16 +73,16 @@ def join(*snapshots):
 
 def test_connection_between_hosts_leads_to_the_blocking_server():
     """A connection leads to the blocking server on the other host, although process ids and inodes are equal."""
-    verdict = diagnose(join(idle_server(received_s=90.0, sent_s=95.0), stuck_client())).verdict
+    verdict = diagnose(join(waiting_server(received_s=90.0, sent_s=95.0), stuck_client())).verdict
     assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("host-1/7",), ("host-2/7",))
     assert [edge.target for edge in verdict.chain] == ["host-1/7"]
     assert any("on host-1" in line for line in verdict.chain[0].evidence)
 
 
 def test_loopback_addresses_of_two_hosts_are_not_connected():
-    loopback = replace(idle_server().sockets[0], local="127.0.0.1:8000", remote="127.0.0.1:41000")
+    loopback = replace(waiting_server().sockets[0], local="127.0.0.1:8000", remote="127.0.0.1:41000")
     client = stuck_client("127.0.0.1:41000", "127.0.0.1:8000")
-    snapshot = join(replace(idle_server(), sockets=(loopback,)), client)
+    snapshot = join(replace(waiting_server(), sockets=(loopback,)), client)
     assert all("host-1" not in edge.target for edges in diagnose(snapshot).graph.values() for edge in edges)
 
 
@@ -97,7 +97,7 @@ def test_loopback_addresses_of_two_hosts_are_not_connected():
 )
 def test_host_without_a_valid_answer_leaves_the_verdict_unknown(answer, reason):
     """A host without a valid answer makes the verdict unknown, even if the other hosts look healthy."""
-    idle = Snapshot((process(7, (), 500),), idle_server().sockets)
+    idle = Snapshot((process(7, (), 500),), waiting_server().sockets)
     snapshot = join_answers([node_answer(idle), answer])
     diagnosis = diagnose(snapshot)
     assert diagnosis.verdict.outcome == "unknown"
@@ -126,12 +126,12 @@ def test_hosts_without_a_job_are_refused():
 
 def test_host_cannot_claim_the_name_of_another():
     forged = replace(stuck_client(), processes=(replace(stuck_client().processes[0], host="host-1"),))
-    assert {p.host for p in join(idle_server(), forged).processes} == {"host-1", "host-2"}
+    assert {p.host for p in join(waiting_server(), forged).processes} == {"host-1", "host-2"}
 
 
 def test_bundles_of_several_hosts_are_refused(tmp_path):
     """Bundles of several hosts are refused, because each numbers its addresses from address-1."""
-    for name, part in (("a", idle_server()), ("b", stuck_client())):
+    for name, part in (("a", waiting_server()), ("b", stuck_client())):
         (tmp_path / f"{name}.json").write_text(json.dumps(part.to_json()))
     with pytest.raises(ParseError, match="--hosts"):
         read_files([str(tmp_path / "a.json"), str(tmp_path / "b.json")])

@@ -1,4 +1,7 @@
-"""Hangs and idle jobs of kinds that a held-out set of jobs revealed get the right outcome, cause and process."""
+"""Hangs, idle and undecided jobs, of kinds found by an evaluation on held-out jobs, get the right outcome or cause.
+
+One test checks the peer of a real unix socket that is not accepted.
+"""
 
 import os
 import socket

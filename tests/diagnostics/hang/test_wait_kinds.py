@@ -91,7 +91,7 @@ def test_rank_that_asks_its_user_at_a_terminal_blocks_the_others():
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "input", ("/100",))
 
 
-def test_reader_of_standard_input_waits_for_the_process_that_writes_it():
+def test_reader_of_standard_input_makes_progress_while_its_writer_computes():
     reader = sleeping(8, 7, MAIN, thread=READS, fds=(Descriptor(0, "pipe", 3, "r"),))
     writer = sleeping(7, 1, MAIN, thread=COMPUTES, fds=(Descriptor(5, "pipe", 3, "w"),))
     assert verdict_of(writer, reader).outcome == "progress"
@@ -264,7 +264,7 @@ def test_process_that_waits_for_a_lock_file_is_not_its_holder():
 
 
 def test_lock_files_of_other_jobs_are_not_considered_while_this_job_holds_one(monkeypatch):
-    """If no process of this job holds a lock file, the other job's process is a blocking process."""
+    """If no process of this job holds a lock file, the other job's process is a possible blocker."""
     library = StackFrame("/env/lib/python3.11/site-packages/filelock/_api.py", "acquire", 300)
     waits, holds = sleeping(8, 1, library, MAIN), sleeping(7, 1, MAIN)
     lines = [
