@@ -108,7 +108,7 @@ class FindingTracker:
     def scan(self, step: int, series: Sequence[MetricSeries], needed: int = SCANS_THAT_AGREE) -> list[Change]:
         """Check the metrics; return the faults that are reported or withdrawn now.
 
-        A fault whose episode has ended counts as not found. `needed` is the number of scans in a row that must find a
+        A fault whose symptom has ended counts as not found. `needed` is the number of scans in a row that must find a
         fault before it is reported.
         """
         self.scans, self._series = self.scans + 1, series

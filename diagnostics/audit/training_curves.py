@@ -3,7 +3,8 @@
 `check_metrics` runs all checks; `check_learning` checks whether the metrics suffice to decide if the run learns. `audit
 RUN`, `audit --watch` and the callback call both. Most checks look for an episode: the steps in which a symptom holds.
 A fault has the numbers, the first step, the last one if the symptom ended, and the likely causes in order
-(`curve_causes.toml`). A cause names the option to change in the run's framework, if it is known.
+(`curve_causes.toml`). A cause names the option to change in the run's framework, if it is known. Other checks of the
+audit take their causes from `Curves.causes`, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Decide from a snapshot whether a job hangs and which processes block it (`diagnose`).
 
-Of the root blockers of all processes, the worst is chosen (`_blocker_order`). The duration of the wait is compared with
-`Patience` to decide between hang, waiting and progress. Ranks at a rendezvous and partial dumps are judged separately.
+The root blocker of a process is the end of its chain of waits; the worst of all is chosen (`_blocker_order`). The
+duration of the wait is compared with `Patience` to decide between hang, waiting and progress. Ranks at a rendezvous and
+partial dumps are judged separately.
 The verdict lists what is excluded, what was not observed, and which commands to run next. All functions are pure: no
 clock, no /proc.
 """

@@ -1,4 +1,4 @@
-"""Index a snapshot: the blocked state of each process, the peers of sockets, and the processes of each pipe.
+"""Index a snapshot: the blocking thread of each process, the peers of sockets, and the processes of each pipe.
 
 In a live snapshot the blocked states are refined by what sockets, pipes and other processes show: a worker without a
 task is idle, a slow download transfers data. Methods of `JobIndex` find children, peers, and unanswered requests.

@@ -26,7 +26,7 @@ _KEY = "VLLM_API_KEY"
 
 
 class RefusedError(AuditError):
-    """Raised for an error status other than 503, which raises NotAvailableError."""
+    """Raised for a status that is no success; for 503 it is NotAvailableError."""
 
 
 class Client:
@@ -63,7 +63,7 @@ class Client:
         """Return the response to a GET request, or to a JSON body: parsed JSON, otherwise text.
 
         Raises:
-            RefusedError: The server answers with an error status.
+            RefusedError: The server answers with a status that is no success, such as a redirect.
             NotAvailableError: The status is 503, or there is no complete response before the deadline.
             AuditError: The call failed otherwise.
         """

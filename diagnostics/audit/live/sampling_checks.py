@@ -1,9 +1,9 @@
 """Check a server's samples: sampling parameters (P5), log-probs of sampled ids (P6, P8), ends, and unknown ids.
 
 `check_sampling` estimates the engine's parameters from the reported log-probs and a checkpoint's logits. It reports
-each parameter that differs from the one with which the trainer computes log-probs. The result is a notice if
---trainer-config states that the server samples with this value, except for a temperature. It also reports a logit bias
-on one id, or log-probs that no parameters explain, and runs `sampled_ids.check_ids`. Results that another fault makes
+each parameter that differs from the one with which the trainer computes log-probs. If --trainer-config states that the
+server samples with this value, the result is clean with a notice, except for a temperature. It also reports a bias on
+one id, or log-probs that no parameters explain, and runs `sampled_ids.check_ids`. Results that another fault makes
 undecidable are masked; those that raw log-probs may explain are undecided.
 `check_ends` checks how completions end, `check_vocabulary` checks their ids.
 """

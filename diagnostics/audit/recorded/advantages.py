@@ -1,9 +1,9 @@
 """Recompute advantages from rewards and groups (P11), to recognise the formula or a mistake in it.
 
 The formulas are (reward - baseline) / (deviation + epsilon), with the baselines and scales of known trainers. The
-result is clean with the formula if one reproduces the recorded numbers. It is a fault if all advantages are 0, or if a
-known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided. At most about 4096
-samples are used.
+result is clean with the formula if one reproduces the recorded numbers. It is a fault if all advantages are 0 although
+rewards differ, or if a known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided.
+At most about 4096 samples are used.
 
 `weigh_rewards` recovers the weights of reward functions from the metrics, because dumps of completions lack them: TRL
 logs the reward and the mean of each function, and `fit_weights` solves for the weights by least squares.

@@ -2,9 +2,9 @@
 
 Faults are: one prompt for all, prompts that repeat after a resume, prompts inside completions, equal completions in
 each group (unless the policy is sure of them; undecided if that is unknown), missing end tokens, and missing rewards
-(skipped if the recording has none at all). If the rewards of each group are equal, that is a fault, too. So it is if
-those of more than 80 % of the groups are, unless at least 80 % of these groups have the highest reward.
-Truncation is measured, not judged. Without enough samples a check is skipped.
+(skipped if the recording has none at all). Equal rewards in each group are a fault, and so are equal rewards in more
+than 80 % of the groups, unless at least 80 % of these groups have the highest reward. Truncation is measured, not
+judged. Without enough samples a check is skipped.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def detect_format(entry: dict[str, Any]) -> str:
 
 
 def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
-    """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if there is no sample.
+    """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if no sample can be read.
 
     The last 200 files, or steps of rollouts, are read in the order of their numbers, until the budget is spent.
     """

@@ -1,8 +1,8 @@
 """Read dump files, or standard input, into one snapshot: bundles, stacks in text form, flight recorders, NCCL reports.
 
-`parse_dump` recognises the format by the content. `read_files` reads all files as one job; an unreadable file is
-skipped and reported, unless no file can be read. Processes and threads beyond limits are dropped and counted as
-missing.
+A bundle is a snapshot that `hang --save` wrote. `parse_dump` recognises the format by the content. `read_files` reads
+all files as one job; an unreadable file is skipped and reported, unless no file can be read. Processes and threads
+beyond limits are dropped and counted as missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`hang` parses dumps of py-spy, pystack, gdb, Ray, faulthandler, NCCL and PyTorch's flight recorder, and bundles.
 
-Bundles are redacted. Hostile pickles and other files are refused. Hostile dumps are parsed in limited time, and limits
-on processes and threads are reported.
+Bundles, which `hang --save` writes, are redacted. Hostile pickles and other files are refused. Hostile dumps are parsed
+in limited time, and limits on processes and threads are reported.
 """
 
 import contextlib
