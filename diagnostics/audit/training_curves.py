@@ -347,7 +347,7 @@ def _no_gradient(curves: Curves) -> Result | None:
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
-    """Find a learning rate that is 0 in all steps, or in the last tenth of the run (8 steps or more).
+    """Find a learning rate that is 0 in all steps (3 or more), or in the last tenth of the run (8 steps or more).
 
     Skipped if it was printed as 0.000 in all steps, which may be rounded.
     """

@@ -1,6 +1,6 @@
 """Find the waits between ranks in collectives: a rank in a collective waits for the ranks that are not in it.
 
-`collective_edges` yields edges of the wait graph from each rank in a collective. They lead to ranks that are in none or
+`collective_edges` yields edges of the wait graph from ranks in a collective. They lead to ranks that are in none or
 have no process, else to ranks in another collective, else between ranks that all receive, else to connected engines.
 MAX_EDGES limits the edges. `rank_groups` finds the ranks of one job by the address of their rendezvous store or by
 their parent process, `missing_ranks` those without a process. `ranks_apart` finds the ranks at a rendezvous that did
@@ -122,7 +122,8 @@ def _edges_to_missing_ranks(
 def _edges_between(index: JobIndex, inside: list[Process], names: dict[str, str]) -> Iterator[Edge]:
     """Yield edges between ranks in different collectives, from the majority or, without one, in all directions.
 
-    If all ranks of an observed job only receive messages, each waits for the others.
+    If all ranks of an observed job have only waited for messages (longer than LONG_SLEEP_S), the first eight of them
+    wait for each other.
     """
     counts = Counter(names.values()).most_common(2)
     if len(counts) < 2:

@@ -2,8 +2,8 @@
 
 `fit_sampling` changes at most two parameters. `interval` returns the confidence interval of one. `middle_of_plateau`
 returns the middle of the values of top-p or min-p that keep the same tokens. `find_rare_bias` finds a bias on one id.
-Searches begin with a subset of the tokens. All tokens are used only for the best parameters of these searches, so that
-the audit of a healthy engine takes little time.
+Searches begin with a subset of the tokens, and continue on all tokens for the best parameters only, so that the audit
+of a healthy engine takes little time.
 """
 
 from __future__ import annotations

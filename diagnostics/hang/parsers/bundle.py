@@ -27,7 +27,11 @@ _TITLE_LENGTH = 120
 
 
 def save(snapshot: Snapshot, path: Path) -> None:
-    """Write a redacted bundle atomically, readable only by its owner; a link at the path is replaced."""
+    """Write a redacted bundle atomically, readable only by its owner; a link at the path is replaced.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     text = json.dumps(redacted(snapshot.to_json()), indent=0, ensure_ascii=False)
     write_atomically(path, escape(text))
 

@@ -134,6 +134,7 @@ def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
 
     Raises:
         ParseError: The document has no ranks.
+        AttributeError, TypeError, ValueError: A value has another type.
     """
     parts = map(_communicator_snapshot, document["communicators"])
     best = max(parts, key=lambda part: (_is_uneven(part), len(part.processes)), default=Snapshot())
