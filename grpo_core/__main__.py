@@ -156,7 +156,7 @@ def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
 
 
 def _load(arguments: list[str], *, serving: bool = False) -> Config:
-    """Read the settings; unless `serving`, print warnings and check that model folder and packages exist."""
+    """Read the settings; unless `serving`, print warnings and raise an error if the model or a package is missing."""
     from grpo_core.config_checks import check_model_folder
     from grpo_core.settings import load
 

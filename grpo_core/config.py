@@ -13,7 +13,7 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """Raised when an option is unknown, malformed or contradicts another; the message is one line."""
+    """Raised when an option is unknown or malformed, contradicts another, or can't be used here."""
 
 
 class RecordError(RuntimeError):
@@ -312,7 +312,7 @@ class EvalConfig:
     """Temperature of these completions."""
     path: str = option("")
     """A data set, read like data.path; for a folder with several splits, the split's own folder. Empty: words of the
-    shipped task that training never uses."""
+    shipped task, drawn apart from those of training."""
 
 
 @dataclass(frozen=True)

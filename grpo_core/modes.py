@@ -93,9 +93,8 @@ LOOPS = {"colocate": train_colocate, "async": train_async, "server": train_with_
 class RolloutQueue:
     """The async mode's queue of rollouts that the engine samples ahead of the trainer; checkpoints save it.
 
-    Which rollouts are requested depends only on counts, never on time, so a run can be repeated and resumed exactly. An
-    idle engine gets the newest policy version, and as many of the run's rollouts as will not be too old when they are
-    trained on.
+    Which rollouts are requested does not depend on time, so a run can be repeated and resumed exactly. An idle engine
+    gets the newest policy version, and as many of the run's rollouts as will not be too old when they are trained on.
     With `max_staleness = 0` nothing is requested ahead, and the numbers equal those of colocate.
     """
 

@@ -45,8 +45,8 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     Args:
         path: Path of the TOML file, or None.
         overrides: Arguments of the command line.
-        warn: Called with one line for each option without effect, and for options that make the engine sample from
-            another distribution than the trained one.
+        warn: Called with one line for each option that was set and has no effect, and for options that make the engine
+            sample from another distribution than the trained one.
 
     Raises:
         ConfigError: The file can't be read, a key is unknown, a value is not allowed, or two contradict.
@@ -193,7 +193,7 @@ def _from_text(text: str, kind: type) -> Any:
 
 
 def describe_settings(word: str = "") -> str:
-    """Return the options whose name or documentation contains a word, two lines each."""
+    """Return the options whose name, default or documentation contains a word, two lines each; or that none does."""
     blocks = []
     for key, text in _documentation().items():
         field = fields()[key]

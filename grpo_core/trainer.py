@@ -1,8 +1,8 @@
 """Define the trainer: state, files and parts of a training step, which the loops in `grpo_core.modes` call in order.
 
 The parts: publish the policy, evaluate, build a rollout, score its completions, update the policy. A mode samples the
-completions to train on. After an update the trainer writes metrics, completions and records, and saves a checkpoint if
-it is due.
+completions to train on. After an update the trainer writes metrics and, if they are due, completions, records and a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Trainer:
         interrupts: Handler that records a Ctrl-C.
         engine_name: Name of the engine; `unknown` for a server before the first connection.
         in_flight: Function that returns the mode's unfinished rollouts for a checkpoint; most modes have none.
-        resumed: The checkpoint of an earlier run, from which the mode restores its state; None: there is nothing to
-            restore.
+        resumed: The checkpoint from which the mode restores its state; None: there is nothing to restore.
     """
 
     def __init__(self, config: Config, folder: Path, report: Report, *, resume: bool = False) -> None:

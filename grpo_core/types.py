@@ -85,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """An engine's sample for one request.
+    """An engine's sample for one request; ValueError if the ids, log-probs and versions are not equally many.
 
     Attributes:
         request_id: The id of the request.

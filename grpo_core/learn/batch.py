@@ -1,4 +1,4 @@
-"""Build training batches: samples as tensors of padded ids, lengths, advantages, behaviour log-probs and loss weights.
+"""Build training batches: samples as tensors of padded ids, lengths, advantages, engine log-probs and loss weights.
 
 `make_batch` builds a batch from samples, `completion_batch` from prompt ids and completions without rewards.
 """

@@ -1,9 +1,8 @@
 """Define dialects: the GRPO losses of other trainers, expressed as settings of ours.
 
-A dialect is one loss of one release, with the defaults of the release or of an example config. The comment on each
-release names the source, lists where the other trainer still differs, and what our settings can't express. *Executed*
-means that a test of this project runs the upstream code on the same numbers; *read* means that only its source was
-read.
+A dialect is one loss of one release, with the defaults of the release or of an example config. The comments on the
+releases name the sources, known differences, and losses that our settings can't express. *Executed* means that a test
+of this project runs the upstream code on the same numbers; *read* means that only its source was read.
 
 >>> dialect("verl-0.9.1/grpo").loss.dual_clip
 3.0

@@ -111,7 +111,9 @@ def slices(count: int, size: int) -> list[slice]:
 
 
 def length_mask(lengths_B: Tensor, width: int) -> Tensor:
-    """Return a mask, True at the first `lengths_B[b]` of `width` positions; not from ids, as pad ids may be sampled.
+    """Return a mask [B, width], True at the first `lengths_B[b]` positions of each row.
+
+    Ids can't show where the padding begins, because pad ids may be sampled.
 
     >>> length_mask(torch.tensor([1, 3]), 3).tolist()
     [[True, False, False], [True, True, True]]

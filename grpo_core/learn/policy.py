@@ -45,7 +45,7 @@ class Policy:
         causal: The transformers model.
         device: Torch device of the model.
         module: Module with the parameters, for the optimizer and for checkpoints.
-        reference: The model before training, if the loss has a KL to it.
+        reference: The model before training; None if the loss has no KL to it.
         low_precision_copy: The low-precision copy that computes; None if the compute dtype is float32.
         vocabulary: Number of token ids that can be sampled: those that model and tokenizer both have.
     """
@@ -171,7 +171,7 @@ def recompute_activations(causal: Any) -> None:
 
 
 class LowPrecisionCopy:
-    """A low-precision copy of a trained module; its gradients are added to the float32 master weights.
+    """A low-precision copy of a trained module; its gradients are added to those of the float32 master weights.
 
     Attributes:
         module: The copy.

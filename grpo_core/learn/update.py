@@ -1,7 +1,7 @@
 """Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps.
 
-`Updater` also schedules the learning rate, saves and restores AdamW's state, and measures loss, ratios, entropy and
-the mismatch between the log-probs of trainer and engine. Each process computes its slice of each mini-batch.
+`Updater` also schedules the learning rate, saves and restores AdamW's state, and computes metrics such as loss, KL,
+entropy and the mismatch between the log-probs of trainer and engine. Each process takes its slice of each mini-batch.
 """
 
 from __future__ import annotations

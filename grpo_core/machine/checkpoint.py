@@ -3,7 +3,7 @@
 A checkpoint is a folder, written under another name and renamed when complete. Its `state.json` has the checksums of
 its tensor files; a checkpoint whose files do not match is skipped, with a message. No state of random generators is
 saved: each request has its own seed, and a reward function that uses random numbers must seed them itself.
-`check_resumable` refuses to resume a run with other settings, except those in `_CHANGEABLE`.
+`check_resumable` refuses to resume a run with other settings; those in `_CHANGEABLE` may differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class State:
         step: Number of finished steps.
         version: Policy version: the number of finished optimizer updates.
         round: Number of rollout batches requested.
-        files: For each of the run's line files, the number of bytes that belong to these steps.
+        files: For each of the run's JSON lines files, the number of bytes that belong to these steps.
         probe: The publisher's last probe completion, as a dictionary.
         proof: The last weight sync's proof, as a dictionary.
         flight: Rollouts requested and not yet trained on: (number, empty list).

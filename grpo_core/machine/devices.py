@@ -4,8 +4,8 @@
 unsuitable GPUs, and batch sizes and engines that do not fit the number of processes.
 
 In colocate mode trainer and engine take turns on the same devices. In async and server mode both hold memory at the
-same time: each has its own GPUs, both share one GPU whose memory is divided by `rollout.memory_share`, or they use
-CPUs.
+same time: each has its own devices, both share one GPU whose memory is divided by `rollout.memory_share`, or both use
+the CPU.
 """
 
 from __future__ import annotations

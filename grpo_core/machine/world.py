@@ -75,7 +75,7 @@ class Processes(World):
 
 
 def join_world(config: Config) -> World:
-    """Join this run's process group, and check that the devices suffice for the configuration.
+    """Join this run's process group, check the devices, and limit the trainer's memory on a GPU shared with the engine.
 
     Raises:
         ConfigError: The devices or the number of processes do not fit the configuration.
@@ -92,8 +92,8 @@ def join_world(config: Config) -> World:
 class SharedEngine:
     """A rollout engine for all ranks: all make the same calls at the same time, and get the same answers.
 
-    With `per_rank` every rank has its own engine, which samples a slice of the requests, or all of them if the ranks do
-    not divide their number. Otherwise only rank 0 has an engine.
+    With `per_rank` every rank has its own engine. It samples the rank's slice of the requests, or all requests if their
+    number is not a multiple of the world size. Otherwise only rank 0 has an engine.
 
     The version, the fingerprint and the probe of a weight sync are rank 0's: they don't prove the other ranks' engines.
     """
@@ -131,7 +131,7 @@ class SharedEngine:
         return self._all(call)[0]
 
     def _all(self, call: Callable[[Any], Any]) -> list[Any]:
-        """Call every engine; the first rank's EngineError is raised on all ranks, so that none waits for it."""
+        """Call every engine; an EngineError of one rank is raised on all, so that none waits for it."""
         value, failure = None, None
         try:
             value = None if self._engine is None else call(self._engine)

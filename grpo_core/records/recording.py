@@ -240,7 +240,7 @@ def _flat(parts: Iterable[Iterable[Any]]) -> list[Any]:
 
 
 def _tensor(values: list[Any]) -> torch.Tensor:
-    """Store floats in float32 where that is exact, else in float64; integers and booleans as they are."""
+    """Return a tensor: of floats in float32 if that is exact, else in float64; of integers and booleans as they are."""
     if not isinstance(values[0], float):
         return torch.tensor(values)
     exact = torch.tensor(values, dtype=torch.float64)

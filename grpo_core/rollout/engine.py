@@ -2,8 +2,8 @@
 
 The checks are of requests before sampling, completions after it, and the tensors of a weight update.
 
-One engine has one owner: no two of its calls run at the same time. An engine lists in `capabilities` what it can't do,
-and refuses such a call before any effect. Failures raise EngineError.
+One engine has one owner: no two of its calls run at the same time. `capabilities` shows what an engine can't do. It
+refuses such a call before any effect, but a `fingerprint` that it can't compute is None. Failures raise EngineError.
 """
 
 from __future__ import annotations

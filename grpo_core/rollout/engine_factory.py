@@ -15,7 +15,7 @@ ENGINES = ("transformers", "vllm")
 
 
 def build_engine(config: Config, model_dir: Path | str) -> Engine:
-    """Start an engine in this process; only its own dependencies are imported."""
+    """Start an engine in this process; only its own dependencies are imported. ValueError for an unknown name."""
     config = resolve_devices(config)
     rollout, share = config.rollout, memory_share(config)
     options: dict[str, Any] = {"max_model_len": config.model.max_length, "dtype": rollout.dtype}

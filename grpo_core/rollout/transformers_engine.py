@@ -73,7 +73,7 @@ class TransformersEngine:
         return [completions[index] for index in range(len(requests))]
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copy all parameters by name; names, shapes and types are compared before anything is changed."""
+        """Copy all parameters by name; names, shapes and types are checked before anything is changed."""
         self._check("update_weights", _EMPTY)
         state, parameters = dict(tensors), dict(self._model.named_parameters())
         check_parameters(state, {name: value.shape for name, value in parameters.items()}, self.name)

@@ -35,8 +35,8 @@ class VllmEngine:
     """Engine that samples with vLLM in the calling process.
 
     Sampling and weight updates go through `_exclusive`, which refuses a second call at the same time, because vLLM's
-    `step()` has no lock (SCH001 is caused by two callers); only `Stepper` calls it. A call that was interrupted leaves
-    requests or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
+    `step()` has no lock (SCH001 is caused by two callers); only `Stepper` calls it. A failed or interrupted call may
+    leave requests or half-loaded weights inside vLLM; the engine then refuses sampling and updates.
 
     A sample depends only on the request, up to rounding: in another batch the kernels add in another order, which
     changes log-probs in the seventh digit and could change a sampled token on a near tie.
@@ -172,7 +172,7 @@ class VllmEngine:
 
     @contextmanager
     def _exclusive(self, call: str) -> Iterator[Any]:
-        """Admit one caller of vLLM at a time; after a call that failed, refuse all others."""
+        """Admit one caller of vLLM at a time; after a call that failed, refuse later ones."""
         if not self._owner.acquire(blocking=False):
             raise EngineError(f"vllm engine, {call}: another call is running; an engine has one owner")
         try:

@@ -77,7 +77,7 @@ def prepare_start(version: str, kv_cache_gib: float) -> None:
 
 
 def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -> dict[str, Any]:
-    """Return arguments of `vllm.LLM` that replace its automatic choices, without the optional ones it does not have."""
+    """Return arguments of `vllm.LLM` that replace its automatic choices; optional ones only if the release has them."""
     from vllm import config
     from vllm.engine.arg_utils import EngineArgs
 

@@ -1,8 +1,8 @@
 """Implement the engine that samples on vLLM's own HTTP server: `vllm serve`, or `trl vllm-serve` since TRL 1.11.
 
-Requests and answers have the format of OpenAI's completions with token ids. Each parameter that shapes the distribution
-or ends a completion is in the request. Answers that show a default of the server (a stop id or limit of its own,
-log-probs before the temperature) are refused. Weights go to the server by a safetensors file in a folder that both see.
+Requests and answers have the format of OpenAI's completions with token ids. Sampling and stop parameters are in each
+request. Answers that show a default of the server (a stop id or limit of its own, log-probs before the temperature) are
+refused. Weights go to the server by a safetensors file in a folder that both see.
 
 Read in and tested with vLLM 0.31.0 (vllm/entrypoints/openai/completion/protocol.py and serving.py). docs/servers.md
 explains how to start a server for training. `capabilities` lists what a server cannot do, before it is used.
@@ -74,7 +74,7 @@ class VllmServerEngine:
             token: Its --api-key.
             folder: Where weights are written; server and trainer see it under the same path. Each update deletes it
                 with all its content. None: updates are refused.
-            sync: `files` or `auto`: weights go by files, which the server reads.
+            sync: `files` or `auto`: weights go by files, which the server reads. Others: updates are refused.
 
         Raises:
             EngineError: The server does not answer, or is not a `vllm serve` whose parameters can all be set.
@@ -107,7 +107,7 @@ class VllmServerEngine:
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Load a policy version while the server is paused, and drop the KV cache of the old one.
 
-        After a failed update, `generate` is refused until an update succeeds.
+        If an update fails after the tensors were checked, `generate` is refused until an update succeeds.
         """
         place = f"{self.name} engine, update_weights"
         if self._closed:
@@ -231,7 +231,7 @@ class VllmServer:
     Attributes:
         version: vLLM's.
         model: The name it serves the model by.
-        root: The folder of the model on the server's machine.
+        root: The model that the server was started with: a folder on its machine, or a name.
         max_model_len: Longest prompt and completion together, in tokens.
         paths: Its endpoints.
         fields: The parameters of a completion request.

@@ -72,10 +72,10 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
 
 
 def decode_capabilities(body: Any, engine: str) -> Capabilities:
-    """Return the capabilities that a server of any release sent; fields may be unknown (ignored) or absent (default).
+    """Return the capabilities that a server of any release sent; unknown fields are ignored, absent ones get a default.
 
     Raises:
-        EngineError: The body is not a dictionary of capabilities.
+        EngineError: The body is not a dictionary, or a field without a default is absent.
     """
     try:
         reasons = {str(name): str(reason) for name, reason in dict(body.get("why_not", {})).items()}

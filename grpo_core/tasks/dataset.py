@@ -40,7 +40,7 @@ class DataSet:
         """Read and tokenize the rows of `path`; `key` is the option that names it, for messages.
 
         Raises:
-            ConfigError: A row can't be used, or none is left.
+            ConfigError: The data can't be read, a row can't be used, or none is left.
         """
         self._tokenizer, self._config, options = tokenizer, config, config.data
         self.rows: list[tuple[tuple[int, ...], dict[str, Any], Any]] = []
@@ -65,7 +65,7 @@ class DataSet:
             raise ConfigError(f"{key} = {path!r}: no prompts: {counts}")
 
     def batch(self, number: int, count: int) -> list[Prompt]:
-        """Return `count` prompts from position `number * count` on in endless epochs, shuffled by data.shuffle."""
+        """Return batch `number` of `count` prompts. The rows repeat in epochs, each shuffled if data.shuffle is set."""
         prompts = []
         for place in range(count):
             epoch, row = divmod(number * count + place, len(self.rows))

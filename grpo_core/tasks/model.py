@@ -1,7 +1,7 @@
 """Create the tiny model and tokenizer of the shipped task, and load models and tokenizers from local folders.
 
-Loading uses transformers, without network and without running code from the folder. Models whose log-probs
-`grpo_core.learn.logprobs` would compute wrongly are refused.
+Loading uses transformers, without network and without running code from the folder. Models whose output layer has a
+bias or scales its logits are refused: `grpo_core.learn.logprobs` would compute their log-probs wrongly.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
 
     Raises:
         ConfigError: The model can't be loaded, weights are missing in its files (transformers would initialise them at
-            random), or `grpo_core.learn.logprobs` would compute its log-probs wrongly.
+            random) or in other files, or its output layer is more than one matrix.
     """
     _no_progress_bars()
     where = f"model.path = {str(folder)!r}:"
@@ -140,7 +140,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
 
 
 def load_tokenizer(folder: Path | str) -> Any:
-    """Load the tokenizer of a model folder; raises ConfigError if there is none."""
+    """Load the tokenizer of a model folder; raises ConfigError if it can't be loaded."""
     return load_pretrained("AutoTokenizer", folder, f"model.path = {str(folder)!r}: no tokenizer there")
 
 

@@ -3,10 +3,10 @@
 A function's result is checked; a failure raises RewardError, which names the function and, if known, the sample. It is
 a failure, too, if no function has a reward for a sample.
 
-A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts, and returns a
-number or None (no reward) for each completion. It is called by keyword, with the values that it has parameters for;
-columns are the other fields of the prompts' rows, one list each, aligned with the completions. docs/rewards.md explains
-how to use functions written for TRL.
+A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts (with the convention
+`trl`, messages if the prompts are messages), and returns a number or None (no reward) for each completion. It is called
+by keyword, with the values that it has parameters for; columns are the other fields of the prompts' rows, one list
+each, aligned with the completions.
 """
 
 from __future__ import annotations

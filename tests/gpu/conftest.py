@@ -1,4 +1,4 @@
-"""Fixtures of the device tests: settings of a short run on a device, and torch's settings restored after each test.
+"""Fixtures of the device tests: settings of a short run on a device; torch's threads and determinism are restored.
 
 The tiny model, the list of child processes, and `no_token`, which removes GRPO_CORE_TOKEN, come from the trainer tests.
 Importing this module sets the variable that makes cuBLAS deterministic.

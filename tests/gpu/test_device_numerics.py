@@ -1,6 +1,7 @@
-"""On each device log-probs and gradients match float64 and are deterministic, and sampled tokens match the CPU's.
+"""On each device log-probs and gradients match float64 up to rounding, and sampled tokens match the CPU's.
 
-Samples do not depend on the batch, chunks limit the memory of log-probs, and attention has finite gradients.
+Gradients are deterministic, samples do not depend on the batch, chunks limit the memory of log-probs (on a GPU), and
+attention has finite gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
 
 @pytest.fixture(autouse=True)
 def deterministic():
-    """Use one thread and deterministic kernels, as every run does."""
+    """Use one thread and deterministic kernels, as a run does by default."""
     make_deterministic(1)
 
 

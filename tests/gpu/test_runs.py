@@ -15,7 +15,7 @@ from tests.grpo_core.conftest import run_training
 
 TYPES = ("float32", "bfloat16")
 # Largest allowed difference of a log-prob between trainer and engine; also the tolerance of sync proofs.
-FLOORS = {"float32": 1e-4, "bfloat16": 0.2}
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.2}
 # Each switch takes another code path through the loss, the batch or the policy.
 SWITCHES = {
     "plain": {}, "sequence ratio": {"loss.ratio": "sequence"}, "cispo": {"loss.surrogate": "cispo"},
@@ -45,14 +45,14 @@ def test_modes_are_bit_identical_without_staleness(short_run, device, mode):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_run_is_deterministic(short_run, device, dtype):
     """Two equal runs have equal parameters and metrics; trainer and engine differ only by the dtype's rounding."""
-    types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
+    types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": TOLERANCES[dtype]}
     results = [run_training(short_run(device, **types, **{"output.name": name})) for name in ("one", "two")]
     assert results[0][0]["parameters"] == results[1][0]["parameters"]
     assert results[0][1] == results[1][1]
     document, metrics = results[0]
-    assert document["max_logprob_difference"] <= FLOORS[dtype]
+    assert document["max_logprob_difference"] <= TOLERANCES[dtype]
     assert document["syncs_proven"] == document["syncs"] == 4
-    assert max(entry["logprob_difference/max"] for entry in metrics) <= FLOORS[dtype]
+    assert max(entry["logprob_difference/max"] for entry in metrics) <= TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,4 +1,4 @@
-"""`python -m grpo_core` whose server waits a tenth of the usual time for running calls when it stops."""
+"""Run `python -m grpo_core`; its server waits a tenth of the usual time for running calls when it stops."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Prompts of the shipped task or a data set have a stable order, a template and a length limit; bad data is refused.
+"""Prompts of a data set have a stable order, a template and a length limit; bad data is refused.
 
-Further tests cover the formats of data sets, epochs, splits, and the prompts of evaluations.
+Further tests cover the formats of data sets, epochs, splits, the words of the shipped task, and evaluation prompts.
 """
 
 import gzip

@@ -56,7 +56,7 @@ def cispo(token, low, high):
 
 
 def sapo(token):
-    """Return SAPO's value, with a sigmoid in place of the clip."""
+    """Return SAPO's loss, with a sigmoid in place of the clip."""
     heat = 1.0 if token.advantage > 0 else 1.05
     return -4 / heat / (1 + math.exp(-heat * (token.ratio - 1))) * token.advantage
 
@@ -133,17 +133,17 @@ def with_kl(loss, coefficient, limit=math.inf):
 
 
 def clip_02(token):
-    """Return PPO's value with a clip of 0.2."""
+    """Return PPO's loss with a clip of 0.2."""
     return ppo(token, 0.2, 0.2)
 
 
 def gspo(token):
-    """Return PPO's value with the ratio of the sequence."""
+    """Return PPO's loss with the ratio of the sequence."""
     return ppo(token, 0.2, 0.2, token.sequence_ratio)
 
 
 def cispo_to_five(token):
-    """Return CISPO's value with an upper bound of 5."""
+    """Return CISPO's loss with an upper bound of 5."""
     return cispo(token, 0.0, 5.0)
 
 
@@ -160,7 +160,7 @@ def open_instruct(loss):
 
 
 def clip_higher(token):
-    """Return PPO's value with a higher upper clip."""
+    """Return PPO's loss with a higher upper clip."""
     return ppo(token, 0.2, 0.272)
 
 

@@ -1,6 +1,7 @@
-"""Engines are built by name and check inputs and outputs; JSON keeps every bit. See also `conformance/suite.py`.
+"""Engines are built by name and check inputs and outputs; completions in JSON keep every bit.
 
-The transformers engine is bit-identical when repeated, samples by inverse CDF, and samples no id without a token.
+The transformers engine is bit-identical when repeated, samples by inverse CDF, and samples no id without a token. What
+every engine must do is in `conformance/suite.py`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def test_fingerprint_needs_weights(transformers_engine):
 
 
 def test_shared_engine_keeps_the_kind_of_an_error(transformers_engine, monkeypatch):
-    """A time-out on one rank is a time-out on all, which decides the exit code."""
+    """A time-out stays a time-out, which decides the exit code; tested in one process."""
 
     def time_out(*_):
         raise EngineTimeoutError("no answer")
@@ -183,7 +184,7 @@ def test_invalid_capabilities_are_refused(body):
 
 
 def test_engine_names_match_the_build_table():
-    """The settings and `build_engine` accept the names of the table and refuse any other."""
+    """The settings accept the names of the table; the settings and `build_engine` refuse another name."""
     refusal = r"rollout\.engine = 'other': expected one of 'transformers', 'vllm'"
     with pytest.raises(ConfigError, match=refusal):
         load(None, ["--rollout.engine=other"])

@@ -1,6 +1,6 @@
 """Known failures end the run with a named error; after Ctrl-C or SIGKILL no child process is left.
 
-An unexpected error keeps its traceback.
+An unexpected error is raised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ends_within(pid: int, within_s: float) -> bool:
 
 @pytest.mark.parametrize("mode", ["async", "server"])
 def test_killed_engine_ends_the_run_with_a_named_error(short_run, trainer, monkeypatch, mode):
-    """When the engine is killed in step 2 of 50, the error has the signal, and finished steps are kept."""
+    """When the engine is killed after step 2 of 50, the error has the signal, and the run ends before step 5."""
     servers = []
 
     def start(*arguments):
@@ -82,7 +82,7 @@ def test_failing_reward_function_ends_the_run(short_run, tmp_path):
     assert "returned 0 rewards for 16 completions" in document["error"]
 
 
-def test_unexpected_error_keeps_its_traceback(short_run, monkeypatch):
+def test_unexpected_error_is_raised(short_run, monkeypatch):
     monkeypatch.setattr(Scorer, "groups", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.train(short_run(), lambda entry: None)

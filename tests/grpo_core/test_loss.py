@@ -1,7 +1,7 @@
 """KL estimators, surrogates, corrections and ratios equal closed forms, and masked positions have no influence.
 
-Properties of a whole step in every dialect: order, padding and micro-batches do not matter. Whole losses and gradients
-against each project's formula are in test_dialects.py.
+For random steps and dialects, order, padding and micro-batches do not change loss and gradient. test_dialects.py
+compares whole losses and gradients with each project's formula.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def test_step_of_filtered_samples_has_zero_loss(step, options):
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), options=configurations)
 def test_ratio_of_equal_policies_is_exactly_one(dtype, lengths, options):
-    """The ratio is exactly 1 per token and per sequence, in every dialect."""
+    """The ratio is exactly 1 per token and per sequence, for random dialects."""
     torch.set_default_dtype(getattr(torch, dtype))
     mask = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
     current = torch.randn(len(lengths), 5)

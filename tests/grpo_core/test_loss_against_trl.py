@@ -34,7 +34,7 @@ def trl_017_python() -> Path:
     ],
 )
 def test_loss_gradient_advantages_and_defaults_match_trl(python, release, cases, types):
-    """Each loss type with the options that TRL has for it, and TRL's defaults."""
+    """Loss and gradient agree for each dialect with TRL's options; advantages and TRL's defaults agree, too."""
     done = run_with(python(), str(PROGRAMS / "trl_loss.py"), path=[str(PROGRAMS)])
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)

@@ -87,7 +87,7 @@ def test_missing_folder_is_reported_before_importing_torch():
 
 
 def test_internal_error_shows_its_traceback(tmp_path, monkeypatch, capfd):
-    """Exit code 2, the traceback on stderr, and one document on stdout."""
+    """The exit code is 2; stderr has the traceback, and stdout one document."""
     monkeypatch.setattr("grpo_core.modes.run_mode", lambda trainer: 1 / 0)
     assert main(["train", *TINY, f"--output.dir={tmp_path}", "--json"]) == 2
     out, err = capfd.readouterr()

@@ -42,7 +42,7 @@ def test_modes_are_bit_identical_without_staleness(short_run):
 
 @pytest.mark.long
 def test_modes_are_bit_identical_for_a_wide_model(short_run):
-    """A wide model multiplies by oneDNN, in the trainer's process and in others."""
+    """Parameters and metrics are also equal for a model so wide that torch multiplies by oneDNN."""
     settings = {"train.steps": 3, "model.hidden_size": 128, "model.layers": 2, "rollout.max_staleness": 0}
     runs = [run_training(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
     assert {document["parameters"] for document, _ in runs} == {runs[0][0]["parameters"]}

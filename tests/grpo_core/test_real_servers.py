@@ -79,7 +79,7 @@ def test_server_refusal_names_the_request(engine, monkeypatch):
 
 
 def test_foreign_weights_are_detected(engine, server):
-    """A server with another client's weights counts as restarted."""
+    """A server whose mark another client has replaced counts as one that lost the weights."""
     connection = HTTPConnection("127.0.0.1", server[0], timeout=500)
     body = json.dumps({"new_version": "somebody's"})
     connection.request("POST", "/update_weight_version", body, {"Content-Type": "application/json"})

@@ -89,7 +89,7 @@ def test_replay_is_bit_identical(recorded_run):
 
 
 def test_digest_covers_the_unclipped_gradient(model_dir):
-    """The digest equals that of a plain step with the same settings, over all parameters of the first update."""
+    """The digest is of the unclipped gradients of all trained parameters, also as `update` passes them on."""
     config = load(None, ["--train.max_grad_norm=1e-3", "--train.micro_batch=3"])
     batch = make_batch(sample_step(1))
     policy = Policy(str(model_dir), config)

@@ -1,7 +1,6 @@
 """A resumed run continues its metrics file, links in a run's folder are refused, and no temporary file is left.
 
-A metrics file that is a link is replaced, and not written through. Progress is printed. The metrics of a short run are
-documented.
+`JsonLines` does not write through a link. Progress is printed. The metrics of a short run are documented.
 """
 
 from __future__ import annotations

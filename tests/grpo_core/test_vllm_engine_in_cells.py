@@ -79,7 +79,7 @@ def test_engine_reports_its_capabilities(cell_report, cell):
         ("interruption", "an earlier generate did not end; close it and start another"),
     ],
 )
-def test_invalid_inputs_are_refused(cell_report, what, message):
+def test_unsafe_calls_are_refused(cell_report, what, message):
     """The engine refuses calls that vLLM would change or mix up silently.
 
     After Ctrl-C, vLLM still has unfinished requests, so the next call is refused.

@@ -1,4 +1,7 @@
-"""The client of `vllm serve` sets each parameter, refuses wrong answers and detects lost weights; server SIMULATED."""
+"""The client of `vllm serve` sets sampling parameters, refuses wrong answers and detects lost weights.
+
+The server is simulated.
+"""
 
 from __future__ import annotations
 
@@ -147,8 +150,8 @@ def test_client_reports_its_capabilities(engine):
     assert set(able.why_not) == {"fingerprint", "sleep"}
 
 
-def test_request_has_every_sampling_parameter(engine, vllm):
-    """Each call has its own seed and id, and leaves no default to the server or the model's files."""
+def test_request_sets_sampling_parameters(engine, vllm):
+    """Each call has its own seed and id, and sets sampling and stop parameters itself, also those with a default."""
     completions = engine.generate(REQUESTS, PARAMS)
     assert [completion.request_id for completion in completions] == [request.id for request in REQUESTS]
     assert {body["seed"] for body in vllm.completion_requests} == {mix_seed(request) for request in REQUESTS}
@@ -355,7 +358,7 @@ def test_logprobs_mode_is_detected_if_not_reported(vllm, tmp_path, mode):
 
 
 def test_unsupported_server_is_refused(vllm, tmp_path):
-    """Examples are a release without seeds, and a server of another kind."""
+    """Examples are a release without `ignore_eos` and log-probs, and a server of another kind."""
     vllm.fields = ["model", "prompt", "seed"]
     lacks = pytest.raises(EngineError, match="can't be asked with ignore_eos, logprobs")
     with simulate_server(vllm) as server, lacks:

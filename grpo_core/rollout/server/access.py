@@ -5,7 +5,7 @@ time. `UVICORN_OPTIONS` limits connections: their number, the time to the first 
 
 A web page in a browser can send requests to servers on the user's own machine. With DNS rebinding it can even read the
 answers; the Host header is then the page's own name. So a server on loopback requires a loopback name as Host. Servers
-on any address refuse requests that the browser marks as cross-site (Origin, Sec-Fetch-Site).
+on any address refuse requests that the browser marks as another origin's (Origin, Sec-Fetch-Site).
 """
 
 # mypy: disable-error-code="misc"
@@ -79,7 +79,7 @@ class AccessControl:
         return self._caller_refusal(scope["path"], headers) or self._body_refusal(scope, headers)
 
     def _caller_refusal(self, path: str, headers: Headers) -> Refusal | None:
-        """Return the refusal by Host, Origin, Sec-Fetch-Site or token, if any."""
+        """Return the refusal by Host, Origin, Sec-Fetch-Site or token, if any; `/health` needs no token."""
         host = headers.get("host", "")
         if self._loopback and not _LOOPBACK_HOST.fullmatch(host):
             return 403, "the Host is not a name of this server"

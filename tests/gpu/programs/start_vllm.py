@@ -2,7 +2,7 @@
 
 Keys, all optional:
 
-- `eager`: whether to capture no graphs; true by default
+- `eager`: run without CUDA graphs; true by default
 - `share`: fraction of the device's memory for vLLM
 - `kv_bytes`: size of the KV cache, instead of what `share` leaves
 - `length`: `max_model_len`

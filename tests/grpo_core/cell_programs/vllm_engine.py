@@ -1,7 +1,8 @@
-"""Record in a cell the in-process vLLM engine's capabilities, refusals, KeyboardInterrupt and side effects; print JSON.
+"""Record what the in-process vLLM engine of a cell supports and refuses, and how it reacts to Ctrl-C; print JSON.
 
 Usage: python vllm_engine.py WORK_FOLDER. The assertions are in tests/grpo_core/test_vllm_engine_in_cells.py, which runs
-outside of the cell. The conformance suite checks what every engine must do.
+outside of the cell. The report also says whether the start changed torch's random state or number of threads. The
+conformance suite checks what every engine must do.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class FakeEngine:
         return spot_digest(self._held.items(), self._version)
 
     def close(self) -> None:
-        """Refuse every later call."""
+        """Refuse later sampling, updates and fingerprints."""
         self._open = False
 
     def _check_open(self, call: str) -> None:

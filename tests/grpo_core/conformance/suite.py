@@ -1,8 +1,8 @@
 """The conformance suite that every engine must pass.
 
 Each test takes one `engine_case` (see `cases.Case`) and depends on no other test. A test of a capability that an
-engine lacks is skipped with the engine's reason; a separate test checks that such updates, sleep and temperatures are
-refused.
+engine lacks is skipped with the engine's reason. A separate test checks that an engine refuses an update, a sleep or a
+temperature that it lacks.
 """
 
 from __future__ import annotations

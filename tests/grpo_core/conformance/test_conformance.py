@@ -1,4 +1,4 @@
-"""Engines that need no other package pass the conformance suite; `plugin.py` runs it on any other engine."""
+"""Engines that need no vLLM pass the conformance suite; `plugin.py` runs it on other engines."""
 
 from __future__ import annotations
 

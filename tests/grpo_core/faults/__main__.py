@@ -1,7 +1,7 @@
-"""Inject each kind of fault into the phases of a training run where it applies; print each outcome as a line of JSON.
+"""Inject each kind of fault into calls of a training run to its server; print each outcome as a line of JSON.
 
 `python -m tests.grpo_core.faults` runs all cases, with `--quick` one case of each kind, with `--only garbage/probe` one
-kind and phase.
+kind and phase. A phase is the purpose of a call, such as `upload` or `probe` (see `PHASES`).
 
 Each case is one run of three steps in server mode, against a real server over a real socket, through the fault-
 injecting proxy of this package. Two outcomes are correct:
