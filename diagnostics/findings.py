@@ -1,7 +1,8 @@
 """Define the results of checks and commands: findings with evidence and fix, unchecked inputs, the report, exit codes.
 
-`Report.to_json` builds the document `grpo-doctor.report.v1`, whose keys are named like the fields. A check writes the
-message of its finding and stores the values in it as evidence, so that no renderer has to parse a message.
+`Report.to_json` builds the document `grpo-doctor.report.v1`, whose keys are named like the fields, or the command's own
+document (`Extra`). A check writes the message of its finding and stores the values in it as evidence, so that no
+renderer has to parse a message.
 """
 
 from __future__ import annotations

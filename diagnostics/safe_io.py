@@ -45,7 +45,7 @@ _LONG_PYTHON_NAME = re.compile(r"(?:\.[ \t\f\n\\]*[A-Za-z0-9_\x80-\U0010ffff]+[ 
 
 
 class UnsafeFileError(OSError):
-    """Raised for a refused file: not regular, too large, or a link that is not allowed; `strerror` says why."""
+    """Raised for a refused file: such as a device, a too large file or a forbidden link; `strerror` says why."""
 
     def __init__(self, why: str, path: object = None) -> None:
         super().__init__(errno.EINVAL, why, os.fspath(path) if isinstance(path, (str, os.PathLike)) else None)
@@ -55,7 +55,7 @@ class UnsafeFileError(OSError):
 
 
 class TooLargeError(ValueError):
-    """Raised for a document whose values would take too much memory."""
+    """Raised for a document whose values would take too much memory, or too much time to parse."""
 
 
 def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False) -> BufferedReader:
@@ -205,7 +205,10 @@ def parse_json(document: bytes | str) -> Any:
 
 
 def parse_toml(document: str) -> dict[str, Any]:
-    """Parse TOML; raise ValueError if it is invalid, too deep or has a key of 64 parts or a number of 200 digits."""
+    """Parse TOML; raise ValueError if it is invalid, nested too deep or too large.
+
+    A key of more than 64 parts and a number of more than 200 digits are too large.
+    """
     import tomllib  # not in Python 3.10, which remote hosts may have and which reads no TOML
 
     if _LONG_TOML_KEY.search(document):

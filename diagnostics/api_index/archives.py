@@ -100,7 +100,7 @@ def list_releases(
     since: str = "0",
     environ: Mapping[str, str] = os.environ,
 ) -> list[ReleaseFile]:
-    """Return the final and post releases of a package since a release and a day, oldest first.
+    """Return the final and post releases of a package since a release and a day, lowest version first.
 
     Yanked files are left out, and releases without a pure or Linux wheel or an sdist. With `since_day`, releases with a
     file whose upload day the index does not state are left out, too.
@@ -192,9 +192,9 @@ def open_release(client: httpx.Client, release: ReleaseFile, includes: Callable[
     The hash of a wheel that is read by range requests is not checked.
 
     Raises:
-        ValueError: The file or its chosen members are too large, or its hash differs from the index's.
+        ValueError: The file is too large, arrives too slowly, or its hash differs from the index's.
         httpx.HTTPError: The file cannot be fetched.
-        Exception: `tarfile`, `zipfile` and `gzip` raise other errors for a damaged file.
+        Exception: Other errors for a damaged file or answer.
     """
     if not release.url.endswith(".whl"):
         return _open_sdist(_download(client, release, _LARGEST_SDIST), includes)
@@ -253,7 +253,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
 
 
 def _check_read(size: int | None) -> int:
-    """Refuse to read as many bytes at once as only a hostile header claims."""
+    """Refuse to read more bytes at once than any real archive needs."""
     if size is None or not 0 <= size <= _LARGEST_READ:
         raise ValueError(f"a header of the archive claims {size} bytes")
     return size

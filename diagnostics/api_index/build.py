@@ -1,5 +1,6 @@
-"""Build the API index: fetch new releases, extract what they define and use, and write one file per package.
+"""Build the API index: fetch new releases, extract facts from their source, and write one file per package.
 
+The facts are defined names, uses of other packages, options, and guards (`raise` and `assert` with their conditions).
 Sources and extracts are cached in the folder `.api-index/`, so a file that is equal in two releases is stored and
 extracted once. An interrupted build continues where it stopped.
 """

@@ -27,7 +27,7 @@ class Caller:
     verb: str = "is known to use"
 
     def change(self, installed: Mapping[str, str], caller: str, direction: str) -> str:
-        """Return a requirement on the package so that it does not use the name; '' if none is known to be needed.
+        """Return a requirement on the package so that it does not use the name; '' if none is known or needed.
 
         The package needs it if its installed release, or its code in the traceback, uses the name. If the provider of
         the name is too old, an older release of the package is meant, otherwise a newer one.

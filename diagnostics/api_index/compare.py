@@ -1,7 +1,7 @@
 """Compare the uses of a package in another package's source with the API of one release.
 
-`compare` sorts the uses that miss a name: missing, guarded or unsure. `Lookup` checks one use, and `condition_holds`
-one condition of a use.
+`compare` sorts the uses that the release does not satisfy: guarded (in a `try` with an alternative that works), unsure
+(under an unknown condition), else missing. `Lookup` checks one use, and `condition_holds` one condition of a use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MissingUse:
 
 @dataclass
 class Comparison:
-    """The result of comparing uses with a release: how many were checked, and those that miss a name."""
+    """The result of comparing uses with a release: how many were checked, and those that fail."""
 
     checked: int = 0
     """Number of different uses whose conditions may hold."""
@@ -83,6 +83,8 @@ def compare(
 
 def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | None:
     """Return whether the condition of a use holds for these installed versions; None if unknown.
+
+    A condition on a run's option (`set:`) and the mark of a `try` count as true.
 
     >>> condition_holds("vllm>=0.9", {"vllm": Version("0.8")}), condition_holds("peft", {})
     (False, None)
@@ -160,7 +162,7 @@ class Lookup:
         )
 
     def _call(self, use: Use, definition: Definition) -> str:
-        """Return why a call with a number of positional arguments, or without an argument, fails."""
+        """Return why a call with a number of positional arguments, or without an argument, fails; '' if not."""
         signature, value = self.signature(use, definition), use.path[-1]
         if signature is None:
             self.unfollowed.append((use, f"the parameters of {use.name} are unknown"))

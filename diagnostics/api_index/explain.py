@@ -3,7 +3,8 @@
 `explain_missing` reads messages about names, attributes, arguments, options and their values, subcommands, and model
 types. `explain_own_class` reads messages about a user's class that extends a class of an indexed package, or about a
 function that replaces one of its methods. If the message does not decide which code was called, the explanation
-recommends no release.
+has no `changes`, and its advice lists what is possible. A folder that Python imports instead of the package is
+reported, too.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class LoggedFacts:
 
 
 def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain an exception's message about a missing name; return None for other messages.
+    """Explain an exception's message about a missing name; return None for other messages, and if nothing is known.
 
     A name about which the index has no facts is explained only if the log shows the caller, and without its releases.
 
@@ -286,7 +287,7 @@ def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
 
 
 def _explain_use(use: Use, provider: str, message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain a use that a message may refer to; None if the index has no facts about it."""
+    """Explain a use that a message may refer to; None if the index cannot explain it."""
     having, missing, undecided = query.releases_with(provider, use)
     if not having and (undecided or not _is_indexed(provider, use.module)):
         return None

@@ -1,7 +1,7 @@
-"""Look up the guards (`raise` and `assert`) of a release that a GRPO run passes.
+"""Look up the guards of a release: the `raise` and `assert` statements in code that a GRPO run reaches.
 
-They are those of its option classes, of the config classes from which options take their defaults, of its main program,
-and of components, which a run uses only with some options.
+They are those of its option classes, of config classes that Hydra creates or from which options take their defaults, of
+its main program, and of components, which a run uses only with some options.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PlacedGuard:
     component: Component | None = None
 
     def enum_value(self, name: str) -> str | None:
-        """Return the text that a member of an Enum stands for, such as `IntervalStrategy.STEPS`; None if it is none."""
+        """Return the text that a member of an Enum stands for, such as `IntervalStrategy.STEPS`; else None."""
         owner, _, member = name.partition(".")
         if not owner[:1].isupper():
             return None
@@ -62,7 +62,10 @@ class PlacedGuard:
 
 
 def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
-    """Return whether the guard's package makes this check in its oldest and its newest release that fit `release`."""
+    """Return whether the guard's package makes this check in its oldest and its newest release that fit `release`.
+
+    A check is the same if its message starts with the same 50 characters; the result is False for a shorter message.
+    """
     base, start = replace(release, command=""), placed.guard.message[:_SAME_START]
     companions = [*query.companions_of(base, -1), *query.companions_of(base, 1)]
     return len(start) == _SAME_START and all(
@@ -74,7 +77,7 @@ def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
 
 @cache
 def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
-    """Return the guards of a release that a run passes: of its options, its main program and its components."""
+    """Return the guards of a release that a run reaches: of its options, its main program and its components."""
     base = replace(release, command="")
     settings, companions = PACKAGES[release.package], query.contemporaries_of(base)
     surface = query.surface_of(base, *companions)
@@ -144,7 +147,7 @@ class _ClassReader:
         self._done: set[tuple[int, str]] = set()
 
     def read(self) -> Iterator[PlacedGuard]:
-        """Yield the guards of `__post_init__`, of `__init__` and of validators.
+        """Yield the guards of the methods in `_START` and of validators.
 
         The index keeps no order of calls, so any other method may set an attribute before.
         """

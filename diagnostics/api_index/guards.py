@@ -1,9 +1,10 @@
 """Extract the guards of a source file: `raise` and `assert` with the message and the conditions that lead to it.
 
 `lint` evaluates the conditions with a run's options. Nothing is executed. In a condition, local variables and constants
-of the module are replaced by their values where these are known, and attributes by the values that the branches before
-set; a function inside the function counts where it is called. A `raise` without an exception, of a variable, or under a
-condition that cannot be expressed, is no guard. For an attribute that is set under such a condition, it is `...`.
+of the module are replaced by their values where these are known, and attributes by the values that are set before;
+a function inside the function counts where it is called. A `raise` without an exception, of a variable, or under a
+condition that cannot be expressed, is no guard. Calls of own methods and attributes that are set are entries of the
+same form (CALL, SET); `...` stands for a condition of SET that cannot be expressed.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Guard(Struct, frozen=True, array_like=True):
 
 
 def extract_guards(text: str) -> list[Guard]:
-    """Return the guards of a Python file in their order, each one once.
+    """Return the guards of a Python file, and its entries CALL and SET, in their order and each one once.
 
     Raises:
         SyntaxError: The text cannot be parsed.

@@ -1,4 +1,4 @@
-"""Find the package and module of a class that an error names; guess an unknown class's base class from its name.
+"""Find the package and module of a class or function that an error names; guess the base of an unknown class.
 
 `inherited_use` and `outermost_definition` find the base class that defines a member. `find_namesake` finds another
 package that defines the same class; for a method call, with that method.

@@ -97,7 +97,7 @@ class NameReleases:
     def side_and_ranges(self) -> tuple[str, tuple[str, ...]]:
         """`too old` or `too new` for the release in use, '' if undecided; and the nearest ranges that have the name.
 
-        If the release in use is unknown, they are all ranges that have the name.
+        If the release in use is unknown, they are all ranges that have the name; if it has the name, there are none.
         """
         if not self.having or self.has_installed:
             return "", ()

@@ -2,7 +2,7 @@
 
 `options_to_index` lists the names of all options of a release; those of vLLM include its environment variables and the
 parameters of `LLM`. `command_options` returns the options of one command in the index. `wanted_type` returns the
-expected type if an option rejects a value.
+expected type if an option rejects a value. `guards_of` returns the recorded guards of a module; some register choices.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 def choices(release: Release, option: str) -> tuple[str, ...]:
     """Return all values that an option accepts; empty if the values are not limited or not known.
 
-    Options of transformers accept what its releases accept, because any may be installed; those of the time come first.
+    Options of transformers accept what its releases accept, because any may be installed. Those of its
+    time come first.
     """
     values = _declared_choices(release, option) or registered_names(release, option)
     definition, _entry = _declaration(release, option)

@@ -1,7 +1,8 @@
-"""Load `packages.toml`: the indexed packages, with the releases and files to read of each.
+"""Load `packages.toml`: for each indexed package, the releases and files to read, and the code that declares options.
 
-Further tables list the files of a release to prefer, code outside of the index that logs name as a caller, classes that
-users extend, and renamed modules of transformers.
+It also selects which uses and guards (`raise` and `assert`) are recorded, and which guards a GRPO run reaches. Further
+tables list the files of a release to prefer, code outside of the index that logs name as a caller, classes that users
+extend, and renamed modules of transformers.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
         registries: Option -> functions and tables, of which the registered names are the option's choices; also an Enum
             whose members are.
         registry_plugins: Options with which a run may register more names.
-        components: Parts whose guards a run passes with some options.
-        starting: Pattern of the functions whose guards a GRPO run passes: of the main program and of the trainer.
+        components: Parts whose guards a run reaches with some options.
+        starting: Pattern of the functions whose guards a GRPO run reaches: of the main program and of the trainer.
         commands: Command -> what declares its options: modules and files with all options, and `module:Class` with
             options as fields. The command of a GRPO run is "". A command that is not listed is itself a module.
     """
@@ -92,7 +93,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     commands: dict[str, tuple[str, ...]] = {}
 
     def includes(self, path: str) -> bool:
-        """Return whether a file is read: a module (`.py`, `.so`), stub or YAML config outside of left-out folders."""
+        """Return whether a file is read: a module, stub or YAML config that is not in a left-out or test folder."""
         is_other = path in self.stubs or (self.configs and "/config/" in path and path.endswith(".yaml"))
         top = path.removesuffix(".py").partition("/")[0]
         return (

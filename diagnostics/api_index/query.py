@@ -1,8 +1,8 @@
 """Decide which releases of one package work with a release of another: by requirements, names and published runs.
 
 `compatibility` collects the evidence on a pair of releases, and `rank_releases` sorts the pairs.
-`compare_names` compares a release's uses with the names of another release; `releases_with` lists the releases that
-satisfy a use. Other functions look up releases, their requirements, uses and APIs in the index.
+`compare_names` compares the names that a release's code uses with those of another release. `releases_with` lists the
+releases that satisfy a use. Other functions look up releases, their requirements, uses and APIs in the index.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def parse_release(text: str, packages: Iterable[str]) -> Release:
 
 @cache
 def surface_of(release: Release, *companions: Release) -> Surface:
-    """Return the API of a release; one without names if it is not in the index."""
+    """Return the API of a release, with companions for its base classes; it has no names if it is not indexed."""
     number = release_number(release)
     index = store.load(release.package if number >= 0 else "")
     surfaces = {module_of(item.package): surface_of(item) for item in companions}

@@ -2,7 +2,7 @@
 
 `parse_source` refuses files that are larger or deeper than real source, or have longer names, numbers or f-strings. So
 a pass over the tree takes time proportional to the file's size. `expression_text`, `dotted_name` and `constant_texts`
-return texts of nodes.
+return texts of nodes; `statements_in` yields nested statements.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def expression_text(node: ast.AST) -> str:
 
 
 def dotted_name(node: ast.AST) -> str:
-    """Return the name of an attribute chain, such as `a.b.c`; empty for any other expression."""
+    """Return a name or an attribute chain, such as `a.b.c`; empty for any other expression."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

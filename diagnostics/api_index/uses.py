@@ -63,7 +63,8 @@ class Use:
     of rules.toml that a release breaks; no source has it),
     `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it),
     `positional` (a call with a number of positional arguments), `without` (a call without an argument) or `model_type`
-    (that transformers must have), these from error messages only, or `arm` (an arm of a `try` without a use)."""
+    (that transformers must have), these from error messages only, or `arm` (a handler of a `try`; it works if all
+    uses in it do)."""
     module: str
     """The module that the name is imported from."""
     name: str

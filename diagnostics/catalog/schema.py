@@ -37,7 +37,7 @@ Table = dict[str, Any]
 
 
 class _Edit(model.Record, frozen=True):
-    """An edit of a mitigation: an option to set, packages to install, or advice what not to do."""
+    """An edit of a mitigation: an option to set, packages to install, or advice on what not to do."""
 
     set: str = ""
     install: tuple[Annotated[str, Meta(pattern=_REQUIREMENT)], ...] = ()

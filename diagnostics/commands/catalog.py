@@ -55,7 +55,7 @@ def find_problems(issues: Mapping[str, Issue]) -> list[str]:
     """Return the errors that involve several entries or a lint rule, such as a sample that two entries match.
 
     Raises:
-        CatalogError: The first entry whose own patterns do not match its samples as declared.
+        CatalogError: The first entry with a wrong pattern, or with samples that its patterns do not match as declared.
     """
     for issue in issues.values():
         signatures.check(issue)

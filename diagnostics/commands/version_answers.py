@@ -1,4 +1,4 @@
-"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index.
+"""Answer `versions PACKAGE==VERSION … [PACKAGE]` and `versions --python ENV` by the API index and recorded runs.
 
 The steps for packages: parse the words, rank the pairs of releases, choose releases that fit together, let uv resolve
 them, and print the result or return it as JSON data. uv reads the package index over the network and installs nothing.

@@ -1,4 +1,7 @@
-"""Provide a fake package index, and fixtures that put a small API index built from it in place of the shipped one."""
+"""Provide a fake package index, and fixtures that put a small API index built from it in place of the shipped one.
+
+`surface_of_files` returns the API of source files without an index.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class MemoryFacts:
 
 
 def surface_of_files(package, files):
-    """Return the names of a package with these files."""
+    """Return the API (`Surface`) of a package with these files."""
     return Surface(MemoryFacts(files), package)
 
 

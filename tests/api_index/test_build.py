@@ -47,7 +47,7 @@ def test_second_build_fetches_only_the_index_page(tmp_path):
 
 
 def test_wheel_that_is_too_large_to_download_whole_is_read(tmp_path, monkeypatch):
-    """The largest of three wheels is above the limit, so that it is read by range requests."""
+    """Three releases are read, although the largest wheel is above the limit for a whole download."""
     index = FakeIndex(RELEASES)
     monkeypatch.setattr(build.archives, "_SMALL", max(map(len, index.archives.values())) - 1)
     lines, cache = fetch_vllm(index, tmp_path)

@@ -1,6 +1,7 @@
 """`explain_missing` explains an error about a name by the API index, and triage reports the explanation.
 
-The error is about a missing name or argument, a model type that exists twice, or a folder that shadows a package.
+The error is about a missing name, argument, option or value, a wrong call, a model type that exists twice, or a folder
+that shadows a package.
 `explain_own_class` explains an error about a user's class that extends an indexed one. An explanation names the
 releases that have the name, the calling package, and the release to take. Some tests use an index of small packages,
 the others the index in the wheel ("the shipped index").
@@ -34,7 +35,7 @@ def test_error_of_a_model_type_that_transformers_has_is_explained():
 
 
 @pytest.mark.parametrize("case", ERRORS["small_index"], ids=lambda case: case["message"])
-def test_import_error_is_explained(index, case):
+def test_missing_name_or_argument_is_explained(index, case):
     """The explanation has the caller, whether the installed release is too new or too old, and the release to take."""
     installed = {"vllm": case["installed"]} if case["installed"] else {}
     explanation = explain_missing(case["message"], LoggedFacts(installed))
@@ -194,7 +195,7 @@ def test_triage_explains_a_missing_name(index, triage_findings):
     assert "vllm<=0.2" in json.dumps(finding["remedy"])
 
 
-def test_release_of_any_indexed_package_is_read_from_the_log(triage_findings):
+def test_release_of_huggingface_hub_is_read_from_the_log(triage_findings):
     error = "ImportError: cannot import name 'LocalEntryNotFoundError' from 'huggingface_hub.errors'"
     finding = triage_findings(error, "- huggingface_hub version: 0.23.5")[0]
     assert finding["certainty"] == "established"

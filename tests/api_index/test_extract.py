@@ -1,4 +1,4 @@
-"""Names, signatures and options are extracted from the source of one Python file.
+"""Names, signatures, options, environment variables and routes are extracted from the source of one Python file.
 
 An entry is the text that the index stores for a name, for example `def (a, b=)`.
 """
@@ -14,8 +14,8 @@ CASES = read_cases(__file__, "extracted_names.yaml")
 
 
 @pytest.mark.parametrize("case", CASES["names"], ids=lambda case: f"{case['name']} in {case['text'][:40]}")
-def test_each_kind_of_name_has_its_entry(case):
-    """A name has the entry of its definition; a case with `package` is the `__init__.py` of a package."""
+def test_name_has_its_entry(case):
+    """A name has the entry of its definition, or none; a case with `package` is the `__init__.py` of a package."""
     package = case.get("package", "")
     entries = extract(case["text"], package or "pkg.mod", is_package=bool(package))
     assert entries.get(case["name"]) == case["entry"]

@@ -1,6 +1,6 @@
-"""Guards (`raise` and `assert` in upstream code) get conditions that hold exactly when Python raises.
+"""The guards (`raise` and `assert`) of a config class get conditions that hold exactly when Python raises.
 
-`lint` evaluates the conditions as Python does.
+`lint` evaluates the conditions as Python does. `start_guards` finds guards of released packages.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_known_result_equals_that_of_python(expression, values):
         ("vllm==0.11.0", "CacheConfig._verify_args", "GPU memory utilization must be less than 1.0"),
     ],
 )
-def test_start_guards_have_one_of_each_kind(release, function, message):
-    """`start_guards` has guards of option classes, classes that Hydra creates, validators and the main program."""
+def test_start_guards_include_the_guard_of_a_release(release, function, message):
+    """`start_guards` has guards of option classes, their methods, classes that Hydra creates and the main program."""
     guards = [item.guard for item in start_guards(Release(*release.split("==")))]
     assert any(guard.function == function and message in guard.message for guard in guards)

@@ -1,4 +1,4 @@
-"""The behaviour rules record the releases in whose source their lines were found."""
+"""The rules on vLLM's behaviour record the releases in whose source their lines were found; wrong rules are refused."""
 
 from __future__ import annotations
 

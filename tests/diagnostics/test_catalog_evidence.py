@@ -1,6 +1,7 @@
 """Claims of catalog entries agree with the evidence: options and code in released wheels, and recorded repro runs.
 
 The functions in CHECKS check the edits of the mitigations; each returns the problem of an edit, or an empty value.
+The options that `lint` reports as removed are checked against the wheels, too.
 """
 
 import json

@@ -177,7 +177,7 @@ def test_findings_without_a_fix_have_the_outcome_unknown(environment):
     assert any("No step is known" in line for line in plan.help)
 
 
-def test_steps_are_ordered_blockers_machine_variables_repairs_packages(environment):
+def test_steps_are_ordered_blockers_machine_variables_packages(environment):
     """The removal comes before the installation; a forced reinstall is a step of its own."""
     broken_pair(environment)
     (environment.site / "half.dist-info").mkdir()

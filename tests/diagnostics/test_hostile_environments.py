@@ -82,7 +82,7 @@ def test_other_unreadable_files_of_an_environment_are_skipped(maker, replace_fil
 
 
 def test_lines_with_long_runs_of_blanks_are_invalid(maker, tmp_path):
-    """A package with such metadata is broken, and a config is read without such lines, both without quadratic work."""
+    """A package with such metadata is broken, and a config is read without such lines; quadratic work would not end."""
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
     (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(python_environment.collect(maker.prefix, {}).broken) == 1
@@ -100,7 +100,7 @@ def test_lines_with_long_runs_of_blanks_are_invalid(maker, tmp_path):
     ],
 )  # fmt: skip
 def test_invalid_lines_in_record_are_ignored_or_count_as_missing(tmp_path, line, damaged):
-    """Paths with a NUL or outside the environment, and sizes of 5000 digits, are ignored; other bytes are missing."""
+    """Paths with a NUL or outside the environment, and huge sizes, are ignored; a path that is no UTF-8 is missing."""
     maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
     (maker.site / "a").mkdir()
     (maker.site / "a" / "_C.so").touch()
