@@ -151,7 +151,7 @@ class _Listing(msgspec.Struct):
 
 
 def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]) -> list[_ListedFile]:
-    """Return the files of a package on pip's index and extra indexes; an index may not have the package."""
+    """Return the files of a package on pip's indexes; some may lack it, but one that cannot be read is a UserError."""
     first = environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"
     files: list[_ListedFile] = []
     for index in (first, *environ.get("PIP_EXTRA_INDEX_URL", "").split()):
@@ -245,7 +245,7 @@ def _has_plain_name(name: str) -> bool:
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
-    """Return the text of a wheel's member; unpack no more bytes than its header declares."""
+    """Return the text of a wheel's member; unpack at most one byte more than its header declares."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are unpacked at once
         raise ValueError(f"{info.filename}: compressed in a way that wheels do not use")
     with archive.open(info) as member:
@@ -274,7 +274,7 @@ class _UnpackedSdist(gzip.GzipFile):
 
 
 def _open_sdist(data: bytes, includes: Callable[[str], bool]) -> Archive:
-    """Return the chosen members of an sdist, below its folder and `src/` or `python/`."""
+    """Return the chosen members of an sdist, below its folder and `src/` or `python/`; ValueError for a hostile one."""
     texts: dict[str, bytes] = {}
     opened = Archive({}, lambda name: texts[name].decode(errors="replace"))
     information, requirements, total = b"", b"", 0

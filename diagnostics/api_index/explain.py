@@ -161,7 +161,7 @@ def explain_missing(message: str, log: LoggedFacts) -> Explanation | None:
 
 
 def _explain_forms(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain a message by the first form that leads to an explanation."""
+    """Explain a message by the first form that leads to an explanation; None if no form does."""
     for form, parts in match_forms(message):
         if form.kind == "option":
             explanation = _explain_option(form, parts["options"], log)
@@ -187,7 +187,7 @@ def _general_advice(releases: NameReleases, caller: str = "", repair: str = _REM
 
 
 def _explain_option(form: ErrorForm, text: str, log: LoggedFacts) -> Explanation | None:
-    """Explain a command's error about an option that some releases of its package have."""
+    """Explain a command's error about an option that some releases of its package have; None if none has it."""
     for option in _OPTION.finditer(text):
         candidates = (query.Release(form.package, version) for version in store.load(form.package).releases)
         versions = tuple(item.version for item in candidates if _has_option(item, option["name"]))
@@ -228,7 +228,7 @@ def _explain_releases(subject: str, releases: NameReleases, log: LoggedFacts) ->
 
 
 def _explain_choice(parts: Mapping[str, str], log: LoggedFacts) -> Explanation | None:
-    """Explain a command's error about a subcommand or a value of an option that some of its releases accept."""
+    """Explain an error about a subcommand or an option's value; None for a value that all or no releases accept."""
     package, value = PROGRAMS[parts["program"].lower()], parts["value"]
     index = store.load(package)
     end = f".{value.replace('-', '_')}"
@@ -263,7 +263,7 @@ def _explain_folder(module: str, name: str) -> Explanation:
 
 
 def _explain_unindexed(message: str, log: LoggedFacts) -> Explanation | None:
-    """Explain which package lacks a name that the caller uses, without the index's facts about the name."""
+    """Explain which package lacks a name that the caller uses, without facts of the index; None if it is unknown."""
     caller = log.caller
     for _form, parts in match_forms(message, {"name", "module", "attribute"}) if caller else ():
         owner, module = parts.get("owner", ""), parts.get("module", "")
@@ -579,7 +579,7 @@ def _explain_override(use: Use, provider: str, owner: str, log: LoggedFacts) -> 
 
 
 def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] | None:
-    """Return (module, class, package) of the one class in an installed file that has a method, if it is not `owner`."""
+    """Return (module, class, package) of the only class in an installed file with a method; None if it is `owner`."""
     path = re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     provider = query.package_of(module.partition(".")[0])
@@ -595,7 +595,7 @@ def _class_of_file(owner: str, method: str, file: str) -> tuple[str, str, str] |
 def _explain_own_attribute(
     use: Use, provider: str, owner: str, log: LoggedFacts, also_missing: Iterable[str]
 ) -> Explanation | None:
-    """Explain an attribute that an instance of a user's class lacks, by the releases whose base class sets it."""
+    """Explain an attribute that a user's object lacks, by the releases whose base class sets it; None if undecided."""
     defining, missing, undecided = query.releases_with(provider, use)
     for name in also_missing:
         also = query.releases_with(provider, replace(use, path=(name,)))[0]

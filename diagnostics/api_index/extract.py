@@ -556,7 +556,7 @@ def _argparse_options(node: ast.Call, loops: dict[str, list[str]]) -> Iterator[t
 
 
 def _possible_texts(node: ast.expr, loops: dict[str, list[str]]) -> list[str]:
-    """Return the possible values of a string or f-string, given the constants that the file's loops iterate over."""
+    """Return the possible values of a string or f-string, by the constants that loops iterate over; else nothing."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if not isinstance(node, ast.JoinedStr):

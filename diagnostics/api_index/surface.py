@@ -169,7 +169,7 @@ class Surface:
         return None
 
     def _follow(self, module: str, name: str, depth: int) -> Definition | None:
-        """Return the definition of an imported name, in this package or a companion; `outside` for another package."""
+        """Return the definition of an imported name (`outside` for another package); None if this package lacks it."""
         definition = self.find(module, name, depth + 1)
         if self._is_inside(module):
             unread = definition is None and self.source.facts(self._current_name(module)) is None

@@ -443,7 +443,7 @@ class _Walk:
                         self.add(guards, part, "launch", ("", option, ()))
 
     def origin(self, dotted: str) -> _Origin | None:
-        """Return (module, name, attribute path) of an expression that comes from one of the packages."""
+        """Return (module, name, attribute path) of an expression that comes from one of the packages, else None."""
         parts = dotted.split(".")[:_MOST_ATTRIBUTES]
         for length in range(len(parts) - 1, 0, -1):  # the longest known prefix: self.llm before self
             prefix, path = ".".join(parts[:length]), tuple(parts[length:])

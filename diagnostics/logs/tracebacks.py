@@ -123,7 +123,7 @@ class TracebackParser:
         self._ended: dict[str, Traceback] = {}
 
     def ended_before(self, stream: str, number: int) -> Traceback | None:
-        """Return the traceback of a stream that ended at most 8 lines before, whose message the line may continue."""
+        """Return a traceback of the stream that ended at most 8 lines before: its message may go on; else None."""
         traceback = self._ended.get(stream)
         return traceback if traceback and number - traceback.end <= _MAX_MESSAGE_LINES else None
 
