@@ -70,7 +70,11 @@ class Watch:
         return self.finish()
 
     def scan_files(self) -> bool:
-        """Read the files that changed and check all metrics; return whether any file changed."""
+        """Read the files that changed and check all metrics; return whether any file changed.
+
+        Raises:
+            AuditError: A file's size and time cannot be read.
+        """
         changed = False
         for path, version in self._files.items():
             try:

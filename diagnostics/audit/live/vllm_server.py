@@ -41,7 +41,10 @@ def _explain_malformed_answers(method: Callable[..., _Answer]) -> Callable[..., 
 
 
 class Server:
-    """Client of a `vllm serve` of vLLM 0.10 or newer, for one of its models."""
+    """Client of a `vllm serve` of vLLM 0.10 or newer, for one of its models.
+
+    Its methods raise AuditError for a failed call or an answer of another structure.
+    """
 
     def __init__(self, client: Client, model: str = "") -> None:
         """Choose the named model, or the first served model for an empty name.

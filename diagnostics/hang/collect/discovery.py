@@ -108,7 +108,7 @@ def descendants(processes: ProcessTable, tops: Iterable[int]) -> set[int]:
 
 
 def role_of(processes: ProcessTable, entry: ProcessEntry) -> tuple[str, int | None]:
-    """Return the role and the rank of a process.
+    """Return the role and the rank of a process; the rank is None if it is unknown or the process is no rank.
 
     A rank is the outermost Python process with its RANK: shell wrappers and children inherit the variable.
     """

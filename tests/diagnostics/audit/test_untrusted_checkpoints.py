@@ -1,8 +1,8 @@
 """Loading an untrusted checkpoint looks up no host, and reads files of its folder (in the hub's cache, blobs) only.
 
-A model larger than its files, missing weights, pipes, devices, names of code or other models, and broken settings are
-refused, in part also by grpo_core's loader. The tokenizer and its sandboxed chat template are used in a child process,
-whose time, memory and answers are limited.
+For an adapter, the folder of its base is read, too. A model larger than its files, missing weights, pipes, devices,
+names of code or other models, and broken settings are refused, in part also by grpo_core's loader. The tokenizer and
+its sandboxed chat template are used in a child process, whose time, memory and answers are limited.
 """
 
 import json
