@@ -21,7 +21,7 @@ from typing import Any
 from diagnostics import UserError
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
-from diagnostics.matrix.layers import LAYERS
+from diagnostics.matrix.layers import LAYERS, conformance, programs
 from diagnostics.matrix.results import Question, ResultsGrid, make_questions, select_cells
 from diagnostics.matrix.runner import Run
 from diagnostics.matrix.store import Store, parse_event
@@ -163,9 +163,9 @@ def _check_address(address: str) -> None:
 
 
 def _copy_code(context: Context, target: Path) -> None:
-    """Copy what a worker imports and reads: our packages, the matrix file, locks and the conformance suite."""
+    """Copy what a worker imports and reads: our packages, the matrix file, locks, and the tests that layers run."""
     folders = {name: context.programs / name for name in CELL_PACKAGES} | {"locks": context.locks}
-    folders |= {name: ROOT / name for name in ("diagnostics", "tests/grpo_core/conformance")}
+    folders |= {name: ROOT / name for name in ("diagnostics", conformance.SUITE, programs.PEER_PROGRAMS)}
     for name, source in folders.items():
         if source.is_dir():
             shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.svg"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from diagnostics.matrix import ray_cells
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT, Context
 from diagnostics.matrix.identity import SourceDigests
@@ -72,11 +73,17 @@ def test_repro_digest_ignores_other_repros(digest):
     assert digest(*names, repro__drivers__engine="A = 2\n") != before
 
 
-def test_layers_name_existing_code():
-    """Every layer names existing modules, every repro has a layer, and two layers of a cell have different digests."""
+def test_layers_name_existing_code(tmp_path):
+    """Every layer names existing modules, every repro has a layer, and two layers of a cell have different digests.
+
+    A Ray worker computes the same digests, because the code that a layer names is sent to it.
+    """
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     context = Context(matrix, Store(ROOT / "unused"))
+    ray_cells._copy_code(context, tmp_path)
+    sent = SourceDigests(dict.fromkeys(context.sources.folders, tmp_path))
     for layer in LAYERS:
+        assert sent.digest(layer.code) == context.sources.digest(layer.code), layer.name
         for name in layer.code:
             path = ROOT.joinpath(*name.split("."))
             assert path.is_dir() or path.with_suffix(".py").is_file(), name
