@@ -15,7 +15,6 @@ from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m \n::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
-CELL_LAYERS = ("resolve", "contract", "install", "import", "scheduler")
 
 
 @pytest.fixture
@@ -24,15 +23,15 @@ def grid(tmp_path, kit):
     expected = '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"\n'
     text = (
         kit.HEAD
-        + kit.cell_table("1.0", "1.0", CELL_LAYERS, more=expected)
-        + kit.cell_table("2.0", "1.0", CELL_LAYERS)
+        + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS, more=expected)
+        + kit.cell_table("2.0", "1.0", kit.CELL_LAYERS)
     )
     (tmp_path / "matrix.toml").write_text(text)
     cells = load_matrix(tmp_path / "matrix.toml", LAYERS).cells
     questions = [
         Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
         for cell in cells
-        for name in CELL_LAYERS
+        for name in kit.CELL_LAYERS
     ]
     by_key = {(question.cell.vllm, question.layer.name): question for question in questions}
     events = []
@@ -43,7 +42,7 @@ def grid(tmp_path, kit):
         time = "2026-01-02T00:00:00Z"
         events.append(Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r"))
 
-    for layer in CELL_LAYERS[:4]:
+    for layer in kit.CELL_LAYERS[:4]:
         add("1.0", layer, Outcome.PASS)
     add("1.0", "scheduler", Outcome.FAIL, "SCH001 at a.py:1", codes=("SCH001",))
     add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")

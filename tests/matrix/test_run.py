@@ -9,14 +9,12 @@ import shutil
 import signal
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from diagnostics.matrix import command as cli
+from tests.cells import ROOT
 from tests.processes import is_running, wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -205,15 +203,15 @@ def test_networkx_message_is_no_network_fault(project, kit):
 
 
 def test_environment_is_rebuilt_if_fresh_or_incomplete(finished_project):
-    """An environment is rebuilt with --fresh, and if its marker file is missing."""
+    """An environment is rebuilt by a fresh `install`, and by another layer if its marker file is missing."""
     place = finished_project.store / "environments" / "vllm-0.10.2+trl-0.24.0"
     (place / "left-over").write_text("")
-    again = ("run", "--cells", "vllm-0.10.2+trl-0.24.0", "--layers", "install", "--fresh")
-    assert finished_project.run(*again).returncode == 0
+    again = ("run", "--cells", "vllm-0.10.2+trl-0.24.0", "--fresh", "--layers")
+    assert finished_project.run(*again, "install").returncode == 0
     assert ((place / "bin" / "python").exists(), (place / "left-over").exists()) == (True, False)
     (place / "grpo-doctor.json").unlink()
     (place / "bin" / "python").unlink()
-    assert finished_project.run(*again).returncode == 0
+    assert finished_project.run(*again, "import").returncode == 0
     assert subprocess.run([place / "bin" / "python", "-c", "import vllm"], check=False).returncode == 0
 
 

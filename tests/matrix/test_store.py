@@ -90,7 +90,7 @@ def test_folder_outside_the_store_is_refused(tmp_path, folder):
 
 @pytest.mark.parametrize("name", ["lock", "store.jsonl"])
 def test_links_and_pipes_in_a_store_are_refused(tmp_path, name):
-    """A store from somebody else can neither write to another file nor block."""
+    """A link as lock or event file is refused, and a pipe as event file; the link's target stays unchanged."""
     victim, store = tmp_path / "victim", tmp_path / "store"
     victim.write_text("unfinished line")
     store.mkdir()
