@@ -1,7 +1,8 @@
 """`python -m repro`: reproduce known issues on the installed packages, test mitigations, and fuzz a scheduler.
 
 The commands are `list`, `run`, `imports` and `fuzz`. The result goes to standard output, as text or JSON, with control
-characters escaped and secrets masked; progress, errors and all output of libraries go to standard error.
+characters escaped. Progress, errors and all output of libraries go to standard error. Secrets are masked if
+`diagnostics` can be imported; in a cell it cannot, and the matrix masks them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Render the results of a run as text and JSON, and the list of repros as JSON.
 
-`without_secrets` masks secrets; `print_to_stderr` prints a text without them, escaped.
+`print_to_stderr` prints a text, escaped. `without_secrets` masks secrets if `diagnostics` can be imported; in a cell it
+returns the text unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _VERDICTS = {
 
 
 def print_to_stderr(text: str) -> None:
-    """Print a text on standard error, with secrets masked, and control characters and CI commands escaped."""
+    """Print a text on standard error, without secrets, and with control characters and CI commands escaped."""
     print(escape(without_secrets(text, shared=False)), file=sys.stderr, flush=True)
 
 

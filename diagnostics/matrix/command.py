@@ -2,7 +2,7 @@
 
 The functions `*_command` are the workflows; each calls its steps in order. Exit codes:
 
-- `run`: 1 if a final verdict is not the expected one, else 3 if a verdict is open, else 0.
+- `run`: 1 if a final verdict is not the expected one, else 3 if a verdict is open (not final), else 0.
 - `lock`: 3 for a lock that could not be made. With --check, which ignores --cells: 1 for a lock that is missing, stale
   or without a cell.
 - `publish`: 3, and nothing is written, if a layer of a cell has neither a published result nor, for a cell that --cells
@@ -56,7 +56,7 @@ class Job:
     layers: Sequence[str] = tuple(BY_NAME)
 
     def current_questions(self) -> list[results.Question]:
-        """Return the questions with their current inputs."""
+        """Return the questions (layers to run for cells) with their current inputs."""
         return results.make_questions(self.context, self.cells, self.layers)
 
     def stored_grid(self) -> results.ResultsGrid:
@@ -263,7 +263,7 @@ _COMMON = (
 _PROFILE = option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="Run the cells of this profile: quick (default) or full.",
+    help="Use the cells of this profile: quick (default of run) or full (default of report).",
 )
 _REPORT = option(
     "--report", type=_PATH, metavar="DIR", help="Folder for the reports (default: report/ in the store)."

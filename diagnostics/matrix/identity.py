@@ -1,7 +1,8 @@
-"""Compute the identity of a question: a digest of its inputs. One input is a digest of the project's source files.
+"""Compute the identity of a question (a layer to run for a cell): a digest of its inputs.
 
-`SourceDigests` computes the latter. A stored answer is valid as long as its identity stays the same. Expectations, time
-limits and local paths are not part of it. Comments and docstrings of Python files do not change a digest.
+One input is a digest of the project's source files, by `SourceDigests`; comments and docstrings of Python files do not
+change it. A stored answer is valid as long as its identity stays the same. Expectations, time limits of layers and
+local paths are not part of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Merge the results grid into the published table compat.json, which `doctor` and `versions` read offline.
 
-`make_publication` returns the new document; `command.py` writes it. If the store has no final answer to a question, or
-its cell is not updated, the published answer stays. Published verdicts whose cell or layer is gone are dropped and
-listed. `cell_verdict` computes the verdict of a cell from those of its layers.
+`make_publication` returns the new document; `command.py` writes it. A question is a layer to run for a cell. If the
+store has no final answer to it, or its cell is not updated, the published answer stays. Published verdicts whose cell
+or layer is gone are dropped and listed. `cell_verdict` computes the verdict of a cell from those of its layers.
 """
 
 from __future__ import annotations

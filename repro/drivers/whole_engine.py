@@ -97,7 +97,7 @@ def save(model: Any, generation_config: dict[str, Any] | None = None) -> str:
 
 
 def start(folder: str, **options: Any) -> Any:
-    """Start `vllm.LLM` on a model's folder; `options` add to OPTIONS and replace them.
+    """Start `vllm.LLM` on a model's folder, with OPTIONS changed by `options`; set unset variables of `environment`.
 
     Raises:
         InapplicableError: This release does not have one of the options.

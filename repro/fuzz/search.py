@@ -1,9 +1,9 @@
 """Search for call sequences ("stories") that make vLLM's V1 scheduler fail, with Hypothesis; describe and save them.
 
-A search runs in one process and has rounds. In a round Hypothesis generates stories until one ends in a new failure,
-and shrinks that story; later rounds ignore that failure. There is no example database, so a seed gives the same stories
-in the same order. `search_isolated` runs a search in a forked process with a limit on CPU time. Cells do not contain
-Hypothesis; it must be in PYTHONPATH.
+A search runs in one process and has rounds. In a round Hypothesis generates up to 150 stories, until one ends in a new
+failure, and shrinks that story; later rounds ignore that failure. There is no example database, so a seed gives the
+same stories in the same order. `search_isolated` runs a search in a forked process with a limit on CPU time. Cells do
+not contain Hypothesis; it must be in PYTHONPATH.
 """
 
 from __future__ import annotations

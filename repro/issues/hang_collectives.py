@@ -1,4 +1,4 @@
-"""Reproduce hangs in collectives or at the rendezvous, in real processes: PyTorch over gloo, and vLLM and Ray.
+"""Reproduce hangs in collectives or at the rendezvous, in real processes: PyTorch over gloo, vLLM, Ray and W&B.
 
 HNG001: the ranks call different collectives. HNG002: a rank waits for a server, a data loader or a thread, or the
 engine's weight update failed. HNG003: two threads of a rank call collectives. HNG008: a rank waits for keyboard input.

@@ -1,4 +1,7 @@
-"""The matrix's cell programs judge trainers, engines and parsers, locate failures, and remove temporary files."""
+"""The matrix's cell programs judge trainers, engines and parsers, locate failures, and escape their output.
+
+They remove temporary files. The environment of a whole engine fits its release of vLLM.
+"""
 
 from __future__ import annotations
 

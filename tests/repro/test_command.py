@@ -1,4 +1,7 @@
-"""The repro command refuses wrong usage in one line, prints results on stdout, and has the documented exit codes."""
+"""The repro command refuses wrong usage in one line, escapes and masks texts, and has the documented exit codes.
+
+Its results are on stdout: verdicts on mitigations, outcomes of imports, and failed searches of the fuzzer.
+"""
 
 import io
 import json
@@ -209,7 +212,7 @@ def test_exit_codes(attempts, comparison, code):
 
 
 def test_attempts_can_be_repeated(run_toys):
-    """With --times 2 each trigger and mitigation is run twice, and each mitigation has one verdict."""
+    """With --times 2 a mitigation is run twice, and has one verdict."""
     done = run_toys("run", "TOY001", "--trigger", "silent", "--times", "2", "--json")
     code = json.loads(done.stdout)["codes"]["TOY001"]
     assert done.returncode == 1  # the mitigation `useless` is recorded as helping, and does not help
@@ -234,7 +237,7 @@ def test_imports_run_in_separate_processes(run_command, tmp_path, monkeypatch):
     assert outer["where"].endswith("/outer.py:2")
 
 
-def test_secrets_and_users_in_an_exception_are_not_printed(run_command, tmp_path, monkeypatch):
+def test_secrets_are_masked_and_the_json_has_no_user_names(run_command, tmp_path, monkeypatch):
     token = "hf_" + "aB3dE5gH7j" * 3
     (tmp_path / "leaking.py").write_text(f"raise OSError('{token} /home/qzadaq/x')")
     monkeypatch.syspath_prepend(tmp_path)

@@ -194,8 +194,8 @@ def test_release_that_accepts_every_id_makes_the_trigger_inapplicable(monkeypatc
         REPROS["TOK001"].trigger("fed_back").run(None)
 
 
-def test_mitigations_of_ray_change_only_their_setting():
-    """Each recorded pair has a plan; `explicit_address` and `unset_spawn` change only their variable."""
+def test_recorded_mitigations_of_ray_have_a_plan():
+    """Each recorded pair has a plan; `explicit_address` and `unset_spawn` change one variable of the server."""
     for item in REPROS["RAY001"].mitigations:
         for trigger in item.helps | item.fails:
             ray001.make_plan(trigger, item.name)

@@ -1,4 +1,4 @@
-"""`repro.judge` decides an attempt's outcome from an exception of upstream or its tally, a code's from its attempts."""
+"""`repro.judge` decides the outcome of an attempt; `repro.registry` describes tallies and decides a code's outcome."""
 
 import importlib.util
 from dataclasses import replace

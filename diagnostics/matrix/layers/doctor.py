@@ -53,7 +53,7 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def doctor_answer(document: Mapping[str, Any]) -> Answer:
-    """Return the answer for doctor's report; its signs are severities with codes, such as 'error CMP902'."""
+    """Return the answer for doctor's report; its signs are crashed checks, or findings such as 'error CMP902'."""
     checks, findings = document.get("checks", []), document.get("findings", [])
     crashed = [f"{item['check']}: {item['reason']}" for item in checks if item["outcome"] == "crashed"]
     if crashed:
