@@ -324,9 +324,9 @@ def fix_text(fix: Fix) -> str:
 
 
 def first_lines(fix: Fix | None) -> list[str]:
-    """Return the first sentence of a fix; if this is a mitigation with several edits, a heading and a line for each.
+    """Return the first sentence of a fix, if any; for a mitigation with several edits, a heading and a line for each.
 
-    If the case does not show the condition of the best mitigation, the lines are the first mitigations.
+    If the case does not show the condition of the best of several mitigations, return a heading and the first ones.
     """
     sentence, _ = first_step(fix)
     best = fix.offers[0] if fix and fix.offers else None

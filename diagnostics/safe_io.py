@@ -45,7 +45,7 @@ _LONG_PYTHON_NAME = re.compile(r"(?:\.[ \t\f\n\\]*[A-Za-z0-9_\x80-\U0010ffff]+[ 
 
 
 class UnsafeFileError(OSError):
-    """Raised for a refused file: such as a device, a too large file or a forbidden link; `strerror` says why."""
+    """Raised for a refused file, such as a device, a too large file or a forbidden link; `strerror` says why."""
 
     def __init__(self, why: str, path: object = None) -> None:
         super().__init__(errno.EINVAL, why, os.fspath(path) if isinstance(path, (str, os.PathLike)) else None)

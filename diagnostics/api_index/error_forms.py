@@ -15,8 +15,8 @@ from pathlib import Path
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.callers import recorded_uses
+from diagnostics.api_index.class_lookup import find_class, find_member, inherited_use
 from diagnostics.api_index.extract import MODEL_TYPES
-from diagnostics.api_index.members import find_class, find_member, inherited_use
 from diagnostics.api_index.uses import MODEL_CONFIGS, Use
 
 _TABLE = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encoding="utf-8"))

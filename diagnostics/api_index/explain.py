@@ -19,6 +19,12 @@ from packaging.version import Version
 
 from diagnostics.api_index import options, query, store
 from diagnostics.api_index.callers import Caller, find_callers
+from diagnostics.api_index.class_lookup import (
+    find_class,
+    find_extended_class,
+    find_namesake,
+    outermost_definition,
+)
 from diagnostics.api_index.compare import Lookup
 from diagnostics.api_index.error_forms import (
     ADVICE,
@@ -27,12 +33,6 @@ from diagnostics.api_index.error_forms import (
     match_forms,
     normalize_message,
     uses_in,
-)
-from diagnostics.api_index.members import (
-    find_class,
-    find_extended_class,
-    find_namesake,
-    outermost_definition,
 )
 from diagnostics.api_index.name_releases import NameReleases, describe_spans
 from diagnostics.api_index.packages import PACKAGES

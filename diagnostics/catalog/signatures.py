@@ -1,8 +1,8 @@
 """Match signatures against texts with RE2 (in linear time), find literal texts that matches contain, and check entries.
 
-If a pattern has `literals`, a line without them cannot match it. `compile_any`, `compile_set` and `PatternSet` match
-many patterns at once. `check` raises an error if an entry's patterns do not match its own samples as declared;
-`ambiguous_samples` lists samples that the signature of another entry matches, too.
+If a pattern has `literals`, a line without any of them cannot match it. `compile_any`, `compile_set` and `PatternSet`
+match many patterns at once. `check` raises an error if an entry's patterns are invalid, or do not match its own samples
+as declared; `ambiguous_samples` lists samples that the signature of another entry matches, too.
 """
 
 from __future__ import annotations

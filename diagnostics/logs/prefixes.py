@@ -1,4 +1,4 @@
-"""Split a log line into its message and its prefixes: time, rank, actor, process, level.
+"""Split a log line into its message and its prefixes, such as time, rank, actor, process and level.
 
 `parse_line` returns a `Line`, whose properties say whether it is an error, harmless, a printed sample or source code.
 """

@@ -123,7 +123,10 @@ class TracebackParser:
         self._ended: dict[str, Traceback] = {}
 
     def ended_before(self, stream: str, number: int) -> Traceback | None:
-        """Return a traceback of the stream that ended at most 8 lines before: its message may go on; else None."""
+        """Return the traceback of a stream that ended at most 8 lines before; None if there is none.
+
+        The line with this number may continue its message.
+        """
         traceback = self._ended.get(stream)
         return traceback if traceback and number - traceback.end <= _MAX_MESSAGE_LINES else None
 

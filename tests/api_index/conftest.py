@@ -14,7 +14,7 @@ import textwrap
 import httpx
 import pytest
 
-from diagnostics.api_index import build, members, query, store
+from diagnostics.api_index import build, class_lookup, query, store
 from diagnostics.api_index.extract import extract
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.surface import Surface
@@ -48,7 +48,7 @@ PACKAGES = {
 
 _CACHED = (
     query.surface_of, query._exists, query.requirements_of, query.uses_of, query.companions_of,
-    query.releases_with, members._find_module,
+    query.releases_with, class_lookup._find_module,
 )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ class FakeIndex:
 
 
 def clear_cache():
-    """Clear what `query` and `members` cached from an index; `store` caches by folder."""
+    """Clear what `query` and `class_lookup` cached from an index; `store` caches by folder."""
     for function in _CACHED:
         function.cache_clear()
 

@@ -1,6 +1,6 @@
-"""Control characters and CI commands in printed text are escaped in each output format, and markup in Markdown.
+"""Control characters and CI commands in printed text are escaped in each output format.
 
-Escaping is idempotent, and a closed pipe drops the output.
+Markup in values is escaped in Markdown and SARIF. Escaping is idempotent, and a closed pipe drops the output.
 """
 
 import contextlib
