@@ -1,9 +1,9 @@
 """Read one command into `Settings`: the framework that it starts, the launcher's settings, environment and options.
 
-`read_command` recognises a framework by its program, module or script, also behind launchers such as torchrun.
-Otherwise it reads the source of the user's script or module on the command line, and adds the settings of the config
-object that this script creates. A script that cannot be read counts as TRL's if its name has "grpo" and it gets
-`--config FILE.yaml`.
+`read_command` recognises a framework by its program, module or script, also behind launchers such as torchrun. Unless
+the framework's own parser reads the options, it also reads the source of the user's script or module on the command
+line, and adds the settings of the config object that this script creates. A script that cannot be read counts as TRL's
+if its name has "grpo" and it gets `--config FILE.yaml`.
 
 Options are read as flags (`--key value`) or as Hydra overrides (`a.b=c`). An option whose value is unknown is set to
 UNKNOWN. An unknown word that may contain more options becomes an entry "not checked". The script in `bash -c SCRIPT` is
@@ -207,7 +207,7 @@ def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
 
 
 def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
-    """Read `--key value`, `--key=value`, `--switch` and `--list a b`."""
+    """Read `--key value`, `--key=value`, `--switch` and `--list a b`; the first other word is the option `@`."""
     key, line = "", 0
     switches = dialect_of(settings.framework).switches
     values: list[Word] = []
@@ -270,7 +270,7 @@ def _combine(values: list[Word], file: str, line: int) -> Value:
 
 
 def _parse(text: object) -> object:
-    """Parse a word as JSON if it begins with a brace, else as a scalar; return anything else unchanged."""
+    """Parse a text as JSON if it begins with a brace, else as a scalar; return invalid JSON and other types as is."""
     if not isinstance(text, str):
         return text
     stripped = text.strip()
@@ -284,7 +284,10 @@ def _parse(text: object) -> object:
 
 
 def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
-    """Read Hydra's `a.b=c`, `+a.b=c`, `++a.b=c`, and EasyR1's `config=FILE`; `~a.b` removes a key."""
+    """Read Hydra's `a.b=c`, `+a.b=c`, `++a.b=c`, and EasyR1's `config=FILE`; `~a.b=c` removes a key.
+
+    Flags such as `--config-name` are options whose key begins with `--`.
+    """
     for number, word in enumerate(words):
         key, equals, text = word.text.partition("=")
         flag = _FLAG.match(word.clean)

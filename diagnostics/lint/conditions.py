@@ -157,7 +157,7 @@ def _same_type(left: Any, right: Any) -> bool:
 
 
 def _call(name: str, arguments: list[ast.expr], lookup: Lookup) -> Any:
-    """Return the result of a function that conditions of options use."""
+    """Return the result of a function that conditions of options use; raise UnknownValueError for others."""
     if name == "isinstance" and len(arguments) == 2:
         types = arguments[1].elts if isinstance(arguments[1], ast.Tuple) else [arguments[1]]
         names = [dotted_name(item) for item in types]
@@ -178,7 +178,7 @@ def _call(name: str, arguments: list[ast.expr], lookup: Lookup) -> Any:
 
 
 def _attribute_read(node: ast.Call) -> str:
-    """Return the name of the value that `x.get("a")` or `getattr(x, "a")` returns; empty for other calls."""
+    """Return the name of what `x.get("a")`, `getattr(x, "a")` or `get_world_size()` returns; empty for other calls."""
     name, constants = dotted_name(node.func), list(constant_texts(node.args))
     if name.endswith("get_world_size") and not node.args:
         return "self.world_size"

@@ -2,8 +2,8 @@
 
 The names, defaults and most derivations are data in a framework's TOML file; `read_source` reads the sources that these
 data name. Environment variables give visible devices, the allocator's mode, vLLM's V1 switch and Ray's address.
-Functions for TRL, ms-swift and verl do the rest; those of ms-swift and verl also correct flags of the settings. If a
-sampling setting removes tokens from the distribution, the plan's `sampling.truncated` is true.
+Functions for TRL, ms-swift and verl do the rest for training runs; those of ms-swift and verl also correct flags of the
+settings. If a training run's sampling setting removes tokens from the distribution, `sampling.truncated` is true.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
 
 
 def _value_by_pattern(pattern: str, text: str) -> Any:
-    r"""Return the value that a pattern finds in a text: a product, a sum or a word; see `PlanValue.pattern`.
+    r"""Return the value that a pattern finds in a text, as `PlanValue.pattern` explains; UNKNOWN if none.
 
     >>> _value_by_pattern(r"[dt](\d+)", "d4t2"), _value_by_pattern(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
     (8, 8)
@@ -134,7 +134,8 @@ def read_source(plan: RunPlan, source: str) -> Value | None:
     - `option:a|b`: the first of these options that is set.
     - `env:NAME`, `text:NAME`: an environment variable, as a whole number or as text.
     - `target`: the module, script or class that runs.
-    - `launcher`, `processes`: the number of processes that the launcher starts on all nodes, or on one node.
+    - `launcher`: the number of training processes that the launcher starts, see `_launched_processes`.
+    - `processes`: the number of training processes on one node.
     - `launcher:NAME`: one of the launcher's settings.
     - any other text: a name of the plan.
     """
@@ -207,7 +208,7 @@ def multiply(*factors: Value | None) -> Value | None:
 
 
 def _launched_processes(settings: Settings) -> Value | None:
-    """Return the number of training processes that the launcher starts, on all nodes."""
+    """Return the number of training processes on all nodes, else those per node; 1 for `python`; None if unknown."""
     launcher = settings.launcher
     per_node, nodes = launcher.get("processes_per_node"), launcher.get("nodes")
     if "processes" in launcher or per_node is None or nodes is None:

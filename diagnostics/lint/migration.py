@@ -270,7 +270,7 @@ def _edit_line(line: str, removed: RemovedOption) -> str:
 def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
     """Return the diff of a file. If it would print a secret, leave the context out; empty if it still would.
 
-    `after` has the line at the place of each line of `before`, and "" for a deleted one.
+    `after` has one item for each line of `before`: the new line, or "" to delete it.
     """
     name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
     changed = [number for number, line in enumerate(before) if line != after[number]]

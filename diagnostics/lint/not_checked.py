@@ -139,7 +139,8 @@ def _unindexed_options(
 ) -> list[NotChecked]:
     """Return entries for at most 12 options that no indexed release has, and one with the names of others.
 
-    If `with_similar` is False, options that are similar to one of `names` are left out.
+    Of these 12, options that a script may declare are left out. If `with_similar` is False, so are options that are
+    similar to one of `names`.
     """
     settings, hydra = plan.settings, parser_of(plan.option_package) == "hydra"
     refused = option_index.refused_options(settings, names, nested=True)
@@ -164,7 +165,10 @@ def _unindexed_options(
 
 
 def _existing_added_keys(plan: RunPlan, names: Collection[str], release: Version | None) -> list[NotChecked]:
-    """Return entries for `+` keys that the release already has: Hydra refuses them, unless their value is null."""
+    """Return entries for `+` keys that the release already has: Hydra refuses them, unless their value is null.
+
+    If the release is unknown, keys count that any release has.
+    """
 
     def exists(value: Value) -> bool:
         # Options of another config than that of the main program are known by name only.

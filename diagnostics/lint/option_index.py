@@ -64,7 +64,10 @@ def is_indexed(framework: str) -> bool:
 
 @cache
 def option_names(framework: str, role: str = "train") -> frozenset[str]:
-    """Return the options that any release of the framework, or of a package whose options it takes, has."""
+    """Return the options that any release of the framework, or of a package whose options it takes, has.
+
+    For the role `serve`, they are those of the framework's server, if the index has these.
+    """
     if role == "serve" and (served := _spans(framework, "serve")):
         return frozenset(served)
     packages = (framework, *FRAMEWORKS[framework].option_packages) if is_indexed(framework) else ()
@@ -97,7 +100,7 @@ def options_to_check(settings: Settings) -> list[Value]:
 
 
 def added_options(settings: Settings) -> list[Value]:
-    """Return the single known values that a command adds by Hydra's `+`, not lists, tables or choices of groups."""
+    """Return the known values that a command adds at dotted keys by Hydra's `+`, without lists, tables and groups."""
     return [
         value.with_key(key)
         for key, value in settings.options.items()
@@ -128,7 +131,7 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
     """Return whether a parser with these options accepts an option.
 
-    argparse accepts an unambiguous prefix of an option, and `no_` before a switch; vLLM takes `disable_` for `enable_`.
+    `no_` before an option counts as accepted, as in argparse, and `disable_` for `enable_`, as in vLLM.
 
     >>> accepts("no_use_vllm", {"use_vllm"}), accepts("vllm_mod", {"vllm_mode"}), accepts("vlm_mode", {"vllm_mode"})
     (True, True, False)
@@ -137,7 +140,7 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
         name: The option.
         names: The parser's options.
         nested: Whether an option that is a table may contain any key.
-        abbreviated: Whether the parser accepts abbreviated options, as argparse does.
+        abbreviated: Whether the parser accepts an unambiguous prefix of an option, as argparse does.
     """
     if not {name, name.removeprefix("no_"), re.sub("^disable_", "enable_", name)}.isdisjoint(names):
         return True
@@ -166,7 +169,8 @@ def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
     """Return the options that a run of TRL or verl sets and its release lacks or no release has.
 
     The result has the value, what is wrong and the option to use, or "", by name. Options that the framework's own
-    parser or Python refuses are not among them, nor those that the script declares.
+    parser or Python refuses are not among them. Neither are those that the script declares, unless verl's main program
+    reads them. A run with its own copy of the framework has none.
     """
     name, settings, found = plan.framework, plan.settings, {}
     reads_config = name == "verl" and settings.target in {"", "verl.trainer.main_ppo"}
@@ -199,7 +203,7 @@ def doubtful_options(plan: RunPlan) -> dict[str, tuple[Value, str, str]]:
 
 
 def foreign_framework(framework: str, role: str, name: str) -> str:
-    """Return the framework of an option that this one does not have; empty if unknown, or if it is a common word.
+    """Return the display name of the framework that has an option; empty if unknown, or if it is a common word.
 
     >>> foreign_framework("trl", "train", "ppo_mini_batch_size"), foreign_framework("trl", "train", "seeds")
     ('verl', '')
@@ -274,7 +278,7 @@ def equivalent_option(plan: RunPlan, name: str, release: Version | None) -> str:
 
 
 def experimental_options(plan: RunPlan) -> frozenset[str]:
-    """Return the keys that the configs of an experimental program of verl add to verl's own; empty for other runs."""
+    """Return the keys that the configs of an experimental program of verl add to verl's own; empty for others."""
     release, module = plan.releases.get("verl"), plan.settings.target.rpartition(".")[0]
     if plan.framework != "verl" or not module.startswith("verl.experimental.") or release is None:
         return frozenset()
@@ -330,7 +334,8 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
 def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
     """Return the options of a project's own copy of a framework, with the defaults in its files or None.
 
-    The result is empty if the files cannot be read, or if a part of the command's composed config is missing.
+    The result is empty if the files cannot be read, for parsers other than Hydra and argparse, and if a part of the
+    command's composed config is missing or is a file that the command chooses.
 
     Args:
         settings: The settings of a run of the framework.
@@ -376,7 +381,8 @@ def _is_companion_option(package: str, name: str) -> bool:
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
     """Return the options of `wanted` that some release lacks, and the releases that have all of them.
 
-    Releases before OLDEST don't count. Both are empty if each release has all options or the package is not indexed.
+    Releases before OLDEST don't count, nor options that no release has or that companion packages have. Both are empty
+    if each release has all options, or the package is not indexed.
     """
     indexed = map(Version, store.load(package).releases)
     releases = [release for release in indexed if release >= OLDEST.get(package, release)]

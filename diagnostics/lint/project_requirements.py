@@ -100,7 +100,7 @@ def is_in_project(path: Path, file: str) -> bool:
     """Return whether a file, after links are resolved, is in the project of another file.
 
     The project is the folder with `.git`, or else the nearest one with a project or requirements file. Without them it
-    is the other file's own folder; of a home folder, `/` and `/tmp` no subfolder belongs to it.
+    is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`.
     """
     folder = Path(file).absolute().parent
     folders = list(_project_folders(folder))

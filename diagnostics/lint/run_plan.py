@@ -29,7 +29,7 @@ _OFF = (False, None, 0, "", "no")
 
 @dataclass
 class RunPlan:
-    """The plan of a training run, or of a server for one.
+    """The plan of a training run, of a server for one, or of a run of another method (`role`).
 
     Attributes:
         framework: The framework's name.
@@ -75,7 +75,7 @@ class RunPlan:
         return DIALECTS[self.framework].extends or self.framework
 
     def release_of(self, version: object) -> Release:
-        """Return a release of `option_package`, else its newest, with the command whose options the run has."""
+        """Return this release of `option_package`, or without a version its newest, with the run's command."""
         known = version or "".join(store.load(self.option_package).releases[-1:])
         return Release(self.option_package, str(known), self.settings.command)
 
@@ -109,7 +109,7 @@ class RunPlan:
         return data if isinstance(data, int) and not isinstance(data, bool) else None
 
     def put(self, name: str, value: Value | None) -> None:
-        """Set a name of the vocabulary, unless the value is None."""
+        """Set a name of the vocabulary, unless the value is None; raise KeyError for another name."""
         if value is not None:
             if name not in VOCABULARY:
                 raise KeyError(name)

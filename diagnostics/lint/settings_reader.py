@@ -1,9 +1,9 @@
 """Read a file, standard input or a command line into `Settings`: detect syntax and framework, and follow named files.
 
-A file may have several runs. Followed files are configs, base configs, Hydra configs and the launcher's configs. One
-that is missing becomes an entry "not checked", unless it is a plain argument, or a Hydra config that is not required.
-Options after the end of a command are noted as `orphaned`. `read_file` and `read_command_line` stop after 5 s of
-processor time.
+A file may have several runs. Followed files are configs, base configs, Hydra configs, and those of DeepSpeed and
+accelerate. A missing one becomes an entry "not checked", except a plain argument and a Hydra config that is not
+required. Options after the end of a command are noted as `orphaned`. `read_file` and `read_command_line` stop after
+5 s of processor time.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def read_command_line(words: list[str]) -> list[Settings]:
     """Return the settings in a command line, as in `lint -- swift rlhf --rlhf_type grpo`.
 
     Raises:
-        UnreadableError: Reading the files that it names takes too long.
+        UnreadableError: Reading the files that it names takes too long, or there are too many options.
     """
     file = "command line"
     env: dict[str, Value] = {}

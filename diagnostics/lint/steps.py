@@ -128,7 +128,8 @@ def _unread_result(name: str | Path, error: UnreadableError) -> CheckResult:
 def _read_folder(folder: Path, run: LintRun) -> list[Source]:
     """Read the runs below a folder, without files that are included by other files.
 
-    A file of another syntax than its name's is skipped, and so is JSON that cannot be read for another reason.
+    A file of another syntax than its name's is skipped, and so is JSON that cannot be read for another reason. If there
+    is no run, the result is one source for the folder, without settings.
     """
     sources = []
     try:

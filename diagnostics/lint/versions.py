@@ -38,7 +38,7 @@ class Versions:
         return {package: str(version) for package, version in self.known.items()}
 
     def within(self, package: str, specifier: str) -> bool | None:
-        """Return whether a package's release is in a range; None if the release is unknown.
+        """Return whether a package's release is in a range; True for an empty range, None if the release is unknown.
 
         >>> Versions({"vllm": Version("0.8.5")}).within("vllm", "<0.11"), Versions().within("vllm", "<0.11")
         (True, None)

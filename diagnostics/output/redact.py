@@ -172,7 +172,7 @@ def _redact_host(match: Match) -> str:
 
 
 def _redact_ipv6(match: Match) -> str:
-    """Redact IPv6 addresses, but keep this machine's own (::1), times, slices, C++ names and longer lists."""
+    """Redact IPv6 addresses, but keep this machine's own (::1, ::), times, slices, C++ names and longer lists."""
     text = match[0].partition("%")[0]
     if text.count(":") > 8 or (text.count(":") < 3 and not _ROUTED.match(text)):
         return match[0]

@@ -1,4 +1,4 @@
-"""Find the code that uses a missing name, as far as a log shows it: a frame, a file, a command or a program.
+"""Find the code that uses a missing name, as far as a log shows it: a frame, a file, a module or a program.
 
 `frames_of` returns the frames of a traceback, `package_of` the package of a file, and `describe_caller` the text for a
 sentence about the calling code.
@@ -86,8 +86,8 @@ def describe_caller(
     """Return the code that uses a provider's name, with its release if the log has it; empty if the log shows none.
 
     The deepest frame outside of the provider counts. If there is none, the text begins with "Probably" and names a
-    frame of a traceback without its end, the nearest file or module that a line names, or a program. If a use need
-    not be direct, such as an attribute that the provider's own code may read, only the last frame is considered.
+    frame of a traceback without its end, the nearest file or module that a line names, or a program. Without
+    `is_direct` the provider's own code may be the user, as of an attribute, so only the last frame is considered.
     """
     texts = [parse_line(raw).text for raw in log.lines_from(1, _MAX_LINES)]
     texts += [f"{text} {release}" for text, release in pairwise(texts) if text.endswith("version")]

@@ -1,9 +1,9 @@
 """Compose the Hydra config that a command names from its files, and resolve OmegaConf's `${a.b}` interpolations.
 
 `compose_config` adds the options of the config and of the files in its defaults lists to the settings. Configs that
-verl ships are not read, because verl's dialect has their values. A file of a defaults list that is missing, unreadable
-or beyond the limits on number and size becomes an entry "not checked". So does the config that a command names if
-it is not found. Defaults lists are followed over six levels of files.
+verl ships are not read, because verl's dialect has their values. Any other file of a defaults list that is missing,
+unreadable or beyond the limits on number and size becomes an entry "not checked". So does the config itself if it is
+not found and `required`. Defaults lists are followed over six levels of files; deeper ones are ignored.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ComposedConfig:
 
 
 def _find_config(path: Value | None, stem: str, file: str) -> Path | None:
-    """Find the config that a command names in a folder; if the folder is unknown, in that of the command's file."""
+    """Find the config in the folder that the command names, or in the command's own if that is unknown; else None."""
     if path is None or not stem:
         return None
     if not path.known:
@@ -183,7 +183,7 @@ def _parse_default(entry: Any) -> tuple[str, str]:
 
 
 def resolve_interpolations(options: dict[str, Value]) -> None:
-    """Replace values that are one `${a.b}`, in place, over up to eight references; others with `${` become unknown."""
+    """Replace values that consist of one `${a.b}`, over chains of up to eight; others with `${` become unknown."""
     rest = list(options)
     for last in (False,) * _MAX_STEPS + (True,):
         rest = [key for key in rest if isinstance(options[key].data, str) and "${" in options[key].data]

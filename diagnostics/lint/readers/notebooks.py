@@ -1,8 +1,7 @@
 """Split a notebook's code cells into Python code and shell commands with the line numbers of the notebook's file.
 
 Lines that begin with `!` and cells that begin with `%%bash`, `%%sh` or `%%script` are shell commands. Other magics
-(`%...`) are dropped. A cell whose source is one JSON string has no line of its own for each source line; its lines are
-counted on from the first.
+(`%...`) are dropped. If a cell's source is one JSON string, its lines are numbered from the line of that string on.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 tree-sitter parses the script. This module follows its variables through assignments, defaults, arithmetic, functions
 and sourced files of the same project. A value that a branch, a loop, a command's output or the environment decides is
-unknown. Commands in branches and in functions that the script does not call are returned, too. `#SBATCH` lines set
-Slurm's variables. Sourced files that cannot be read, and scripts in here-documents, become entries "not checked" of the
-commands.
+unknown. Commands in branches and in functions that the script does not call are returned, too; those in `$(...)` and in
+the condition of a loop are not. `#SBATCH` lines set Slurm's variables. Sourced files that cannot be read, and scripts
+in here-documents, become entries "not checked" of the commands.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _ScriptReader:
         return parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
 
     def _count(self, steps: int) -> None:
-        """Count the work, and refuse a script that needs far more work than its size explains."""
+        """Count the work; raise UnreadableError beyond 200,000 steps, which no real script needs."""
         self.steps += steps
         if self.steps > _MAX_NODES:
             raise UnreadableError(
@@ -386,7 +386,10 @@ class _ScriptReader:
         return True
 
     def _source(self, word: Word) -> None:
-        """Walk over the file of `source FILE` in the script's scope, or note that it could not be read."""
+        """Walk over the file of `source FILE` in the script's scope, or note that it could not be read.
+
+        Files that only activate an environment, by their name, are skipped.
+        """
         if _ACTIVATES.search(word.clean):
             return
         fits = self.sourced < _MAX_NESTED

@@ -241,7 +241,7 @@ class Expander:
         return KEEP + SOFT + rest if quoted else _mark_words(rest)
 
     def _arithmetic(self, node: Node, depth: int) -> str:
-        """Evaluate whole-number arithmetic as the shell does."""
+        """Evaluate whole-number arithmetic as the shell does; return HOLE if that is not possible."""
         source = self._expand_range(node, node.start_byte + 3, node.end_byte - 2, quoted=True, depth=depth)
         text = _NAME.sub(lambda match: self._variable(match[0]), _without_marks(source))
         try:
@@ -274,7 +274,7 @@ def _calculate(text: str) -> int:
 
 
 def _evaluate(node: ast.expr) -> int:
-    """Evaluate a syntax tree of whole-number arithmetic; raise OverflowError for an operand beyond 1e9."""
+    """Evaluate a syntax tree of whole-number arithmetic with operands of at most 1e9; for errors see `_calculate`."""
     if isinstance(node, ast.Constant):
         return int(node.value)  # type: ignore[arg-type]
     function = _ARITHMETIC_OPERATORS.get(type(node.op)) if isinstance(node, ast.BinOp) else None

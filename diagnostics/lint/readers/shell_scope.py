@@ -67,11 +67,14 @@ class Scope:
 
     @property
     def size(self) -> int:
-        """Number of variables and arrays."""
+        """Number of variables, arrays and exported variables."""
         return len(self.variables) + len(self.arrays) + len(self.exported)
 
     def text_of(self, name: str) -> str | None:
-        """Return the text of a variable or of an argument such as `$1`; None if it is not set in the script."""
+        """Return the text of a variable or of an argument such as `$1`; None if it is not set in the script.
+
+        A missing argument is "" if the script sets arguments, and HOLE if an unknown one precedes it.
+        """
         words = self.arrays.get("@")
         if words is None or not name.isdecimal() or name == "0":
             return self.variables.get(name)

@@ -48,7 +48,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         certain: Whether to report only if no value in `values` is a default.
         triggers: Triggers of the code's entry that the run has.
         enabled: Condition: options that are set to a value other than false, 0, null, "no" and an empty text.
-        unset: Condition: options that are certainly unset, null, false or empty, also in sources that were not read.
+        unset: Condition: options that are unset, null, false or empty, in a run without options that could not be read.
         absent: Condition: options that no readable source sets, except to null; `a.*` are all options with the prefix.
         equal: Condition: options that have one of these values.
         differs: Condition: options that are set to a value other than null and these values.
@@ -184,7 +184,8 @@ def _compile(expression: str) -> CodeType:
 def evaluate(expression: str, names: dict[str, Any]) -> Any:
     """Evaluate an expression of declared.toml with these values of names.
 
-    Return None if a value has a wrong type, so the condition does not hold; True if a name is missing, so it may hold.
+    Return None for a wrong type or a division by zero, so the condition does not hold; True if a name is missing, so it
+    may hold.
     """
     functions = {"count": lambda data: len(data if isinstance(data, list) else str(data).split()), "max": max}
     try:

@@ -33,7 +33,10 @@ def used_devices(plan: RunPlan) -> set[str]:
 
 @rule("CFG108", check="trainer with server", scope="pair")
 def trainer_and_server_use_different_devices(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
-    """A trainer and its local server use different GPUs, because NCCL refuses two ranks on one device."""
+    """A trainer and its local server use different GPUs, because NCCL refuses two ranks on one device.
+
+    A GPU that both see but only one uses is a warning.
+    """
     if not server_is_local(trainer):
         return
     visible = set(server.get("devices.ids") or ()) & set(trainer.get("devices.ids") or ())

@@ -1,7 +1,8 @@
 """Rule about the framework's own checks: the options of a run pass the guards in the source of its release.
 
-The API index has the conditions; `lint.conditions` evaluates them with the options of the run and the defaults of the
-release. Only a condition that certainly holds is reported, and only if no other rule reported one of its options.
+A guard is a `raise` or `assert`. The API index has its conditions; `lint.conditions` evaluates them with the options of
+the run and the defaults of the release. A condition that depends on an unknown value is not reported, nor one whose
+options another rule reported. If the release is unknown, the newest is assumed, and the finding is a warning.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def guards_of_the_release_pass(plan: RunPlan) -> Iterator[Problem]:
 
 
 class _Options:
-    """The values of the options in the conditions of a guard; `used` are those that the run sets."""
+    """The values of the options in the conditions of a guard; `used` are those looked up that the run sets."""
 
     def __init__(self, plan: RunPlan, placed: PlacedGuard, release: Release) -> None:
         self._plan, self._placed, self._release = plan, placed, release

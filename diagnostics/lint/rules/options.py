@@ -150,7 +150,7 @@ def values_have_the_type_and_choices_of_the_option(plan: RunPlan) -> Iterator[Pr
 
 @rule("CFG113", check=CHECK, frameworks=("trl", "verl"), role="train", warnings_only=True)
 def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
-    """No option of a script or a config is one that the release lacks, or a misspelt option of the framework."""
+    """No option of a script or config is one that the release lacks, one of another framework, or a misspelt one."""
     release = plan.versions.known.get(plan.framework)
     for value, clause, name in option_index.doubtful_options(plan).values():
         if release and DIALECTS[plan.framework].removal(value.key, str(release)):
@@ -166,7 +166,7 @@ def options_are_those_of_the_framework(plan: RunPlan) -> Iterator[Problem]:
 
 @rule("CFG111", "CFG107", check=CHECK, role="any", warnings_only=True)
 def options_have_an_effect(plan: RunPlan) -> Iterator[Problem]:
-    """The run sets no option without effect, such as one that needs another option which is off, or a local engine."""
+    """The run sets no option without effect, such as one that needs a local engine, or another option that is off."""
     incomplete = plan.settings.has_unread_options or plan.needs_arguments
     reported: set[str] = set()
     for entry in DIALECTS[plan.framework].ineffective:
