@@ -96,7 +96,7 @@ def pytest_make_parametrize_id(val):
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session end
 def pytest_sessionfinish():
-    """Collect garbage once; pytest then collects it five times, which takes half a second each in a large process."""
+    """Collect garbage once and freeze the other objects: pytest collects five more times, else half a second each."""
     gc.collect()
     gc.freeze()
 

@@ -71,7 +71,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """The process, which is started if necessary; None for a client of a forked process."""
+        """Id of the process, which is started if necessary; None for a client of a forked process."""
         if self._process is None and self._process_end is not None:
             end = self._process_end
             if address := os.environ.get(WORKERS):

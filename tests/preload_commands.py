@@ -1,6 +1,6 @@
 """Import the modules of the commands (diagnostics, matrix, repro) in the process that tests fork for each command.
 
-Load and compile what most commands use first, too: the catalog and the patterns of secrets.
+Load and compile what most commands use first, too: the catalog and the patterns of redaction.
 """
 
 import diagnostics.matrix.command

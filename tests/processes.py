@@ -1,4 +1,4 @@
-"""Run programs with captured output, wait for processes, and choose a free port."""
+"""Run programs with captured output, wait for a condition, find out whether a process runs, and choose a free port."""
 
 from __future__ import annotations
 

@@ -206,9 +206,8 @@ def _reports_failure(text: str, level: str) -> bool:
 def _find_stall(hits: Sequence[Hit]) -> Stall | None:
     """Return the messages that the last lines repeat, if they report a wait or pending work; else None.
 
-    In a short text, lines that all report a wait need no repetition.
-    A message that reports a wait may count seconds or attempts. Any other message must repeat its values too, because
-    the monitors of a working run print new values.
+    In a short text, lines that all report a wait need no repetition. A message that reports a wait may count seconds or
+    attempts. Any other message must repeat its values too, because the monitors of a working run print new values.
     """
     # Each rank may print the same line once.
     keys = [(hit.rank, _repeated_part(hit.text)) for hit in hits]

@@ -1,6 +1,7 @@
 """Explain errors about missing names with the API index: the releases that have the name, and the smallest change.
 
-`LoggedReleases` finds the installed releases in the logs.
+The name can be that of a module, of something imported, of an attribute or of an argument. `LoggedReleases` finds the
+installed releases in the logs.
 """
 
 from __future__ import annotations
@@ -198,7 +199,10 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
 
 
 def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Explanation | None:
-    """Explain the message of a hit, together with the next lines if a terminal or a web form wrapped it."""
+    """Explain the message of a hit, together with the next lines if a terminal or a web form wrapped it.
+
+    The caller is the package of the innermost frame, of a frame outside of the provider, or of a hint in the line.
+    """
     message, end = _message(hit), hit.traceback.end if hit.traceback else hit.line
     source = hit.traceback.source if hit.traceback else "".join(log.lines_from(end - 1, 1)) if end > 1 else ""
     if (match := _NO_CLASS.search(message)) and len(classes := set(_CONSTRUCTED.findall(source))) == 1:

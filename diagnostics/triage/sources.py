@@ -49,6 +49,8 @@ class SkippedFiles:
 def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> list[LogSource]:
     """Return the logs that a command line names; `-` is standard input, a folder means all logs below it.
 
+    Logs with equal names get their paths as names.
+
     Args:
         arguments: Files and folders.
         skipped: Object that collects the files that were not read; None to drop them.

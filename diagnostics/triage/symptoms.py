@@ -81,7 +81,7 @@ def _rows_where(name: str, condition: Callable[[float], bool]) -> Callable[[Sequ
 
 
 def _non_finite_rows(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows in which a metric of the update is not finite; none if those of the last are finite again later."""
+    """Return rows in which a metric of the update is not finite; none if one of the last row is finite again later."""
     checked = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff", "mismatch_kl")
     matches: Matches = []
     for row in rows:
@@ -111,7 +111,10 @@ def has_recovered(rows: Sequence[MetricRow]) -> bool:
 
 
 def _capped_rows(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows with nearly all completions at the length limit, if at least half of the reporting rows are such."""
+    """Return rows with nearly all completions at the length limit, if at least half of the reporting rows are such.
+
+    If no row reports that share, rows in which all completions have one length are returned.
+    """
     reporting = list(_rows_with(rows, "capped"))
     matches = _rows_where("capped", lambda share: _MIN_CAPPED <= share <= 1.0)(rows)
     if 2 * len(matches) < len(reporting):

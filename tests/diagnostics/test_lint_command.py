@@ -32,7 +32,7 @@ def test_exit_code_is_1_for_a_finding_and_3_for_unchecked_input(
 ):
     """The exit code is 1 for a finding that options do not exclude.
 
-    It is 3 if the script starts no run, if a value that decides a rule is unknown, or if the script is refused.
+    It is 3 if the script starts no run, if a value that decides a rule is unknown, or if the script is refused; else 0.
     """
     (tmp_path / "run.sh").write_text(text)
     assert run_command("lint", "--trl", "1.9.0", *options, tmp_path / "run.sh").code == expected_code
@@ -67,7 +67,7 @@ def test_unparsable_file_is_reported_in_one_line(tmp_path, run_command, name, da
     assert len(reading["reason"].splitlines()) == 1
 
 
-def test_command_line_is_linted_without_running_it_or_importing_packages(tmp_path):
+def test_command_line_is_linted_without_running_it_or_importing_its_packages(tmp_path):
     program = (
         "import sys; sys.argv = ['d', 'lint', '--ms-swift', '4.0.0', '--', 'NPROC_PER_NODE=2', 'swift', 'rlhf', "
         "'--rlhf_type', 'grpo', '--use_vllm', 'true', '--vllm_mode', 'colocate', '--async_generate', 'true', "

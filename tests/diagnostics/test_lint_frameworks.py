@@ -58,7 +58,7 @@ def test_a_toml_file_alone_adds_a_framework(tmp_path):
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run["framework"])
-def test_settings_have_the_plans_names(run):
+def test_settings_become_values_of_the_run_plan(run):
     """An example run of each framework gives the values of the run plan that the case lists."""
     [plan] = plans(run["text"], run["syntax"])
     assert plan.framework == run["framework"]
@@ -82,7 +82,7 @@ def test_options_without_an_index_are_not_checked():
 
 @each_case(CASES["entry_modules"])
 def test_entry_module_is_recognised_by_its_imports(source, arguments, framework, tmp_path):
-    """An entry module of a fork, or a file of the project that it imports, imports the framework's trainer."""
+    """A fork's entry module is recognised if it, or a file of the project that it imports, imports verl's trainer."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "main.py").write_text(source)
     (tmp_path / "mine" / "trainer.py").write_text("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\n")
@@ -103,8 +103,8 @@ def test_config_inherits_the_values_of_the_configs_that_it_extends(tmp_path):
     assert plan.get("train.evaluates") is True
 
 
-def test_every_key_of_a_framework_is_documented():
-    """The tables of the section "Add a framework" name every key that a file may have."""
+def test_keys_of_a_framework_are_documented():
+    """The section "Add a framework" names the keys of a framework, its dialect, starts, plan values and `removed`."""
     section = DOCUMENT.partition("## Add a framework")[2]
     documented = set(re.findall(r"`([a-z_]+)`", section))
     keys = {field.name for field in fields(Framework)} | {

@@ -34,7 +34,7 @@ def test_framework_is_recognised(text, syntax, framework):
 
 
 @pytest.mark.parametrize("form", INPUT_FORMS["found"], ids=lambda form: form["name"])
-def test_fault_is_reported_on_its_line_in_every_input_form(form):
+def test_fault_is_reported_on_its_line(form):
     reported = findings(form["text"], form["syntax"], **form.get("releases", {}))
     matching = [item for item in reported if f"{item.severity.word} {item.code}" == form["finds"]]
     assert f"run:{form['line']}" in {item.place for item in matching for item in item.evidence}

@@ -1,6 +1,6 @@
 """`lint --from X==1 --to X==2` reports what an upgrade changes for a run; `--diff` prints a patch of the certain edits.
 
-Lint itself writes no file.
+Lint does not change the file that it checks.
 """
 
 import subprocess
@@ -42,7 +42,7 @@ def test_changes_for_a_run_are_reported(migrate, name, case):
 
 @pytest.mark.parametrize("name", [name for name in CASES if "removed" in CASES[name]])
 def test_patch_has_certain_edits_only(migrate, tmp_path, name):
-    """The patch, which git applies, has exact renames and removes options without effect; lint writes no file."""
+    """The patch, which git applies, has exact renames and removes options without effect; lint leaves the file."""
     case = CASES[name]
     code, patch, _ = migrate(name, case["text"], "--from", case["from"], "--to", case["to"], "--diff")
     assert (code, bool(patch)) == (1, bool(case["removed"]))

@@ -167,7 +167,7 @@ def test_declared_rules_do_no_arithmetic_on_text():
                 evaluate(declared.where, names | {text: Text("9"), "run": {"framework": "verl"}})
 
 
-def test_check_in_the_source_is_evidence_read_in_source():
+def test_finding_of_a_check_in_the_source_has_static_evidence():
     """The entry of the code has a reproduced case, but the finding follows from another check of the release."""
     [finding] = findings("trl grpo --use_liger_loss true --delta 1.5", trl="0.18.2")
     assert (finding.code, finding.known_by) == ("CFG111", "static")

@@ -1,6 +1,6 @@
 """`lint`'s shell reader splits random scripts and launch-script idioms into the same words as bash.
 
-It also marks unknown parts and defaults, keeps line numbers, refuses endless expansion, and reads the lines `#SBATCH`.
+It also marks unknown parts and defaults, keeps line numbers, refuses endless expansion, and reads `#SBATCH` lines.
 `lint` warns of more processes than the devices that these lines request.
 """
 

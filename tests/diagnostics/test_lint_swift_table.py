@@ -44,7 +44,7 @@ def command(name, release):
 
 
 def test_table_has_every_verdict():
-    """The table has more than 200 answers and every verdict."""
+    """The table has more than 200 answers, with the verdicts accepts, warns and refuses."""
     assert len(ANSWERS) > 200
     assert {verdict for _release, _case, verdict in ANSWERS} == {"accepts", "warns", "refuses"}
 

@@ -119,7 +119,7 @@ def test_swift_refuses_unknown_keys_of_its_yaml():
 
 
 def test_named_framework_counts_for_scripts_without_its_parser():
-    """`--framework` decides for a run that only its options show; ms-swift's script may be in an unknown folder."""
+    """`--framework` decides if only options show the framework; ms-swift's script is known in an unknown folder."""
     run = "python train_grpo.py --use_vllm true --num_generations 8\n"
     assert [plan.framework for plan in plans(run)] == ["trl"]
     assert [plan.framework for plan in plans(run, framework="ms-swift")] == ["ms-swift"]
@@ -191,7 +191,10 @@ def test_option_of_an_array_or_a_path_is_known():
 
 
 def test_added_key_is_new_in_the_config_of_the_release():
-    """`+` is right for a key that only another config of the release has; a text in place of a number is named."""
+    """A `+` key that only another config of the release has is not reported; with an unknown release it is.
+
+    A text in place of a whole number is quoted in the reason.
+    """
     run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo +actor_rollout_ref.model.lora.merge=True"
     key = "+actor_rollout_ref.model.lora.merge"
     for release, expected in (("0.7.1", False), (None, True)):

@@ -68,7 +68,7 @@ def test_without_a_trigger_most_verified_triggers_win(issue):
 
 
 def test_failed_mitigation_is_listed_as_no_help_with_its_run(issue):
-    """A mitigation that failed against the trigger is listed as no help, with the command of its run."""
+    """A mitigation that failed against the trigger, or in each run, is listed as no help, with the command of a run."""
     entry = issue(
         mitigation_of("helps", ["a", "b"]),
         mitigation_of("half", ["b"], ["a"]),
@@ -211,7 +211,7 @@ def test_mitigation_verified_with_these_options_comes_before_others(issue):
 
 
 def test_log_that_shows_no_case_gets_each_mitigation_with_its_condition(issue):
-    """Each mitigation is printed with its condition; a setting in the log puts its mitigation first, without it."""
+    """Each mitigation is printed with its condition; for a setting in the log, only the mitigation that fits it."""
     entry = issue(
         replace(mitigation_of("a", evidence="static"), when="with FSDP2", settings=("fsdp_version: 2",)),
         replace(mitigation_of("b", evidence="static"), when="with DeepSpeed"),

@@ -205,7 +205,7 @@ BOX, CELL = LINES["rich_box"], LINES["ipython_cell"]
     ],
 )  # fmt: skip
 def test_tracebacks_in_other_formats(triage_logs, lines):
-    """Coloured, boxed, grouped, escaped and JSON tracebacks give the same root cause and frames."""
+    """Coloured, boxed, grouped, escaped and JSON tracebacks give the same root cause and last function."""
     verdict = triage_logs(["step 1", *lines, "step 2"])
     assert codes(verdict) == ["MEM005"]
     about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
@@ -259,7 +259,7 @@ def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
 
 
 def test_group_has_runs_with_one_verdict(tmp_path, run_triage):
-    """A run that waits or is empty is no run without a failure; equal names in two folders are two runs."""
+    """Runs that wait or are empty are not grouped with runs that ended; equal names in two folders are two runs."""
     ended = "Training completed."
     logs = {"a/run/1": ended, "a/2": "waiting\n" * 4, "a/3": "", "b/run/1": ended}
     for name, text in logs.items():
@@ -351,7 +351,7 @@ def test_trigger_is_read_from_the_log(triage_logs, log, triggers):
 def test_long_line_is_shown_whole_or_with_the_number_of_missing_characters(
     tmp_path, run_triage, length, note
 ):
-    """The first screen shows 2,000 characters of a line and the number of the others, which --verbose shows."""
+    """The first screen shows a line of up to 2,000 characters; of a longer one, it says how many are missing."""
     (tmp_path / "a.log").write_text("ValueError: not known " + "x" * length + " END\n")
     screen = run_triage(tmp_path / "a.log").out
     assert ("x END" in screen) is not bool(note)
@@ -379,7 +379,7 @@ def test_secret_below_its_label_is_masked_in_a_line_that_is_quoted_alone(tmp_pat
     assert "hunter2" not in result.out + result.err
 
 
-def test_release_of_too_many_digits_is_no_release(run_triage):
-    """Python converts no text of more than 4300 digits to a number."""
+def test_release_of_too_many_digits_crashes_nothing(run_triage):
+    """The exit code is 3. Python converts no text of more than 4,300 digits to a number."""
     log = "vllm=={0}.0\nvllm 1.0 requires torch>={0}, but you have torch {0}\n".format("9" * 5000)
     assert run_triage("-", stdin=log.encode()).code == 3

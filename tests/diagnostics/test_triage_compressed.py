@@ -53,7 +53,7 @@ def run(run_triage):
 def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message):
     """The exit code is 3, and one check is crashed.
 
-    A note may say that there is no failure only about the part of a cut-off gzip that was read.
+    Only for a cut-off gzip may a note say that there is no failure, in the part that was read.
     """
     (tmp_path / "a.log").write_bytes(data)
     code, document = run(tmp_path / "a.log")

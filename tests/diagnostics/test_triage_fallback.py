@@ -1,7 +1,7 @@
 """A log without a root cause is clean if it shows the end of the run and no error line; an excerpt needs no end.
 
-Waits and metrics may give hypotheses. Other logs are not judged; the reason names a stall or the step that the
-run reached. A log in UTF-16 is read.
+Waits and metrics may give hypotheses. Other logs without a failure are not judged; the reason names a stall or the step
+that the run reached. A log in UTF-16 is read.
 """
 
 import pytest
@@ -57,7 +57,10 @@ def test_report_names_the_step_of_a_run_that_did_not_end(triage_lines):
 
 
 def test_repeated_monitor_lines_without_change_are_a_stall(triage_lines):
-    """Monitor lines that repeat without change are a stall, with their counters at 0; changing values are progress."""
+    """Monitor lines that repeat without change are a stall, with their counters at 0; changing values are progress.
+
+    Equal lines of several ranks are no repetition.
+    """
     waits = [
         "10:00:%02d (Trainer pid=1) waiting for samples: buffer_size=0",
         "10:00:%02d active_tasks: 0, queued: 7",
@@ -136,7 +139,7 @@ METRICS = [
 ]
 
 
-def test_metrics_are_parsed_under_each_frameworks_names():
+def test_metrics_of_several_frameworks_are_parsed():
     """Metrics are parsed from lines of TRL, verl, NeMo-RL, prime-rl, W&B and a progress bar."""
     assert [row for row in METRICS if parse_metrics(row[0]).get(row[1], ("", None))[1] != row[2]] == []
 

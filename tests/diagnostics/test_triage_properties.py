@@ -1,7 +1,7 @@
 """`triage` verdicts do not depend on prefixes, noise, file order or cuts around the deciding lines.
 
 Hostile logs take bounded time. Damaged lines and logs crash nothing. The labelled corpus in `logs/` meets the goals of
-the evaluation, and has no personal data.
+the evaluation, and has no personal paths or addresses.
 """
 
 import random

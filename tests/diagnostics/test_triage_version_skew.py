@@ -79,7 +79,7 @@ def test_explanation_by_the_index_is_the_verdict(triage_lines, line):
 
 
 def test_message_below_a_traceback_needs_no_exception_name(triage_lines):
-    """A known issue and the frames are found although the line that ends the traceback has no exception's name."""
+    """A known issue and the exception's type are found although the traceback's last line does not name it."""
     lines = [HEADER, SCRIPT, "    llm = LLM()", "Qwen2Tokenizer has no attribute all_special_tokens_extended"]
     verdict = triage_lines(*lines)
     assert [candidate.issue.code for candidate in verdict.candidates] == ["CMP017"]
@@ -110,7 +110,7 @@ def test_class_is_read_from_the_calling_line(triage_lines, source, message, foun
     ],
 )
 def test_explanation_by_the_index_comes_before_a_generic_entry(triage_lines, lines, entry):
-    """A skew that the index and the release in the log prove comes first; CMP002 may fit, but is about TRL."""
+    """An explanation by the index comes before the catalog's entry for such messages."""
     assert [finding.code for finding in report(triage_lines(*lines), ["a.log"]).findings] == ["CMP906", entry]
 
 
@@ -182,7 +182,7 @@ def test_only_an_unmet_requirement_of_a_listed_package_is_a_finding(triage_lines
 
 
 def test_change_that_the_log_shows_as_refused_is_not_proposed(triage_lines):
-    """The model type needs a release that another line of the log refuses: neither release is installed again."""
+    """The model type needs a release that another line of the log refuses, so no fix has a command."""
     lines = (
         "ValueError: The checkpoint has model type `qwen2_5_vl` but Transformers does not recognize this architecture.",
         "ImportError: transformers>=4.41.2,<=4.48.1 ,!=4.48.0 is required for a normal functioning of this module, but"
