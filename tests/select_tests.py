@@ -108,7 +108,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _owners(file: Path) -> set[Path]:
-    """Return the Python files whose tests also test a file: itself if it is Python, and files that name it."""
+    """Return the Python files whose tests also test a file: itself, and files that name it, its folder or list it."""
     owners = {file} if file.suffix == ".py" else set()
     # No source names a module that its package imports by listing the folder.
     package = file.parent / "__init__.py"

@@ -120,7 +120,7 @@ def test_output_that_is_not_run_has_a_date(name):
         assert DATED.search("\n".join(before)), f"{name}: {block[0][:200]}"
 
 
-def test_docs_readme_links_every_page():
+def test_docs_readme_links_the_pages_next_to_it():
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert pages - set(LINK.findall((ROOT / "docs" / "README.md").read_text())) == set()
 
@@ -149,7 +149,7 @@ def test_screenshot_shows_what_the_command_prints(name):
     assert screenshot == printed
 
 
-def test_every_check_and_layer_is_documented():
+def test_checks_and_layers_are_documented():
     """docs/doctor.md lists the checks, and docs/matrix.md the layers or their families."""
     doctor, matrix = ((ROOT / "docs" / name).read_text() for name in ("doctor.md", "matrix.md"))
     first = " ".join(re.findall(r"^\| ([^|]+) \|", doctor, re.MULTILINE))

@@ -50,7 +50,7 @@ def test_near_tests_are_few_and_of_the_same_package():
 
 
 def test_tests_outside_of_listed_folders_need_no_torch():
-    """PyTorch is needed by tests of the trainer, repros, GPU, golden commands and audit, and of missing packages."""
+    """Only tests of the trainer, repros, GPU, golden commands, audit and missing packages may need PyTorch."""
     with_torch = [path for path in select_tests.all_tests() if select_tests.needs_torch([path])]
     file_names = {str(path.relative_to(ROOT / "tests")) for path in with_torch}
     expected = ("grpo_core/", "repro/", "gpu/", "golden/", "diagnostics/audit", "test_missing_packages.py")

@@ -1,4 +1,4 @@
-"""The container runs without root, from a base image with a digest; container and CI install hashed packages.
+"""The container runs without root, from a base image with a digest; it and the matrix workflow install hashed packages.
 
 Locked tools are pinned, suppressed security rules have a reason, and SECURITY.md names existing files.
 """

@@ -1,7 +1,7 @@
 """Wheel and sdist contain the packages and data; commands of the installed wheel work, or print what is missing.
 
-The tested commands write no file. A tag that is not the version cannot be released. uv installs the dependencies of the
-wheel from the package index.
+The tested commands write no file into the environment and the working folder. A tag that is not the version cannot be
+released. uv installs the dependencies of the wheel from the package index.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ COMMANDS = [
 
 
 def test_commands_of_an_installed_wheel_work(installed_wheel):
-    """Each command runs, or prints in one line what is missing; none prints a traceback or writes a file."""
+    """Each command runs, or prints in one line what is missing; none prints a traceback or writes a file there."""
     files_before, wrong = installed_wheel.files(), []
     for arguments, code, expected_output, expected_errors in COMMANDS:
         exit_code, output, errors = installed_wheel(*arguments)

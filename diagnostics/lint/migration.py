@@ -1,9 +1,9 @@
 """Compare a run's options in two releases of its framework, for `lint --from X==1 --to X==2`: the report and a patch.
 
 Names, types and choices come from the API index, replacements of removed options from the dialects, and defaults from
-both. `compare_releases` reports removed options, values that only the new release refuses, values of a type that the
-new release no longer declares, and unset options whose default differs or that are gone. `make_patch` returns a diff
-with the certain edits; it writes no file.
+both. `compare_releases` reports removed options, values that only the new release refuses, and values of a type that
+the new release no longer declares. Of the options that the run plan or the loss uses, it also reports unset ones whose
+default differs or is gone. `make_patch` returns a diff with the certain edits; it writes no file.
 """
 
 from __future__ import annotations
@@ -141,7 +141,10 @@ def _find_changes(migration: Migration) -> Iterator[Finding]:
 
 
 def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
-    """Yield the options of a run that the old release has and the new release does not accept."""
+    """Yield the options of a run that the old release has and the new release does not accept.
+
+    Options of the user's script and of companion packages are left out.
+    """
     settings, package = migration.plan.settings, migration.new.package
     for value in option_index.options_to_check(settings):
         key, renamed = value.key, migration.current_name(value.key)
@@ -193,7 +196,7 @@ def _value_problems(migration: Migration) -> Iterator[Problem]:
 
 
 def _default_problems(migration: Migration) -> Iterator[Problem]:
-    """Yield options with an effect that the run does not set, and whose default differs or is gone."""
+    """Yield unset options of the run plan or the loss that have an effect, and whose default differs or is gone."""
     plan, dialect, releases = migration.plan, migration.dialect, (migration.old, migration.new)
     names = dialect.server_names if plan.role == "serve" else dialect.names
     for option in dict.fromkeys((*names, *(() if plan.role == "serve" else dialect.loss_options))):

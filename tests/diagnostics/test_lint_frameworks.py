@@ -59,7 +59,7 @@ def test_a_toml_file_alone_adds_a_framework(tmp_path):
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run["framework"])
 def test_settings_become_values_of_the_run_plan(run):
-    """An example run of each framework gives the values of the run plan that the case lists."""
+    """An example run of a framework gives the values of the run plan that the case lists."""
     [plan] = plans(run["text"], run["syntax"])
     assert plan.framework == run["framework"]
     assert {name: plan.get(name) for name in run["plan"]} == run["plan"]

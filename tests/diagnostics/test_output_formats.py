@@ -63,7 +63,7 @@ def test_formats_can_be_parsed_again(reported_findings):
 
 
 def test_sarif_has_level_rule_location_and_failed_invocation():
-    """SARIF has levels, the rule, and the location of a finding in a file; a crashed check is no successful execution."""
+    """SARIF has levels, a rule, and a location if a file is named; a crashed check is no successful execution."""
     findings = finding(), finding("NUM002", Severity.INFO, place="defaults")
     run = json.loads(sarif.render(report(*findings, outcome="crashed", reason="bug")))["runs"][0]
     first, second = run["results"]

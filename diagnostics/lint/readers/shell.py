@@ -150,7 +150,7 @@ class _ScriptReader:
         return parse(_BACKTICKS.sub("$(:)", _PLACEHOLDER.sub(r"'<\1>'", text)), file)
 
     def _count(self, steps: int) -> None:
-        """Count the work; raise UnreadableError beyond 200,000 steps, which no real script needs."""
+        """Count the work; raise UnreadableError for a script that needs more than `_MAX_NODES` steps."""
         self.steps += steps
         if self.steps > _MAX_NODES:
             raise UnreadableError(

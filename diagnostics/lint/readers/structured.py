@@ -234,7 +234,7 @@ def _parse_json_lines(text: str, file: str) -> Any:
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
-    """Parse a TOML text; each value has the line of its key.
+    """Parse a TOML text; each value has the line of its key, or 0 if that is unknown.
 
     Raises:
         UnreadableError: See `parse_documents`.

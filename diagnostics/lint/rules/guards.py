@@ -2,7 +2,7 @@
 
 A guard is a `raise` or `assert`. The API index has its conditions; `lint.conditions` evaluates them with the options of
 the run and the defaults of the release. A condition that depends on an unknown value is not reported, nor one whose
-options another rule reported. If the release is unknown, the newest is assumed, and the finding is a warning.
+options an earlier finding has. If the release is unknown, the newest is assumed, and the finding is a warning.
 """
 
 from __future__ import annotations
