@@ -302,7 +302,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Evaluation during training, with exactly one policy version."""
+    """Evaluation during training; each uses one policy version."""
 
     every: int = option(0, low=0)
     """Evaluate every N steps, before the step trains. 0: never."""

@@ -193,7 +193,7 @@ def _from_text(text: str, kind: type) -> Any:
 
 
 def describe_settings(word: str = "") -> str:
-    """Return the options whose name, default or documentation contains a word, two lines each; or that none does."""
+    """Describe the options whose name, default or text contains a word, two lines each; a sentence if none does."""
     blocks = []
     for key, text in _documentation().items():
         field = fields()[key]

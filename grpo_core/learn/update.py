@@ -32,8 +32,8 @@ class MicroBatch:
 
     Attributes:
         rows: The samples.
-        proximal_BT: Log-probs before the first update; None until the first pass.
-        entropy_BT: Entropies of the same pass.
+        proximal_BT: Log-probs before the first update; None until they are computed.
+        entropy_BT: Entropies of the same computation.
     """
 
     rows: Batch
@@ -153,7 +153,7 @@ class Updater:
         return token_weights(batch.counted_BT, aggregation, max_tokens)
 
     def _accumulate(self, window: list[MicroBatch]) -> tuple[float, list[tuple[float, float, float]]]:
-        """Accumulate the gradients of a window; the first pass also sets the proximal log-probs.
+        """Accumulate the gradients of a window, and set the proximal log-probs where they are missing.
 
         Each micro-batch has its own proximal log-probs: the ratio of the first update is exactly 1, in bits.
 

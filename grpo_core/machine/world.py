@@ -1,4 +1,4 @@
-"""Define the process group of a run (torch.distributed under torchrun), and an engine that all ranks share.
+"""Define the process group of a run (torch.distributed under torchrun), and an engine that all ranks call together.
 
 `World` is the group of a single process, `Processes` that of several ranks. `join_world` joins the group, checks the
 devices, and limits the trainer's share of a GPU that the engine uses, too. `SharedEngine` gives all ranks the same

@@ -1,8 +1,8 @@
 """Build prompts from a data set or from the shipped task, and rollouts (prompts with seeded requests) from them.
 
 Data sets are JSON lines (also gzipped), Parquet, or folders of Hugging Face datasets. Overlong prompts are dropped or
-truncated, or end the run. The module also builds the evaluation prompts and the prompt of the weight-sync probe, and
-derives seeds.
+truncated, or end the run. The module also builds the evaluation prompts and the prompt of the weight-sync probe,
+derives seeds, and computes the number of steps from `train.epochs`.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _without_none(value: Any) -> Any:
 def _tokenize(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
     """Return the token ids of a prompt.
 
-    A chat template already contains the begin token, so none is added. A plain text gets the begin token if the
-    tokenizer adds one, but never an end token.
+    The begin token of a chat is left to its template. A plain text gets the begin token if the tokenizer adds one, but
+    no end token.
     """
     if isinstance(prompt, str):
         ids: list[int] = tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]

@@ -1,7 +1,8 @@
 """Create the tiny model and tokenizer of the shipped task, and load models and tokenizers from local folders.
 
 Loading uses transformers, without network and without running code from the folder. Models whose output layer has a
-bias or scales its logits are refused: `grpo_core.learn.logprobs` would compute their log-probs wrongly.
+bias or scales its logits are refused: `grpo_core.learn.logprobs` would compute their log-probs wrongly. `known_ids`
+counts the ids that model and tokenizer both have.
 """
 
 from __future__ import annotations

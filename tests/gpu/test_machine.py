@@ -106,7 +106,7 @@ def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
     ],
 )
 def test_audit_of_a_server_on_a_gpu_reports_its_faults_only(trained, dtype, sampling, faults):  # noqa: F811
-    """The audit of a stand-in server on a GPU reports the injected fault; rounding of the device's kernels is none."""
+    """The audit of a stand-in server on a GPU reports the injected fault; rounding by the GPU's kernels is no fault."""
     engine = Engine(trained / "checkpoint-120", dtype, ServerFaults(sampling=sampling), seed=1)
     engine.model.to("cuda")
     with serving(engine) as url:

@@ -77,7 +77,7 @@ def test_logprobs_use_the_narrowest_exact_dtype(tmp_path, config, logprob, dtype
 
 
 def test_tensors_have_the_documented_shapes_and_dtypes(tmp_path, config):
-    """Each tensor has the dtype and shape that docs/rollout-format.md lists; here M = 2 prompts and N = 4 samples."""
+    """Dtypes and shapes are those of docs/rollout-format.md, written out here for M = 2 prompts and N = 4 samples."""
     tensors = load_file(record_step(tmp_path, config))
     described = {name: (str(v.dtype)[6:], tuple(v.shape)) for name, v in tensors.items()}
     assert described == {

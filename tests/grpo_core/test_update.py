@@ -84,7 +84,7 @@ def test_mini_batches_update_in_sequence(short_run):
 
 @pytest.mark.parametrize(("aggregation", "same"), [("sequence_sum", True), ("token", False)])
 def test_normalisers_agree_for_sequence_sum_and_differ_for_token(short_run, aggregation, same):
-    """With equal parts, `mini_batch` and `rollout` give the same update for `sequence_sum`, and others for `token`."""
+    """With equal parts, `mini_batch` and `rollout` give equal updates for `sequence_sum`, and different for `token`."""
     settings = {"train.mini_batches": 2, "loss.aggregation": aggregation, "train.steps": 2}
     documents = [
         run_training(short_run(**settings, **{"output.name": name, "train.mini_batch_normaliser": name}))[0]

@@ -111,7 +111,7 @@ def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | Non
 
 
 def token_from_environment() -> str | None:
-    """Return the token in the environment, or None; command lines and settings are no place for it: others read them.
+    """Return the token in the environment, or None; it is not an option, because other users can read command lines.
 
     Raises:
         ConfigError: An HTTP header can't carry it; names the variable, never the text.
