@@ -241,7 +241,7 @@ def find_shadows(
 ) -> tuple[Shadow, ...]:
     """Return modules that hide an installed package; in PYTHONPATH and the working folder, also a standard module.
 
-    Folders without `__init__.py` and compiled modules are left out.
+    Folders without `__init__.py`, compiled modules, and names that each project has, such as `tests`, are left out.
 
     Args:
         search: The search path.

@@ -75,7 +75,7 @@ def test_failed_import_is_reported_by_every_attempt(toys, code, outcome, message
     assert all(message in attempt.detail for attempt in attempts)
 
 
-def test_inapplicable_code_starts_no_process(toys, monkeypatch):
+def test_inapplicable_code_starts_no_worker(toys, monkeypatch):
     """Every attempt of an inapplicable code has the reason, and no worker is started."""
     monkeypatch.setattr(runner, "_run_worker", None)
     attempts, _ = run(toys, "TOY005", ("silent", None), ("silent", "helps"))

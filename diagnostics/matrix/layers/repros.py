@@ -1,8 +1,8 @@
 """Layers `scheduler` and `repro:CODE`: try to reproduce known issues in the cell, with and without mitigations.
 
 An issue that is reproduced without a mitigation gives FAIL with its code, which `matrix.toml` can expect. Modified
-upstream files or a failed repro give an infrastructure fault, an attempt without an end TIMEOUT. If no repro applies to
-the release, the outcome is NOT_RUN. REPRO_MODULES is read from the source of `repro/issues`.
+upstream files or a failed repro give an infrastructure fault. An attempt that does not end gives TIMEOUT. If no repro
+applies to the release, the outcome is NOT_RUN. REPRO_MODULES is read from the source of `repro/issues`.
 """
 
 from __future__ import annotations
