@@ -2,7 +2,7 @@
 
 A form (`ErrorForm`) is a pattern for messages of one kind. `uses_in` yields the names as `Use` objects, each with the
 package that should define it. It accepts forms about names only, not those about options.
-`ADVICE` has texts for `explain.py`, and `PROGRAMS` the package of a command.
+`ADVICE` has texts for explanations, and `PROGRAMS` the package of a command.
 """
 
 from __future__ import annotations

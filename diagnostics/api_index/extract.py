@@ -4,7 +4,7 @@
 expression, for files of which the index has top-level names only (`IndexedPackage.is_outlined`). The result maps each
 name to an entry, a short text:
 
-    LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` or `@outline` follows)
+    LLM                 class OfflineMixin, Base       (bases without `[…]`; `@dataclass` or `@outline` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)
     LLM.engine          attr LLMEngine()               (set by a method; its possible classes, `()`: exactly this class)
     LLM.stats           property -> Stats              (a function with a named return has `-> Class`, too)

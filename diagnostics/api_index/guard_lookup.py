@@ -38,8 +38,8 @@ class PlacedGuard:
         guard: The guard, with the conditions of the calls that lead to its function.
         release: The release that has it.
         module: Its module.
-        prefix: The part of the config that `self` is in its conditions, such as `actor_rollout_ref.actor.`; None if its
-            function is no method of a config class.
+        prefix: The part of the config that `self` stands for in its conditions, such as `actor_rollout_ref.actor.`;
+            None if its function is no method of a config class.
         set_elsewhere: Attributes in its conditions that other methods may set before, each with its conditions.
         component: The component that makes the check; None for a check of each run.
         only_set: Whether the framework may fill in an option that the run does not set, before the guard reads it.

@@ -378,7 +378,10 @@ def is_built_for(user: str, provider: str) -> bool:
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
-    """Yield a sentence for each third package of which no release satisfies the requirements of both, extras aside."""
+    """Yield a sentence for each third package of which no release satisfies the requirements of both, extras aside.
+
+    Between a plugin and its package, requirements of the CUDA build do not count.
+    """
     mine, theirs = requirements_of(first), requirements_of(second)
     without_cuda = is_built_for(first.package, second.package) or is_built_for(second.package, first.package)
     for name in sorted((mine.keys() & theirs.keys()) - (_CUDA_REQUIREMENTS if without_cuda else set())):
