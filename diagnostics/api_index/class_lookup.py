@@ -137,9 +137,9 @@ def find_namesake(use: Use, provider: str) -> str:
     for package in packages if is_attribute or len(use.path) > 1 else ():
         index = store.load(package)
         for module in index.find_name(use.name):
-            if is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module):
-                version = index.releases[max(_releases_with_class(index, module, use.name), default=-1)]
-                surface = query.surface_with_companions(Release(package, version))
+            places = [*_releases_with_class(index, module, use.name)]
+            if places and (is_attribute or f"{use.name}.{use.path[0]}" in index.packed(module)):
+                surface = query.surface_with_companions(Release(package, index.releases[max(places)]))
                 if not _extends_namesake(surface, module, use.name):
                     return package
     return ""

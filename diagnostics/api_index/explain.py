@@ -483,7 +483,7 @@ def _releases_like_oldest(use: Use, releases: NameReleases) -> tuple[str, ...]:
 
 
 def _is_of_several_packages(use: Use) -> bool:
-    """Return whether a call's class has a name of one word that classes of several packages have."""
+    """Return whether a call's class has a name of one word that several packages define or import."""
     if use.kind != "argument" or not re.fullmatch("[A-Z][a-z]+", use.name):
         return False
     return sum(bool(store.load(package).find_name(use.name)) for package in store.indexed_packages()) > 1
