@@ -252,7 +252,7 @@ def _report_unread(settings: Settings, word: Word, file: str) -> None:
 
 
 def _combine(values: list[Word], file: str, line: int) -> Value:
-    """Combine the words after a flag into one value: True for none, a list for several."""
+    """Combine the words after a flag: True for none, a list for several, the first if the second is unknown."""
     # A backslash before a blank at the end of a line makes a word of the blank.
     values = [word for word in values if word.clean.strip()] or values[:1]
     values = [word for word in values if word.text != SCRIPT_ARGUMENTS]

@@ -249,7 +249,7 @@ def is_skipped(plan: RunPlan, value: Value) -> bool:
 
 
 def missing_option(package: str, role: str, name: str, release: Version) -> tuple[str, str]:
-    """Return a clause about an option that a release lacks, and the release's option that may replace it or ""."""
+    """Return a clause about an option that a release lacks, and the one option that may replace it, else ""."""
     first, last = release_span(package, name) or (release, release)
     nearest = str(last if last < release else first)
     old, new = exact_options(package, role, nearest), exact_options(package, role, str(release))

@@ -89,7 +89,7 @@ def installed_versions(text: str, names: str = _NAMES) -> Iterator[tuple[str, st
 def written_versions(text: str, names: str) -> Iterator[tuple[str, str, bool]]:
     """Yield (package, release, whether it is a lower bound) for releases that a person names in a line.
 
-    A line that reports a requirement, or that advises a change, names releases that need not be installed.
+    A line that reports a requirement or advises a change yields none, because these releases need not be installed.
     """
     if _compile(_TABLE["advice"]).search(text):
         return

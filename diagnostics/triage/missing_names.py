@@ -85,7 +85,11 @@ def explain_missing_names(
 
 
 def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanation | None:
-    """Explain a hit with the releases of the log, and with its bounds if no side is at fault."""
+    """Explain a hit with the releases of the log.
+
+    If they do not decide which side is too old or too new, lower bounds that sentences state are used, too. A release
+    that only a sentence names is ignored if the error contradicts it.
+    """
     frames = _callers(hit, log)
     explain = partial(_explain, hit, log, frames)
     describe = partial(describe_caller, hit=hit, log=log, frames=frames, installed=installed)
@@ -101,7 +105,7 @@ def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanat
 
 
 def _with_both(first: Explanation, second: Explanation) -> Explanation:
-    """Return an explanation with the releases that have a second missing name of the package, too."""
+    """Return an explanation that offers only releases with a second missing name, too; the same if none has both."""
     having = tuple(item for item in first.releases.having if item in second.releases.having)
     releases = replace(first.releases, having=having)
     if having in {(), first.releases.having} or not first.changes:

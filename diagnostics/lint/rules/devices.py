@@ -19,8 +19,8 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compa
 def used_devices(plan: RunPlan) -> set[str]:
     """Return the ids of the devices that a run uses: as many of the visible ones as it has processes or ranks.
 
-    A parallel size that a server does not set counts as 1. If a trainer's number of processes is unknown, all visible
-    devices are returned; if the ids are unknown, none.
+    A server's parallel size that is not set or not known counts as 1. If a trainer's number of processes is unknown,
+    all visible devices are returned; if the ids are unknown, none.
     """
     visible: list[str] = plan.get("devices.ids") or []
     if plan.role == "serve":
