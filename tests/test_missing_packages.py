@@ -51,6 +51,7 @@ def test_missing_package_is_named_with_its_install_command(run_without, module, 
 
 @each_case(CASES["answered"])
 def test_command_works_without_packages_that_it_does_not_need(run_without, modules, line, code, output):
+    """Without pyarrow, `audit` reports the Parquet file that it could not read."""
     exit_code, answer, errors = run_without(modules, line)
     assert (exit_code, errors) == (code, "")
     assert output in answer

@@ -41,7 +41,8 @@ def test_fault_is_reported_on_its_line(form):
 
 
 @pytest.mark.parametrize("form", INPUT_FORMS["accepted"], ids=lambda form: form["name"])
-def test_value_that_may_be_overridden_is_no_error(form):
+def test_accepted_form_gives_no_error(form):
+    """Values that a branch, variable, argument or reference decides cause no error, nor does text about a command."""
     reported = codes(form["text"], form["syntax"], trl="1.9.0", verl="0.9.0", ms_swift="4.0.0")
     assert not any(item.startswith("error") for item in reported)
 
@@ -338,7 +339,7 @@ def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
 
 @each_case(CASES["overrides"])
 def test_overrides_are_checked_against_the_copied_config(verl_checkout, overrides, expected):
-    """An override must name a key of the chosen group, and `+` may only add keys that are absent or null."""
+    """An override must name a key of the chosen group, and `+` no key that certainly has a value."""
     assert errors_with_overrides(verl_checkout, overrides) == expected
 
 

@@ -97,7 +97,7 @@ def test_command_line_may_abbreviate_an_option(migrate):
 
 @each_case(INVALID["options"])
 def test_invalid_releases_are_refused(migrate, options, message):
-    """The error names the invalid text and what to write instead."""
+    """The exit code is 2, and the error names what is wrong or what was expected."""
     code, _, error = migrate("train.py", TRL, *options)
     assert (code, message in error) == (2, True)
 

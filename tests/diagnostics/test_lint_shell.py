@@ -136,7 +136,7 @@ def test_words_of_an_idiom_equal_those_of_bash(name, tmp_path):
 
 @each_case(CASES["commands"])
 def test_words_of_commands(script, expected):
-    """Redirects are no words, and variables that a branch sets are unknown after the branch."""
+    """Redirects are no words, and variables that a branch changes are unknown after the branch."""
     assert command_words(script) == expected
 
 

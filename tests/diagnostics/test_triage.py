@@ -165,7 +165,7 @@ def test_fingerprint_of_an_error_without_frames_has_its_quoted_names(triage_logs
 
 
 def test_log_prefixes_are_removed():
-    """Time, rank, actor, level and terminal codes are removed; the indentation of the message stays."""
+    """Prefixes such as time, rank, actor and level are removed; the indentation of the message stays."""
     parsed = [[raw, parse_line(raw).text, parse_line(raw).rank] for raw, _, _ in LINES["prefixed"]]
     assert parsed == LINES["prefixed"]
 

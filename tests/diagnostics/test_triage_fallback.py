@@ -38,8 +38,8 @@ def test_log_with_the_end_of_the_run_is_clean(triage_lines, last):
 
 
 @each_case(CASES["parts"])
-def test_end_of_a_part_is_not_the_end_of_the_run(triage_lines, lines, state):
-    """The end of loading, sampling or evaluation, or a stop by hand, is not the end of the run."""
+def test_end_of_a_part_differs_from_the_end_of_the_run(triage_lines, lines, state):
+    """The end of loading, sampling or evaluation, and a stop by hand, are not the end of the run; its full bar is."""
     assert triage_lines(LAUNCHED, *STEPS, *lines).state == state
 
 

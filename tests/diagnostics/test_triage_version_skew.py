@@ -44,7 +44,7 @@ def test_explanation_names_caller_side_and_releases(triage_lines, case):
 
 @each_case(CASES["unexplained"])
 def test_line_without_a_skew_has_no_finding(triage_lines, code, log):
-    """Requirements that are met or only stated, and a class of another package, are not reported."""
+    """Requirements that are met, only stated or of other packages, and a class of another package, are not reported."""
     assert findings(triage_lines, code, *log.splitlines()) == []
 
 
