@@ -1,7 +1,8 @@
 """Describe a Python environment by its files: packages, compiled modules, search path, interpreter and variables.
 
 `collect` reads each package's metadata; for vLLM, the trainers, a few other packages (CHECKED) and what these need, it
-also compares the installed files with the package's list. Nothing of the environment is imported or run.
+also compares the installed files with the package's list. `module_lookup` adds missing and hidden modules. Nothing of
+the environment is imported or run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read and check `matrix.toml`: cells, recipes and settings of layers.
 
-`load_matrix` returns a `Matrix`; its cells have their recipes, layers in running order, and expectations. An unreadable
-or invalid file raises TomlError; for an invalid key, the message has the line.
+`load_matrix` returns a `Matrix`; its cells have their recipes, layers in running order, and expectations. A cell's
+declared environment is what a user gets; its recipe describes another environment, which runs on CPUs. An unreadable or
+invalid file raises TomlError; for an invalid key, the message has the line.
 """
 
 from __future__ import annotations

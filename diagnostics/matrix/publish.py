@@ -162,7 +162,8 @@ def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:
     - `unknown`: no layer has an answer.
     - `unresolvable`: the requirements have no solution, and no layer about the pair ran and passed. Layers about the
       pair are all but those that reproduce known issues; `install` and `doctor` do not count here.
-    - `fail`: a layer about the pair failed or is flaky, and not as expected of the CPU substitute (`of_machine`).
+    - `fail`: a layer about the pair failed or is flaky, except failures that `matrix.toml` expects of the CPU
+      substitute (`of_machine`).
     - `pass`: a layer was executed, and each layer passed, was not run as expected, or reproduced only issues that
       are not active.
     - `partial`: otherwise.
