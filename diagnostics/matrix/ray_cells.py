@@ -101,6 +101,9 @@ def run_cell(
         fresh: (cell, layer) pairs that run again although they have answers.
         events: The driver's events of the cell as store lines; they replace the node's store of the cell.
         run_name: Name of the run, for the new events.
+
+    Raises:
+        RayError: The worker imports an installed grpo-doctor instead of the code that was sent.
     """
     if not (ROOT / "matrix.toml").is_file():
         raise RayError(f"the worker imports an installed grpo-doctor ({ROOT}), not the code that was sent")

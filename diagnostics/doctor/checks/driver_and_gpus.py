@@ -28,7 +28,7 @@ _SMI = "nvidia-smi -q"
 
 
 def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
-    """Return the CUDA that PyTorch was built for, as "12.6", "cpu" or "rocm", with its evidence; empty if unknown."""
+    """Return the CUDA that PyTorch was built for ("12.6", "cpu" or "rocm") and its evidence; ("", None) if unknown."""
     torch = environment.packages.get("torch")
     if torch is None:
         return "", None

@@ -17,7 +17,11 @@ LIMIT = datetime.timedelta(seconds=60)
 
 
 def sum_over_ranks(backend: str, rendezvous: str, rank: int) -> str:
-    """Sum a tensor of ones (rank 0) and of twos (rank 1), check the result, and return the type of device."""
+    """Sum a tensor of ones (rank 0) and of twos (rank 1), check the result, and return the type of device.
+
+    Raises:
+        RuntimeError: The sum is wrong.
+    """
     import torch
     import torch.distributed as dist
 

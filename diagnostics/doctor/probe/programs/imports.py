@@ -16,7 +16,11 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 
 
 def torch_platform() -> dict[str, Any]:
-    """Return the CUDA and NCCL that PyTorch was built with, and its number of devices; run a kernel on each of them."""
+    """Return the CUDA and NCCL that PyTorch was built with, and its number of devices; run a kernel on each of them.
+
+    Raises:
+        RuntimeError: A device computes a wrong result.
+    """
     import torch
 
     platform: dict[str, Any] = {
