@@ -139,14 +139,15 @@ class RolloutConfig:
     timeout_s: float = option(120.0, above=0, needs=_SEPARATE)
     """Seconds that a server, or an engine in another process, may take to start or to answer one call."""
     device: str = option("auto", needs=_OWN_ENGINE)
-    """Torch device of the engine. `auto`: the trainer's in colocate mode; else the first GPU that the trainer does not
-    use, or the trainer's device."""
+    """Torch device of the engine. `auto`: the trainer's. In async and server mode, if the trainer uses GPUs, it is the
+    first GPU that the trainer does not use, if there is one."""
     memory_share: float = option(0.45, above=0, high=0.95)
     """If both use one GPU at the same time: the engine's share of its memory. The trainer gets the rest."""
     max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
     """Most completions that the transformers engine samples at one time."""
     sync: str = option("auto", choices=("auto", "shm", "http", "files"), needs=_SEPARATE)
-    """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
+    """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: shm to an engine that the run starts,
+    http to a running server, files to vLLM's server."""
     sync_tolerance: float = option(0.0, low=0)
     """Largest log-prob difference between engine and trainer that the probe after a weight update accepts as rounding.
     0: set by the less exact of their types: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
@@ -307,7 +308,7 @@ class EvalConfig:
     every: int = option(0, low=0)
     """Evaluate every N steps, before the step trains. 0: never."""
     prompts: int = option(64, low=1)
-    """Number of evaluation prompts (the same each time), with one completion per prompt."""
+    """Number of evaluation prompts (the same each time; no more than eval.path has), with one completion each."""
     temperature: float = option(1.0, low=0.01)
     """Temperature of these completions."""
     path: str = option("")
@@ -332,8 +333,8 @@ class OutputConfig:
     dir: str = option("runs")
     """Folder of all runs."""
     name: str = option("")
-    """Folder of this run, inside output.dir. Empty: the rollout mode and the time. An existing run is
-    resumed (--resume) or refused, never overwritten."""
+    """Folder of this run, inside output.dir. Empty: the rollout mode and the time. A run that has steps is resumed
+    (--resume) or refused."""
     completions_every: int = option(10, low=0)
     """Write the completions of the first step, of every Nth step after it, and of the last. 0: none."""
     record_every: int = option(0, low=0)

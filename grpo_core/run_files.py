@@ -121,7 +121,7 @@ def is_due(step: int, every: int, config: Config) -> bool:
 
 
 class StepProgress:
-    """Prints metrics of the first and last step, of 20 to 30 between, and of a step after 20 s without a line.
+    """Prints metrics of the first and last step, of 19 to 29 between, and of a step after 20 s without a line.
 
     Runs of fewer than 40 steps print each step.
     """

@@ -9,12 +9,12 @@ from grpo_core.learn.dialects import DIALECTS
 from tests.cells import peers_python, run_with
 
 PROGRAMS = Path(__file__).parent / "peer_programs"
-MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
-# Program -> the release it must have met, the cases of the loss, those of the advantages.
+AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+# Program -> the release that it must find, the cases of the loss, those of the advantages.
 EXPECTED = {
     "verl_loss.py": (
         "verl-0.9.1",
-        {f"{loss} {mode}" for loss in ("vanilla", "gspo", "cispo", "gpg") for mode in MODES}
+        {f"{loss} {total}" for loss in ("vanilla", "gspo", "cispo", "gpg") for total in AGGREGATIONS}
         | {"sapo seq-mean-token-mean", "vanilla far"},
         {"grpo", "grpo no std", "grpo vectorized", "grpo vectorized no std", "rloo", "rloo vectorized"},
     ),

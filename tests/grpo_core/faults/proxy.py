@@ -123,7 +123,7 @@ class Link:
         self.client.close()
 
     def stall(self, drips: bytes = b"", every_s: float = 0.1) -> None:
-        """Send nothing for up to 60 s, or one byte at a time, until the client gives up; record the duration."""
+        """Wait until the client gives up, for up to 60 s, or send it `drips` byte by byte; record the duration."""
         started = time.monotonic()
         # The whole request is read first, because unread bytes would turn a later close into a reset.
         if self.request is None:
