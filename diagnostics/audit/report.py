@@ -131,9 +131,7 @@ def _details(result: Result) -> list[str]:
     lines = [estimate_text(estimate) for estimate in result.estimates]
     if result.is_fault and result.residual is not None:
         floor = f", rounding makes {result.floor:.2g}" if result.floor is not None else ""
-        runner_up = result.runner_up
-        second = f"; next best: {runner_up.name}, off by {runner_up.residual:.2g}" if runner_up else ""
-        lines.append(f"with this explanation it is off by {result.residual:.2g}{floor}{second}")
+        lines.append(f"with this explanation it is off by {result.residual:.2g}{floor}")
     lines += map(_note_text, result.evidence)
     return lines + [f"to decide it: {need.text}" for need in result.needed]
 

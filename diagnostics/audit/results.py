@@ -109,14 +109,6 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class RunnerUp:
-    """The explanation that fits second best, and its residual."""
-
-    name: str
-    residual: float
-
-
-@dataclass(frozen=True)
 class Result:
     """The result of one check.
 
@@ -131,7 +123,6 @@ class Result:
         residual: Difference that remains with this explanation.
         floor: Difference that rounding alone causes.
         alarm: Fault threshold: a larger difference is a fault.
-        runner_up: The explanation that fits second best.
         count: Number of items behind the result; `Topic.unit` says what they are.
         tokens: Tokens that the check cost the engine.
         evidence: Observations, the most important first.
@@ -150,7 +141,6 @@ class Result:
     residual: float | None = None
     floor: float | None = None
     alarm: float | None = None
-    runner_up: RunnerUp | None = None
     count: int = 0
     tokens: int = 0
     evidence: tuple[Note, ...] = ()
@@ -316,8 +306,11 @@ def make_document(audit: Audit) -> dict[str, Any]:
 
 
 def _result_json(result: Result) -> dict[str, Any]:
-    """Return a result under the keys of the JSON document, with its sentence and the known issue's fixes."""
-    fields = asdict(result)
+    """Return a result under the keys of the JSON document, with its sentence and the known issue's fixes.
+
+    `runner_up` is always null: readers expect the key.
+    """
+    fields = asdict(result) | {"runner_up": None}
     del fields["message"]
     fields |= {"facts": fields.pop("evidence"), "wanted": fields.pop("needed"), "by": fields.pop("masked_by")}
     fields["sentence"] = sentence(result)

@@ -146,10 +146,6 @@ def healthy_cases(seed: int, dtype: str) -> Iterator[Case]:
     yield Case("nothing wrong", ())
     yield Case("nothing wrong: batches of other sizes", (), ServerFaults(batches=True))
     yield Case("nothing wrong: other kernels", (), ServerFaults(noise=draw.uniform(0.1, 0.5) * floor))
-    for count, name in ((1, "checkpoint-280"), (2, "checkpoint-260")):
-        yield Case(
-            f"nothing wrong: {count} behind, as allowed", (), folder=name, trainer={"max_staleness": count}
-        )
 
 
 def _most_likely_id(folder: Path) -> int:

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import itertools
+import math
 import random
 import shutil
 import sys
@@ -22,7 +23,6 @@ from collections import Counter
 from pathlib import Path
 
 from diagnostics.audit.recorded.run_audit import audit_run
-from diagnostics.audit.recorded.stats import share_interval
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Audit
 from tests.diagnostics.audit_recorded import faults, runs
 
@@ -106,6 +106,15 @@ class Table:
             print(f"| {name} | {count} |")
         middle = sorted(self.seconds)[len(self.seconds) // 2]
         print(f"\nSeconds an audit: {middle:.2f} in the middle, {max(self.seconds):.1f} most.")
+
+
+def share_interval(hits: int, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of the share of `hits` among `count`; (0, 1) for none."""
+    if not count:
+        return 0.0, 1.0
+    z, p = 1.96, hits / count
+    center, width = p + z * z / (2 * count), z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
+    return max(0.0, (center - width) / (1 + z * z / count)), min(1.0, (center + width) / (1 + z * z / count))
 
 
 def share(hits: int, count: int) -> str:

@@ -3,8 +3,7 @@
 `identify_weights` compares the engine's scores with those of the checkpoints. The ids are chosen by the audit, so
 sampling parameters and chat templates have no influence. Faults are: another checkpoint or the base model, an adapter
 with a wrong factor, a partial update, weights newer than all checkpoints or on the line through two, unknown weights.
-Without a fault the result is clean, or undecided. Other weights are no fault either if `staleness` allows them. For a
-large model a few ids can rule out another checkpoint.
+Without a fault the result is clean, or undecided. For a large model a few ids can rule out another checkpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from diagnostics.audit.live.partial_update import find_partial_update
 from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
 from diagnostics.audit.live.weight_comparison import Scores, Slope, compare, compare_in_best_dtype, project
-from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, undecided
+from diagnostics.audit.results import Estimate, Note, Result, clean, fault, note, undecided
 from diagnostics.audit.training_curves import Curves
 
 # Number of ids by which a large checkpoint can be ruled out, and the necessary distance in residuals: an engine that is
@@ -50,12 +49,7 @@ class Identification:
 
 
 def identify_weights(
-    reference: Reference,
-    against: Sequence[Reference],
-    sequences: Sequences,
-    engine: Any,
-    dtype: str = "",
-    staleness: int = 0,
+    reference: Reference, against: Sequence[Reference], sequences: Sequences, engine: Any, dtype: str = ""
 ) -> Identification:
     """Compare the engine's scores with the checkpoint's and other checkpoints'; return the weights that explain them.
 
@@ -65,20 +59,18 @@ def identify_weights(
         sequences: The scored ids.
         engine: The engine's log-prob of each id but the first of each sequence, concatenated.
         dtype: The engine's dtype; empty if unknown.
-        staleness: Number of weights in `against`, from the first on, that are no fault, because the engine may be
-            behind the trainer.
     """
     scores = compare_in_best_dtype(reference, sequences, engine, dtype)
     if dtype not in DTYPES and not (scores.at_floor or reference.is_large):
         # Other weights in float32, which explain the difference exactly, exclude rounding to a coarser dtype.
         exact = compare(reference, sequences, engine, "float32")
-        in_float32 = _identify(exact, against, staleness, "")
+        in_float32 = _identify(exact, against, "")
         if in_float32.weights is not None and (in_float32.result.residual or 0.0) <= exact.alarm:
             return in_float32
-    return _identify(scores, against, staleness, dtype)
+    return _identify(scores, against, dtype)
 
 
-def _identify(scores: Scores, against: Sequence[Reference], staleness: int, dtype: str) -> Identification:
+def _identify(scores: Scores, against: Sequence[Reference], dtype: str) -> Identification:
     """Find the weights that explain the scores in their dtype; `dtype` is the one that the server reports."""
     reference = scores.reference
     siblings, notes = _compute_others(scores, against)
@@ -87,11 +79,6 @@ def _identify(scores: Scores, against: Sequence[Reference], staleness: int, dtyp
     if version := _find_version(scores, siblings, notes):
         result, weights = version
         floor = result.floor or floor
-        if weights in against[:staleness]:
-            text = "the engine holds {name}, which max_staleness allows"
-            allowed = note("stale_allowed", text, name=weights.name)
-            fields = scores.result_fields | {"residual": result.residual, "evidence": (allowed,)}
-            result = clean("weights", probe="P3", **fields)
     elif scores.residual > scores.alarm:
         result, weights = _find_other_weights(scores, siblings)
     elif scores.at_floor:
@@ -158,11 +145,9 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
         scores = replace(scores, floor=max(scores.floor, trained.floor))
         if residual > scores.alarm:
             return None
-    second = min([scores.residual, *(entry[0] for entry in candidates if entry[2] is not sibling)])
     version = Estimate("version", sibling.name, expected=scores.reference.name)
     estimates = (version, _estimate("slope", slope.value, slope.error, 0.0))
     fields: dict[str, Any] = {"residual": residual, "estimates": estimates}
-    fields |= {"runner_up": RunnerUp("the next nearest", second)}
     message = "the engine holds the weights of {name}, not the checkpoint's"
     fields["code"] = "SYN003" if sibling.name == "base" else ""
     if scores.reference.has_adapter and not sibling.has_adapter:
@@ -192,10 +177,9 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
     # With a partial update, the engine's difference correlates with that of the other checkpoint.
     related = [sibling for slope, sibling in slopes if abs(slope.value) > _RELATED_SIGMAS * slope.error]
     slopes.sort(key=lambda pair: pair[0].residual)
-    second = min([scores.residual, *(slope.residual for slope, _ in slopes)])
-    if partial := find_partial_update(scores, related, second):
+    if partial := find_partial_update(scores, related):
         return partial
-    if newer := _find_newer(scores, siblings, second):
+    if newer := _find_newer(scores, siblings):
         return newer, None
     # Weights do not move exactly on a line, so the line must explain only half of the difference.
     for slope, sibling in slopes:
@@ -222,11 +206,10 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
         return None
     message = "the engine adds the adapter to its base {times:.2f} times"
     fields: dict[str, Any] = {"residual": residual, "estimates": (_estimate("adapter", value, slope.error),)}
-    fields |= {"runner_up": RunnerUp("the adapter once", scores.residual)}
     return _fault(scores, "weights/adapter", message, {"times": value}, **fields), weights
 
 
-def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | None:
+def _find_newer(scores: Scores, siblings: Siblings) -> Result | None:
     """Report weights that are newer than all checkpoints; None if they are not.
 
     Their difference from the newest checkpoint must point in the direction of the last step; otherwise noisy weights
@@ -248,7 +231,6 @@ def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | N
     values = {"name": newest.name, "before": before.name, "slope": slope.value}
     estimates, evidence = (_estimate("way", slope.value, slope.error),), (Note("went_on", text),)
     fields: dict[str, Any] = {"residual": slope.residual, "estimates": estimates, "evidence": evidence}
-    fields |= {"runner_up": RunnerUp("the nearest checkpoint", second)}
     message = "the engine's weights are newer than {name}: {slope:.2f} of the way to it from {before}"
     return _fault(scores, "weights/newer", message, values, **fields)
 
@@ -268,8 +250,7 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
         family, way = "weights/older", slope.value
     values, estimate = {"slope": way, "name": sibling.name}, _estimate("way", way, slope.error)
     fields: dict[str, Any] = {"residual": slope.residual, "estimates": (estimate,)}
-    second = RunnerUp("the checkpoint", scores.residual)
-    return _fault(scores, family, _LINES[family], values, runner_up=second, **fields)
+    return _fault(scores, family, _LINES[family], values, **fields)
 
 
 def _unknown_fault(scores: Scores, siblings: Siblings) -> Result:

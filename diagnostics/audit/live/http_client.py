@@ -1,17 +1,14 @@
 """HTTP client of the audited server: one-line errors, and a deadline and a size limit for each call as a whole.
 
-Answers are JSON or text, at most 64 MiB, not compressed. A 503 whose Retry-After is in seconds is retried until the
-deadline. The URL's password, else VLLM_API_KEY, is sent as the bearer token. Proxies of the environment are not used.
+Answers are JSON or text, at most 64 MiB, not compressed. The URL's password, else VLLM_API_KEY, is sent as the bearer
+token. Proxies of the environment are not used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
-import re
-import time
 from typing import Any
 
 import httpx
@@ -34,7 +31,7 @@ class Client:
 
     Attributes:
         address: URL without credentials.
-        requests: Number of requests so far, with the repeated ones.
+        requests: Number of requests so far.
         tokens: Tokens that these calls cost the engine; the callers add them.
     """
 
@@ -87,22 +84,15 @@ class Client:
             return self.call(path, body)
 
     async def _fetch(self, call: str, body: dict[str, Any] | None) -> tuple[int, bytearray]:
-        """Return status and content of the response; repeat the call after a 503 with Retry-After, up to the deadline.
+        """Return status and content of the response; raise TimeoutError at the deadline.
 
         httpx's own timeouts apply to each read: a server that sends a byte a second, or endless 100 Continue answers,
         would never time out.
         """
-        deadline = time.monotonic() + self._timeout_s
-        async with asyncio.timeout(self._timeout_s), httpx.AsyncClient(**self._options) as http:
-            while True:
-                async with http.stream("GET" if body is None else "POST", call, json=body) as response:
-                    content = await _read(response, call)
-                wait = response.headers.get("Retry-After", "")
-                seconds = max(1, int(wait)) if re.fullmatch("[0-9]{1,5}", wait) else math.inf
-                if response.status_code != 503 or time.monotonic() + seconds >= deadline:
-                    return response.status_code, content
-                await asyncio.sleep(seconds)
-                self.requests += 1
+        limit, client = asyncio.timeout(self._timeout_s), httpx.AsyncClient(**self._options)
+        method = "GET" if body is None else "POST"
+        async with limit, client as http, http.stream(method, call, json=body) as response:
+            return response.status_code, await _read(response, call)
 
 
 async def _read(response: httpx.Response, call: str) -> bytearray:

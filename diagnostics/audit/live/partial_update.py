@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.weight_comparison import Scores
-from diagnostics.audit.results import Estimate, Result, RunnerUp, fault
+from diagnostics.audit.results import Estimate, Result, fault
 
 Groups = dict[str, list[str]]
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
@@ -23,16 +23,13 @@ _MAX_GROUPS = 12
 _MAX_REMAINDER = 0.6
 
 
-def find_partial_update(
-    scores: Scores, others: Sequence[Reference], best_single: float
-) -> tuple[Result, Reference] | None:
+def find_partial_update(scores: Scores, others: Sequence[Reference]) -> tuple[Result, Reference] | None:
     """Return the fault and the engine's weights if a partial update explains the scores; otherwise None.
 
     Args:
         scores: The engine's scores and the checkpoint's.
         others: Checkpoints whose values may remain, the nearest first. They are tried until one leaves a residual of
             rounding only; for a large model only the first is tried.
-        best_single: Residual of the best single checkpoint.
     """
     best: tuple[Result, Reference] | None = None
     limit = min(scores.alarm, scores.residual)
@@ -46,7 +43,7 @@ def find_partial_update(
                 residual = scores.residual_of(scores.scores_of(mixed))
                 if residual < limit:
                     limit = residual
-                    best = _partial_fault(scores, candidate, stale, residual, best_single), mixed
+                    best = _partial_fault(scores, candidate, stale, residual), mixed
                     break
             groups = {tensor: [tensor] for name in similar for tensor in groups[name]}
         candidate.release()
@@ -55,14 +52,11 @@ def find_partial_update(
     return best
 
 
-def _partial_fault(
-    scores: Scores, other: Reference, stale: list[str], residual: float, best_single: float
-) -> Result:
+def _partial_fault(scores: Scores, other: Reference, stale: list[str], residual: float) -> Result:
     """Report the stale groups of tensors and the checkpoint whose values they still have."""
     version = Estimate("version", other.name, expected=scores.reference.name)
     fields = scores.result_fields | {"residual": residual, "probe": "P4"}
     fields["estimates"] = (Estimate("tensors", tuple(stale)), version)
-    fields["runner_up"] = RunnerUp("no single checkpoint", best_single)
     message = "tensors of the checkpoint did not arrive: the engine still has those of {name} in {tensors}"
     values = {"tensors": ", ".join(stale), "name": other.name}
     return fault("weights/partial", message, values, **fields)

@@ -7,8 +7,7 @@ undecided if the log-probs may be raw. `replace_refuted_results` decides whether
 raw, or the engine samples at 1.
 
 `explain_logprobs` finds the mistake that reproduces log-probs which fit no sampling parameters: a shift by one token,
-log-probs of another sample, rounding, one bias on several ids, log-probs of another checkpoint. A fault that none
-explains lists what was excluded.
+log-probs of another sample, or of another checkpoint. A fault that none explains lists what was excluded.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _MAX_TIE = 0.2
 _FAULT_SIGMAS = 5.0
 # Temperatures nearer than this, as logarithms, are equal.
 _MAX_LOG_RATIO = 0.03
-# Share of the tokens of a sample that a mistake must reproduce; steps of rounded log-probs.
-_MIN_SHARE, _STEPS = 0.8, (1.0, 0.5, 0.25, 0.2, 0.125, 0.1, 0.0625, 0.05, 0.01, 0.001)
+# Share of the tokens of a sample that a mistake must reproduce.
+_MIN_SHARE = 0.8
 
 
 def check_ids(
@@ -157,7 +156,7 @@ def explain_logprobs(
         others: The same tokens with the logits of other weights, by name.
     """
     message, symptom = _find_mistake(observed, expected, result.alarm or 0.0, others)
-    text = "excluded: a shift by one token, another sample, rounding, one bias on several ids, log-probs of {names}"
+    text = "excluded: a shift by one token, another sample, log-probs of {names}"
     excluded = () if message else (note("excluded", text, names=", ".join(others)),)
     evidence = (*excluded, *Curves(()).causes(symptom))
     return replace(result, message=message or result.message, evidence=evidence)
@@ -186,46 +185,7 @@ def _find_mistake(
             return f"{affected} are shifted: each token has that of the token {place}", "mispaired"
     if wrong and all(any(rows_match(a, b) for b in range(len(rows)) if b != a) for a in wrong):
         return f"{affected} are those of another sample", "mispaired"
-    if kind := _find_rounding(reported, computed, limit):
-        return f"the log-probs are rounded to {kind}", "lost_digits"
-    if bias := _find_biases(observed, expected, limit):
-        message = f"the engine adds {bias[0]:+.2f} to the logits of these ids: {bias[1]} (of those that were sampled)"
-        return message, "bias"
     for name, distribution in others.items():
         if distribution.residual(expected) <= limit:
             return f"the log-probs are those of {name}; other weights sampled the tokens", "other_weights"
     return "", "unexplained"
-
-
-def _find_rounding(reported: Any, computed: Any, limit: float) -> str:
-    """Return what the log-probs are rounded to; an empty text if rounding does not explain their differences."""
-    import torch
-
-    error = (reported - computed).abs()
-    for step in _STEPS:
-        is_multiple = bool(((reported / step - (reported / step).round()).abs() < 1e-4).all())
-        if is_multiple and float(error.max()) <= step / 2 + 4 * limit:
-            return f"multiples of {step:g}"
-    for kind in (torch.bfloat16, torch.float16):
-        is_rounded = bool(((reported.to(kind).double() - reported).abs() <= 1e-6 * reported.abs()).all())
-        if is_rounded and bool((error <= torch.finfo(kind).eps / 2 * reported.abs() + 4 * limit).all()):
-            return str(kind).removeprefix("torch.")
-    return ""
-
-
-def _find_biases(observed: Observed, sampling: Sampling, limit: float) -> tuple[float, str] | None:
-    """Return the bias and its ids; None if one bias on some of the ids does not explain the differences."""
-    import torch
-
-    difference = observed.reported - observed.logprobs(sampling)
-    shares = observed.distribution(sampling).exp()
-    candidates = [observed.ids[sign * difference > 4 * limit].unique() for sign in (1, -1)]
-    for ids in sorted(candidates, key=len):  # a bias on some ids is one of the other sign on all others
-        is_shifted, mass = torch.isin(observed.ids, ids), (shares * torch.isin(observed.kept_ids, ids)).sum(1)
-        if len(ids) and not bool(is_shifted.all()):
-            growth = (((-difference).exp() - 1) / mass)[~is_shifted].median().clamp(min=-0.99999)
-            value = (growth + 1).log()
-            predicted = is_shifted * value - (1 + mass * growth).log()
-            if trimmed_mean((difference - predicted).abs()) <= max(limit, 0.02):
-                return float(value), ", ".join(map(str, ids.tolist()))
-    return None

@@ -19,7 +19,7 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import NAMES, Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.live.sampling_estimation import Fit
 from diagnostics.audit.live.server_settings import TrainerSettings
-from diagnostics.audit.results import CLEAN, Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
+from diagnostics.audit.results import CLEAN, Estimate, Result, clean, fault, masked, note, undecided
 from diagnostics.audit.training_curves import Curves
 
 # Increase of --tokens that gives one more sampled token.
@@ -107,7 +107,6 @@ def _judge_fit(observed: Observed, fit: Fit, trainer: TrainerSettings, floor: fl
     count, times, alarm = len(observed.ids), fit.residual / floor, _FLOAT32_ALARM if floor < 1e-4 else _ALARM
     fields: dict[str, Any] = {
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
-        "runner_up": RunnerUp(*fit.runner_up) if fit.runner_up else None,
     }  # fmt: skip
     if times > alarm:
         return [fault("sampling/law", "no sampling parameters explain the reported log-probs", **fields)]

@@ -85,7 +85,6 @@ class Observed:
         ids: Sampled ids.
         samples: Index of the completion that each token belongs to.
         sampled_columns: Index of the sampled id among the kept logits, by position, as a column vector.
-        kept_ids: Id of each kept logit, by position.
     """
 
     # The sorted logits for the last penalties, and their masses for the last temperature.
@@ -143,7 +142,6 @@ class Observed:
         Up to 127 of the least likely ids, which fill no bins, count like the average of the others.
         """
         self.sampled_columns = self.ids[:, None]
-        self.kept_ids = self.ids.new_tensor(range(size)).expand(len(self.ids), -1)
         self._rest, self._log_bin_size = self._logits.new_empty((len(self.ids), 0)), 0.0
         if size <= 2 * _KEPT:
             return
@@ -157,7 +155,7 @@ class Observed:
         self._log_bin_size = math.log(rest.shape[1] / _BINS)
         tensors = (self._logits, self._seen, self._counts)
         self._logits, self._seen, self._counts = (tensor.gather(1, columns) for tensor in tensors)
-        self.kept_ids, self.sampled_columns = columns, (columns == self.ids[:, None]).int().argmax(1)[:, None]
+        self.sampled_columns = (columns == self.ids[:, None]).int().argmax(1)[:, None]
 
     def penalised_logits(self, sampling: Sampling) -> Any:
         """Return the logits after penalties."""

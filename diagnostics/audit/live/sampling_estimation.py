@@ -42,13 +42,11 @@ class Fit:
         sampling: The parameters.
         residual: Mean difference between reported log-probs and those computed with these parameters.
         changed: Parameters that differ from the expected ones.
-        runner_up: Second best explanation and its residual; None if there is none.
     """
 
     sampling: Sampling
     residual: float
     changed: tuple[str, ...]
-    runner_up: tuple[str, float] | None = None
 
 
 def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
@@ -64,20 +62,16 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
     optima = ((name, *search(few, expected, name)) for name in RANGES)
     hints = [Fit(expected.replace(name, value), residual, (name,)) for name, value, residual in optima]
     hints.sort(key=attrgetter("residual"))
-    runner_up = (hints[0].changed[0], hints[0].residual)
     if hints[0].residual > (1 - _MIN_HINT_GAIN) * few.residual(expected):
-        return replace(start, runner_up=runner_up)
+        return start
     fits = [_refine(observed, hint.sampling, hint.changed) for hint in hints[:_MAX_CANDIDATES]]
-    best, second = sorted(fits, key=attrgetter("residual"))[:2]
+    best = min(fits, key=attrgetter("residual"))
     is_close = any(_is_close(best.sampling, expected, name) for name in best.changed)
     if is_close or not _improves_fit(observed, expected, best.sampling):
-        return replace(start, runner_up=runner_up)
-    best = replace(best, runner_up=(second.changed[0], second.residual))
+        return start
     if best.residual > 1.3 * floor:
-        candidates = sorted(_fit_pairs(observed, few, expected, best), key=attrgetter("residual"))
-        if _improves_fit(observed, best.sampling, candidates[0].sampling):
-            second = [*candidates, best][1]
-            best = replace(candidates[0], runner_up=(" and ".join(second.changed), second.residual))
+        pair = min(_fit_pairs(observed, few, expected, best), key=attrgetter("residual"))
+        best = pair if _improves_fit(observed, best.sampling, pair.sampling) else best
     return _simplify(observed, best, expected)
 
 

@@ -134,12 +134,12 @@ class _Probes:
         import torch
 
         client, budget, scores = self.server.client, self.budget, list[float]()
-        dtype, staleness = str(self.settings.get("dtype", "")), self.trainer.max_staleness
+        dtype = str(self.settings.get("dtype", ""))
 
         def identify(new: list[list[int]]) -> Identification:
             scores.extend(score for ids in new for score in self.server.score(ids))
             engine = torch.tensor(scores, dtype=torch.float64)
-            return identify_weights(self.reference, siblings, sequences, engine, dtype, staleness)
+            return identify_weights(self.reference, siblings, sequences, engine, dtype)
 
         self._cache = cache_and_replicas.probe_cache(self.server, self._cache_prompts())
         before = client.tokens

@@ -1,7 +1,7 @@
 """Compare a server's settings (P0) with the trainer's, its tokenizer and chat template (P10) with the checkpoint's.
 
 This costs no tokens. `read_trainer_settings` reads the file of `--trainer-config`: sampling parameters, lengths,
-prompts, and how many checkpoints the engine may be behind.
+prompts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ class TrainerSettings:
         request: Sampling parameters of the trainer's requests; the server uses its defaults for the rest.
         sampling: Parameters with which the trainer computes log-probs: the temperature, as in known trainers.
         length: Longest prompt and completion together, in tokens; 0 if unknown.
-        max_staleness: Number of checkpoints by which the engine's weights may be older.
         prompts: Texts that may be in the engine's prefix cache.
     """
 
     request: dict[str, Any] = field(default_factory=lambda: {"temperature": 1.0})
     sampling: Sampling = field(default_factory=Sampling)
     length: int = 0
-    max_staleness: int = 0
     prompts: tuple[str, ...] = ()
 
 
@@ -58,8 +56,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if not isinstance(document, dict):
         raise AuditError(f"{source}: expected settings by name")
     settings = _flatten(document)
-    names = (*NAMES, *_LENGTHS, "max_staleness")
-    numbers = {name: settings[name] for name in names if settings.get(name) is not None}
+    numbers = {name: settings[name] for name in (*NAMES, *_LENGTHS) if settings.get(name) is not None}
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_NUMBER:
             raise AuditError(f"{source}: {name} = {value!r}: expected a number")
@@ -71,7 +68,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     prompts, sampling = settings.get("prompts"), Sampling(temperature=request["temperature"])
     texts = tuple(map(str, prompts)) if isinstance(prompts, list) else ()
     length = sum(int(numbers.get(name, 0)) for name in _LENGTHS)
-    return TrainerSettings(request, sampling, length, int(numbers.get("max_staleness", 0)), texts)
+    return TrainerSettings(request, sampling, length, texts)
 
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:

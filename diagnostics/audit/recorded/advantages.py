@@ -2,25 +2,23 @@
 
 The formulas are (reward - baseline) / (deviation + epsilon), with the baselines and scales of known trainers. The
 result is clean with the formula if one reproduces the recorded numbers. It is a fault if all advantages are 0 although
-rewards differ, or if a known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided.
-At most about 4096 samples are used.
-
-`weigh_rewards` recovers the weights of reward functions from the metrics, because dumps of completions lack them: TRL
-logs the reward and the mean of each function, and `fit_weights` solves for the weights by least squares.
+rewards differ, or if a known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided,
+or skipped for several reward functions, whose weights are not recorded: equal weights are assumed. At most about 4096
+samples are used.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isfinite, nan, sqrt
+from math import sqrt
 from typing import Any
 
-from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_indices
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_indices
 from diagnostics.audit.recorded.stats import deviation, fsum, mean
-from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, note, skipped, undecided
+from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.training_curves import Curves
 
 Groups = list[list[int]]
@@ -30,9 +28,6 @@ _PEERS = ("group", "leave_one_out", "batch", "none")
 _EPSILONS = (1e-4, 1e-6, 1e-8, 0.0)
 # A few units in the last place of float32 numbers about 1.
 _TOLERANCE = 2e-4
-# Name of the metric with the mean of a reward function.
-_MEAN_METRIC = "rewards/{}/mean"
-_FIT_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -140,9 +135,11 @@ def _check_recording(recording: Recording) -> Result:
     text = "the nearest right formula ({best}) is off by {residual:.2g}"
     evidence = (note("advantages_unlike", text, best=best, residual=residual),)
     fields: dict[str, Any] = {"floor": _TOLERANCE, "count": count, "evidence": evidence}
-    if mistake := _find_mistake(steps, RunnerUp(best, residual), fields):
+    if mistake := _find_mistake(steps, residual, fields):
         return mistake
     text = "how rewards of several functions are weighed, and how the advantage is scaled"
+    if any(row.reward is None for row in recording.rows):
+        return skipped("advantages", "want_weights", text)
     return undecided("advantages", note("want_weights", text), residual=residual, **fields)
 
 
@@ -198,24 +195,24 @@ def _residual(steps: Sequence[Step], formula: Formula) -> float:
 def _formula_result(recording: Recording, count: int, ranked: list[tuple[float, str]]) -> Result:
     """Return a clean result that names the formulas that reproduce the recorded advantages."""
     fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
-    runner_ups = [RunnerUp(name, residual) for residual, name in ranked[len(fits) :]]
     fact = note("advantages_fit", "made by {ways}", recording.kind, ways="; or ".join(fits[:4]))
     fields: dict[str, Any] = {"estimates": (Estimate("dialect", fits[0]),), "evidence": (fact,)}
-    fields |= {"residual": ranked[0][0], "floor": _TOLERANCE, "runner_up": next(iter(runner_ups), None)}
-    return clean("advantages", count=count, **fields)
+    return clean("advantages", count=count, residual=ranked[0][0], floor=_TOLERANCE, **fields)
 
 
-def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) -> Result | None:
-    """Return a fault if all advantages are 0, or if a formula fits after a change in `_MISTAKES`; otherwise None."""
+def _find_mistake(steps: list[Step], nearest: float, fields: dict[str, Any]) -> Result | None:
+    """Return a fault if all advantages are 0, or if a formula fits after a change in `_MISTAKES`; otherwise None.
+
+    `nearest` is the least residual without a change.
+    """
     if all(value == 0 for step in steps for value in step.advantages):
         message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
-        return fault("advantages/zero", message, residual=0.0, runner_up=nearest, **fields)
+        return fault("advantages/zero", message, residual=0.0, **fields)
     for family, message, adjust in _MISTAKES:
         adjusted = [adjust(step) for step in steps]
         residual, formula = min((_residual(adjusted, formula), str(formula)) for formula in _FORMULAS)
-        if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
-            estimates = (Estimate("dialect", formula),)
-            fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
+        if residual <= 5 * _TOLERANCE and residual * 20 <= nearest:
+            fields |= {"estimates": (Estimate("dialect", formula),), "residual": residual}
             fields["evidence"] += tuple(Curves(()).causes(family))
             return fault(family, message, {"way": formula}, **fields)
     return None
@@ -235,70 +232,3 @@ _MISTAKES: tuple[tuple[str, str, Callable[[Step], Step]], ...] = (
     ("advantages/grouping", "the advantages are those of interleaved groups, not of the prompts' groups",
      _interleave),
 )  # fmt: skip
-
-
-# Rewards of several functions.
-
-
-def weigh_rewards(run: RunArtifacts) -> RunArtifacts:
-    """Return the run with the weighted sum of a sample's scores as its reward, with weights fitted to the metrics.
-
-    A recording with a reward, with scores of one function only, or without such a fit stays as it is.
-    """
-    recordings = []
-    for recording in run.recordings:
-        names = sorted({name for row in recording.rows for name in row.scores})
-        is_open = len(names) > 1 and not any(row.reward is not None for row in recording.rows)
-        fits = (fit_weights(series, names) for series in run.series) if is_open else ()
-        weights = next(filter(None, fits), None)
-        if weights:
-            rows = tuple(replace(row, reward=_weighted_sum(row, weights)) for row in recording.rows)
-            recording = replace(recording, rows=rows)  # noqa: PLW2901
-        recordings.append(recording)
-    return replace(run, recordings=tuple(recordings))
-
-
-def _weighted_sum(row: Sample, weights: Mapping[str, float]) -> float | None:
-    parts = [weights[name] * score for name, score in row.scores.items() if score is not None]
-    return sum(parts) if parts else None
-
-
-def fit_weights(series: MetricSeries, names: Sequence[str]) -> dict[str, float] | None:
-    """Fit the reward of each step as a weighted sum of the functions' means; None unless the fit is exact to 0.1 %.
-
-    A function whose mean is 0 in all steps gets the weight 1. The fit needs at least four steps more than it has other
-    functions.
-    """
-    means = [_MEAN_METRIC.format(name) for name in names]
-    rows = [row for row in series.rows if isfinite(row.values.get("reward", nan))]
-    rows = [row for row in rows if all(isfinite(row.printed.get(name, nan)) for name in means)]
-    used = [name for name in means if any(row.printed[name] for row in rows)]
-    if len(rows) < len(used) + 4 or not used:
-        return None
-    points = [[row.printed[name] for name in used] for row in rows]
-    targets = [row.values["reward"] for row in rows]
-    size = range(len(used))
-    matrix = [[sum(x[i] * x[j] for x in points) for j in size] for i in size]
-    right = [sum(x[i] * y for x, y in zip(points, targets, strict=True)) for i in size]
-    solution = _solve(matrix, right)
-    if solution is None:
-        return None
-    error = max(abs(sum(map(float.__mul__, solution, x)) - y) for x, y in zip(points, targets, strict=True))
-    if not error <= _FIT_TOLERANCE * max(1.0, *map(abs, targets)):
-        return None
-    # Weights are decimal numbers that people write.
-    weights = {name: round(weight, 3) for name, weight in zip(used, solution, strict=True)}
-    return {name: weights.get(mean, 1.0) for name, mean in zip(names, means, strict=True)}
-
-
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Solve a small symmetric system of equations by elimination; None if it is nearly singular."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for index, row in enumerate(rows):
-        if not abs(row[index]) > 1e-6 * abs(matrix[index][index]):
-            return None
-        for target in rows:
-            if target is not row:
-                factor = target[index] / row[index]
-                target[:] = [a - factor * b for a, b in zip(target, row, strict=True)]
-    return [row[-1] / row[index] for index, row in enumerate(rows)]

@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files, run_data, sample_files
-from diagnostics.audit.recorded.advantages import check_advantages, weigh_rewards
+from diagnostics.audit.recorded.advantages import check_advantages
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.completion_texts import check_texts
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward_function
@@ -71,7 +71,6 @@ def audit_run(path: Path, reward: str = "") -> Audit:
         raise AuditError(f"{path}: no run artifacts: expected {files}")
     count = sum(len(entry.rows) for entry in run.recordings)
     with cpu_limit("checking the run", _CHECK_S + _CHECK_SAMPLE_S * count):
-        run = weigh_rewards(run)
         samples = [*check_samples(run), *check_advantages(run)]
         rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
         results = put_causes_first(

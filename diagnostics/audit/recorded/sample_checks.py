@@ -16,7 +16,7 @@ from math import exp
 from typing import Any
 
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
-from diagnostics.audit.recorded.stats import mean, share_interval
+from diagnostics.audit.recorded.stats import mean
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.training_curves import MAX_FLAT_SHARE
 
@@ -133,7 +133,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
     equal = sum(n * (n - 1) // 2 for frequency in frequencies for n in frequency)
     values = {"share": equal / pairs, "groups": len(groups)}
     fact = note("identical", "{share:.2%} of pairs in {groups} groups are equal", recording.kind, **values)
-    estimate = Estimate("identical", equal / pairs, *share_interval(equal, pairs))
+    estimate = Estimate("identical", equal / pairs)
     fields: dict[str, Any] = {"estimates": (estimate,), "count": pairs, "evidence": (fact,)}
     if equal < 0.95 * pairs:
         return clean("samples", **fields)
@@ -179,7 +179,7 @@ def _ends(recording: Recording) -> Result:
         return skipped("ends", "want_finish_reasons", "finish reasons: output.record_every=1 in grpo_core")
     truncated = sum(tokens.finish_reason == "length" for tokens in ended)
     values = {"share": truncated / count, "count": count}
-    estimates = (Estimate("cut", truncated / count, *share_interval(truncated, count)),)
+    estimates = (Estimate("cut", truncated / count),)
     last = Counter(tokens.ids[-1] for tokens in ended if tokens.finish_reason == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:
@@ -218,7 +218,7 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
     more = ", {other} of other rewards" if values["other"] else ""
     counts = "{hard} all {lowest:g}, {easy} all {highest:g}" + more
     text = f"{{share:.0%}} of {{groups}} groups have equal rewards: {counts}"
-    estimate = Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups)))
+    estimate = Estimate("groups_without_spread", values["share"])
     evidence = (note("flat_groups", text, place, **values),)
     fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": sum(map(len, groups))}
     if lowest == highest:

@@ -1,4 +1,4 @@
-"""Statistics of lists of numbers from untrusted files: sum, mean, median, deviation, linear fit, Wilson interval.
+"""Statistics of lists of numbers from untrusted files: sum, mean, median, deviation, linear fit.
 
 An overflow raises no exception: a sum, mean or deviation is then infinite, and the results of `fit_line` may be NaN.
 """
@@ -73,12 +73,3 @@ def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float, fl
     slope = fsum((x - a) * (y - b) for x, y in zip(xs, ys, strict=True)) / variance
     residual = fsum((y - b - slope * (x - a)) ** 2 for x, y in zip(xs, ys, strict=True))
     return slope, sqrt(residual / (len(xs) - 2) / variance), residual / len(xs)
-
-
-def share_interval(hits: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of the share of `hits` among `count`; (0, 1) for none."""
-    if not count:
-        return 0.0, 1.0
-    z, p = 1.96, hits / count
-    center, width = p + z * z / (2 * count), z * sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    return max(0.0, (center - width) / (1 + z * z / count)), min(1.0, (center + width) / (1 + z * z / count))

@@ -96,15 +96,3 @@ def test_redirects_compressed_answers_and_long_errors_are_refused(monkeypatch, s
     answer = b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (status, header, len(body), body)
     with slow_server(lambda: [answer]) as url, pytest.raises(AuditError, match=message):
         Client(url, 20).call("/v1/models")
-
-
-@pytest.mark.parametrize(("wait", "requests"), [(b"1", 2), (b"60", 1)])
-def test_busy_server_is_called_again_after_the_time_it_states(wait, requests):
-    """The call is repeated if the stated time ends before the deadline."""
-    busy = b"HTTP/1.1 503 Busy\r\nRetry-After: %s\r\nContent-Length: 0\r\n\r\n" % wait
-    answers = [busy, *[b""] * 20, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]
-    with slow_server(lambda: answers) as url:
-        client = Client(url, 3)
-        with contextlib.nullcontext() if requests == 2 else pytest.raises(NotAvailableError, match="busy"):
-            assert client.call("/v1/models") == {}
-    assert client.requests == requests

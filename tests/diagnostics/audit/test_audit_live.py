@@ -101,12 +101,9 @@ def test_stated_top_p_and_top_k_together_are_notices(trained, tmp_path):
     assert notices == {"top_p", "top_k"}
 
 
-def test_older_checkpoint_is_named_unless_staleness_allows_it(trained, tmp_path):
-    """The weights of an older checkpoint are a fault, unless the trainer allows a staleness of 1."""
+def test_older_checkpoint_is_named(trained):
     faults = fault_values(audit_fake_server(trained, folder="checkpoint-110"))
     assert faults == {"weights/version": "checkpoint-110"}
-    trainer = trainer_file(tmp_path, max_staleness=1)
-    assert fault_values(audit_fake_server(trained, folder="checkpoint-110", trainer=trainer)) == {}
 
 
 def test_raw_logprobs_are_detected_from_the_samples(trained, tmp_path):

@@ -20,7 +20,6 @@ from diagnostics.audit.results import (
     Audit,
     Estimate,
     Result,
-    RunnerUp,
     clean,
     note,
 )
@@ -29,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TEMPERATURE_FAULT = Result(
     "sampling/temperature", FAULT, "P5", "the engine samples at temperature 0.600; <script>alert(1)</script> \x1b[31m",
     values={"value": 0.6, "expected": 1.0}, estimates=(Estimate("temperature", 0.6, 0.59, 0.61, 1.0),), residual=0.002,
-    floor=0.0019, runner_up=RunnerUp("top_p", 0.3), count=384, tokens=500,
+    floor=0.0019, count=384, tokens=500,
 )  # fmt: skip
 WEIGHTS_CLEAN = Result("weights", CLEAN, "P1", residual=0.001, floor=0.001, count=400, decisive=True)
 CACHE_MASKED = Result("cache", MASKED, "P2", masked_by="weights/version")

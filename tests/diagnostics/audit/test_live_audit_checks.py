@@ -16,13 +16,12 @@ from diagnostics.audit.results import CLEAN, FAULT, MASKED, NOT_DECIDED, fault
 SAMPLES, SIZE, IDS = 16, 17, 64
 
 
-def observe(change=lambda rows: rows, logits=0.0):
-    """Return 16 samples from random logits plus `logits`; `change` changes the rows of reported log-probs."""
+def observe(change):
+    """Return 16 samples from random logits; `change` changes the rows of reported log-probs."""
     generator = torch.Generator().manual_seed(3)
     exact = 2 * torch.randn(SAMPLES, SIZE, IDS, generator=generator, dtype=torch.float64)
-    engine = exact + logits
-    ids = torch.multinomial(engine.softmax(-1).flatten(0, 1), 1, generator=generator).view(SAMPLES, SIZE)
-    rows = change(engine.log_softmax(-1).gather(2, ids[:, :, None])[:, :, 0])
+    ids = torch.multinomial(exact.softmax(-1).flatten(0, 1), 1, generator=generator).view(SAMPLES, SIZE)
+    rows = change(exact.log_softmax(-1).gather(2, ids[:, :, None])[:, :, 0])
     completions = [
         Completion((1,), tuple(logprobs.tolist()), tuple(row.tolist()))
         for logprobs, row in zip(ids, rows, strict=True)
@@ -37,8 +36,6 @@ def shift(rows, samples=slice(None)):
     return moved
 
 
-BIAS = torch.zeros(IDS, dtype=torch.float64)
-BIAS[[4, 7, 12]] = 1.5
 MISTAKES = {
     "shift": (observe(shift), "16 of 16 samples are shifted: each token has that of the token before"),
     "shift of some": (
@@ -46,10 +43,6 @@ MISTAKES = {
         "log-probs of 2 of 16 samples are shifted",
     ),
     "other sample": (observe(lambda rows: rows.roll(1, 0)), "16 of 16 samples are those of another sample"),
-    "rounded": (observe(lambda rows: (4 * rows).round() / 4), "rounded to multiples of 0.25"),
-    "rounded to 16 bits": (observe(lambda rows: rows.bfloat16().double()), "rounded to bfloat16"),
-    "bias": (observe(logits=BIAS), "adds +1.50 to the logits of these ids: 4, 7, 12"),
-    "negative bias": (observe(logits=-BIAS), "adds -1.50 to the logits of these ids: 4, 7, 12"),
 }
 
 

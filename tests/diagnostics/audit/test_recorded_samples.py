@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.audit.recorded.advantages import Formula
+from diagnostics.audit.recorded.advantages import Formula, check_advantages
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
 from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, SKIPPED, AuditError
 from tests.diagnostics.audit_recorded import runs
 from tests.diagnostics.audit_recorded.runs import fault_families
@@ -70,6 +71,18 @@ def test_unknown_reward_function_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(REWARDS)
     with pytest.raises(AuditError, match="absent"):
         audit_run(runs.write_verl(some_rows(), tmp_path / "run"), reward=f"{tmp_path / 'mine.py'}:absent")
+
+
+def test_advantages_of_functions_with_unknown_weights_are_skipped(tmp_path):
+    """The advantages are those of two reward functions with the weights 1 and 0.2, which no dump has."""
+    scores = [{"right": index % 2.0, "format": index % 3 / 2} for index in range(16)]
+    totals = [entry["right"] + 0.2 * entry["format"] for entry in scores]
+    samples = [
+        Sample(1, "2+2?", f"{index}", None, total - sum(totals) / 16, entry)
+        for index, (total, entry) in enumerate(zip(totals, scores, strict=True))
+    ]
+    (result,) = check_advantages(RunArtifacts((Recording("completions.jsonl", tuple(samples)),)))
+    assert (result.outcome, result.decisive) == (SKIPPED, False)
 
 
 @pytest.mark.parametrize("peers", ["group", "leave_one_out", "batch", "none"])

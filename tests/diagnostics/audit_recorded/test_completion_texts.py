@@ -4,13 +4,11 @@ The weights of reward functions are recovered from metrics (`advantages`).
 """
 
 import random
-from dataclasses import replace
 
 import pytest
 
-from diagnostics.audit.recorded.advantages import fit_weights, weigh_rewards
 from diagnostics.audit.recorded.completion_texts import check_texts
-from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Recording, RunArtifacts, Sample
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
 from diagnostics.audit.results import FAULT
 
 WORDS = "we first add both numbers then divide the sum by seven and check that"
@@ -85,24 +83,3 @@ def test_ordinary_texts_pass(text):
 
 def test_few_bad_texts_pass():
     assert fault_messages(lambda _step, number: "" if number % 20 == 0 else None) == {}
-
-
-def test_weights_of_reward_functions_follow_from_the_metrics():
-    """A sample's reward is the weighted sum of its scores; rewards that no weights explain give None."""
-    generator = random.Random(0)
-    rows = []
-    for step in range(1, 41):
-        accuracy, style = generator.random(), generator.random()
-        printed = {
-            "rewards/accuracy/mean": accuracy,
-            "rewards/style/mean": style,
-            "rewards/unlearned/mean": 0.0,
-        }
-        rows.append(MetricRow(step, {"reward": round(accuracy + 0.2 * style, 8)}, printed, ""))
-    names, series = ["accuracy", "style", "unlearned"], MetricSeries("metrics.jsonl", tuple(rows))
-    assert fit_weights(series, names) == {"accuracy": 1.0, "style": 0.2, "unlearned": 1.0}
-    sample = Sample(1, "a", "b", scores={"accuracy": 1.0, "style": 0.5, "unlearned": 0.0})
-    run = weigh_rewards(RunArtifacts((Recording("completions.parquet", (sample,)),), (series,)))
-    assert run.recordings[0].rows[0].reward == pytest.approx(1.1)
-    noisy = [replace(row, values={"reward": generator.random()}) for row in rows]
-    assert fit_weights(MetricSeries("metrics.jsonl", tuple(noisy)), names) is None
