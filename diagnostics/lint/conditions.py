@@ -74,7 +74,7 @@ def unmarked(condition: str) -> str:
 
 
 def _result(node: ast.expr, lookup: Lookup) -> bool | None:
-    """Return whether an expression is true; `and` and `or` are known if one part decides, even if others are not."""
+    """Return whether an expression is true; None if a value it needs is unknown. One part may decide `and` and `or`."""
     match node:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             result = _result(inner, lookup)
@@ -137,7 +137,7 @@ def _number(data: Any) -> Any:
 
 
 def _compare(kind: ast.cmpop, left: Any, right: Any) -> bool:
-    """Return the result of a comparison; unknown for values of two types, because the framework may convert one."""
+    """Compare; raise UnknownValueError for values of two types, because the framework may convert one."""
     if type(kind) in _ORDER:
         return _ORDER[type(kind)](_number(left), _number(right))
     if isinstance(kind, ast.In | ast.NotIn) and isinstance(right, list):

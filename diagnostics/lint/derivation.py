@@ -61,7 +61,7 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
 
 
 def _option_value(settings: Settings, option: str) -> Value | None:
-    """Return the value of an option; `a.b` may also be the key `b` of an option `a` that is a table."""
+    """Return the value of an option or None; `a.b` may also be the key `b` of an option `a` that is a table."""
     name, _, key = option.partition(".")
     table = settings.options.get(name)
     if option in settings.options or table is None or not isinstance(table.data, dict):

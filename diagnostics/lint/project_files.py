@@ -54,7 +54,7 @@ def _walk(folder: Path, skipped_paths: list[str]) -> Iterator[Path]:
 
 
 def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None:
-    """Find a file that another file (`file`) names, in the folder of `file` or up to `parents` folders above it.
+    """Find a file that `file` names, in the folder of `file` or up to `parents` folders above; None if there is none.
 
     A file outside of the project of `file` is not found: its text would reach a report that is shared.
     """
@@ -72,11 +72,11 @@ def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None
 
 
 def find_named(name: str, file: str) -> Path | None:
-    """Find a file that `file` names: in the working folder, in the folder of `file`, or in a folder above it."""
+    """Find a file that `file` names: in the working folder, in its own, or in one above; None if there is none."""
     return find_above(name, "any name", parents=0) or find_above(name.lstrip("/"), file)
 
 
 def find_script(name: str, file: str, *, module: bool = False) -> Path | None:
-    """Find the Python script or module that a command in `file` names, in its folder or above, also in `src`."""
+    """Find the script or module that a command in `file` names, in its folder or above, also in `src`; else None."""
     relative = name.replace(".", "/") + ".py" if module else name
     return find_above(relative, file) or find_above(f"src/{relative}", file)

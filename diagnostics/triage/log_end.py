@@ -119,7 +119,7 @@ def find_end(log: LogFacts) -> LogEnd:
 
 
 def _find_open_bar(hits: Iterable[Hit]) -> OpenBar | None:
-    """Return the run's progress bar that is not full in the last lines; of several, that with the largest total."""
+    """Return the run's bar that is not full in the last lines, of several the one with the largest total; else None."""
     bars: dict[tuple[str, int], OpenBar] = {}
     for hit in hits:
         bar = _BAR_POSITION.search(hit.text)

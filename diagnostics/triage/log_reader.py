@@ -181,7 +181,7 @@ def is_text(data: bytes) -> bool | None:
 
 
 def _decoded_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
-    """Return the bytes of a log, unpacked and in UTF-8."""
+    """Return the bytes of a log, unpacked and in UTF-8; raise NoLogError for a format that is not read."""
     head = raw.peek(_SAMPLE)
     if head.startswith(_GZIP_MAGIC):
         return _gunzip(raw)

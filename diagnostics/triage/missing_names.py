@@ -85,7 +85,7 @@ def explain_missing_names(
 
 
 def _explain_hit(hit: Hit, log: LogFacts, installed: LoggedReleases) -> Explanation | None:
-    """Explain a hit with the releases of the log.
+    """Explain a hit with the releases of the log; return None if the API index does not explain it.
 
     If they do not decide which side is too old or too new, lower bounds that sentences state are used, too. A release
     that only a sentence names is ignored if the error contradicts it.
@@ -203,7 +203,7 @@ def _unnamed_errors(log: LogFacts) -> Iterator[Hit]:
 
 
 def _explain(hit: Hit, log: LogFacts, frames: Frames, facts: LoggedFacts) -> Explanation | None:
-    """Explain the message of a hit, together with the next lines if a terminal or a web form wrapped it.
+    """Explain the message of a hit, with the next lines if a terminal or web form wrapped it; or return None.
 
     The caller is the package of the innermost frame, of a frame outside of the provider, or of a hint in the line.
     """

@@ -52,7 +52,8 @@ class Diagnosis:
         anchors: Lines to read first if the root cause is unknown.
         versions: Package -> (release, the log line (file:line) that reports it).
         frameworks: Frameworks with marks in the logs, the most frequent first.
-        fingerprint: Hash that is equal for equal failures; empty if no line tells what failed, or for a hypothesis.
+        fingerprint: Hash that is equal for equal failures; empty for the states `clean`, `empty`, `not_judged` and
+            `hypothesis`, or if no line shows the failure.
         lines: Number of lines of all logs.
         problems: Reasons why logs could not be read to their end.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
@@ -279,7 +280,7 @@ def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
 def _fingerprint(
     state: str, candidates: list[Candidate], logs: Sequence[LogFacts], explained: set[int]
 ) -> str:
-    """Return a hash of a failure that ignores ranks, paths, times and numbers; "" if no line tells what failed.
+    """Return a hash of a failure that ignores ranks, paths, times and numbers; "" if no line shows it.
 
     Quoted values are ignored if frames of a traceback identify the failure.
     """
@@ -297,7 +298,7 @@ def _fingerprint(
 
 
 def _failure_shape(log: LogFacts, explained: set[int]) -> tuple[bool, str] | None:
-    """Return (whether the first cause of a log is a consequence, the cause without values); None without a failure."""
+    """Return (whether the first cause in a log is a consequence, the cause without numbers); None without a failure."""
     causes = [failure for failure in log.failures if failure.link == 0]
     causes.sort(key=lambda failure: _is_consequence(failure, explained))
     if failure := next(iter(causes), log.last_traceback):

@@ -59,7 +59,7 @@ def test_special_files_are_refused_in_one_line(tmp_path, run_command):
         ("no suffix", b"#!/usr/bin/env python\nGRPOConfig("),
     ],
 )  # fmt: skip
-def test_unparsable_file_is_reported_in_one_line(tmp_path, run_command, name, data):
+def test_file_without_a_readable_run_is_reported_in_one_line(tmp_path, run_command, name, data):
     (tmp_path / name).write_bytes(data)
     result = run_command("lint", "--format", "json", tmp_path / name)
     assert (result.code, result.err) == (3, "")

@@ -28,6 +28,7 @@ def unknowns(text, syntax="shell", **releases):
 
 @each_case(CASES["unknown_values"])
 def test_unknown_value_is_reported_if_a_rule_needs_it(script, expected):
+    """Options that the script hides, or that no release has, are reported as well."""
     reported = unknowns(script)
     assert tuple(expected) in reported if expected else reported == set()
 
@@ -156,6 +157,7 @@ def test_unknown_option_names_its_counterpart_and_its_line():
 
 
 def test_option_of_easyr1_is_reported_without_the_config_of_verl():
+    """A recipe's own config may have other keys than verl's, but none of EasyR1's."""
     run = (
         "python3 -m recipe.dapo.main_dapo actor_rollout_ref.rollout.n=8 worker.rollout.n=4 reward_model.own=1"
     )

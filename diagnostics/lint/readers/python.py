@@ -219,7 +219,7 @@ class _ConfigFinder:
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
     def _default_of_option(self, keyword: ast.keyword, config: Settings) -> Value | None:
-        """Return the default of the script's own option whose value a keyword gets, such as `y` in `x=args.y`."""
+        """Return the default of the script's own option whose value a keyword gets, as `y` in `x=args.y`; else None."""
         node = keyword.value
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or keyword.arg is None:
             return None
