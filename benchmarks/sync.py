@@ -4,8 +4,8 @@
 15 rounds after two warm-up rounds. Each round copies the tensors in this process, and then sends them by each transport
 to another process, which copies them into its own tensors. Each process is pinned to one core, and PyTorch uses one
 thread. The CPU time of all threads of both processes is divided by that of memcpy in the same round, so that noise of
-the machine cancels. Both sides' digests of the weights are compared after each transfer. The speed of a SHA-256 digest
-of every byte is measured on 32 MiB.
+the machine cancels. Both sides' digests of the weights are compared after each transfer. The speed of a full SHA-256
+digest is measured on 32 MiB.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ The functions `*_command` are the workflows; each calls its steps in order. Exit
 - `run`: 1 if a final verdict is not the expected one, else 3 if a verdict is open (not final), else 0.
 - `lock`: 3 for a lock that could not be made. With --check, which ignores --cells: 1 for a lock that is missing, stale
   or without a cell.
-- `publish`: 3, and nothing is written, if a layer of a cell has neither a published result nor, for a cell that --cells
-  chooses, a final stored one.
+- `publish`: 3, and nothing is written, if a layer of a cell has no result, neither a published one nor a final one in
+  the store. With --cells, the store's results count only for these cells.
 - 2 for wrong usage and file errors.
 """
 

@@ -3,8 +3,8 @@
 TRL samples `steps_per_generation` micro-batches at once and takes an optimizer step after every
 `gradient_accumulation_steps` micro-batches. The token-level losses (dapo, the default since 0.22, and cispo) divide
 each micro-batch by the number of all sampled tokens. This is right if the two settings are equal, as by default. If
-they differ, each gradient is too small by their ratio. TRL 1.9.1 rescales. The repro compares the mean gradient of the
-optimizer steps with that of one step on the same completions, at learning rate 0.
+they differ, each gradient is too small by their ratio. From 1.9.1 on, TRL rescales. The repro compares the mean
+gradient of the optimizer steps with that of one step on the same completions, at learning rate 0.
 """
 
 from __future__ import annotations
