@@ -1,9 +1,9 @@
 """Layer `contract`: check, without running them, whether this vLLM provides what the trainer's source uses.
 
-The API index has the uses and the names of both releases. For TRL, a missing name fails the layer if a GRPO run needs
-it, and behaviour counts too (rules.toml); uses that the source leaves open give NOT_CHECKED. For another trainer, a
-name that fails at import fails the layer, and missing names that only functions use give NOT_CHECKED, because it is not
-known which functions a run calls. Without an index entry, the answer is NOT_RUN.
+The API index lists what the trainer's release uses, and what the vLLM release has. For TRL, a missing name fails the
+layer if a GRPO run needs it, and behaviour counts too (rules.toml); uses that the source leaves open give NOT_CHECKED.
+For another trainer, a name that fails at import fails the layer, and missing names that only functions use give
+NOT_CHECKED, because it is not known which functions a run calls. Without an index entry, the answer is NOT_RUN.
 """
 
 from __future__ import annotations
