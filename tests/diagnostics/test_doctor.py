@@ -1,6 +1,7 @@
 """`doctor` without a probe tier finds problems of an environment by its package metadata, and imports no package.
 
-It checks known issues, the pair of vLLM and TRL by the compatibility table, and declared requirements.
+It checks known issues, the pair of vLLM and TRL by the compatibility table, and declared requirements. Broken
+metadata is reported, and a check that crashes or lacks its input is not ok.
 """
 
 import json
