@@ -1,4 +1,4 @@
-"""Build the plan's step that changes packages by one install command, and find requirements that exclude each other.
+"""Build the plan's step that installs releases by one command, and find requirements that exclude each other.
 
 `merge_constraints` returns the requirements to install besides a chosen set of versions.
 """

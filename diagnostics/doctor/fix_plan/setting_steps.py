@@ -1,4 +1,4 @@
-"""Build the plan's steps besides the one that changes packages: variables, machine, repairs, and trainer options.
+"""Build the plan's steps for variables, the machine, trainer options, and repairs, which may reinstall a package.
 
 `finding_step` returns the step for a finding that is no known issue. `setting_steps` returns those of known issues;
 the packages that they require are in `mitigation_constraints`, and `package_steps` installs them.
