@@ -143,7 +143,7 @@ def _find_changes(migration: Migration) -> Iterator[Finding]:
 def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
     """Yield the options of a run that the old release has and the new release does not accept.
 
-    Options of the user's script and of companion packages are left out.
+    Options of the user's script and of other packages, such as transformers, are left out.
     """
     settings, package = migration.plan.settings, migration.new.package
     for value in option_index.options_to_check(settings):

@@ -381,8 +381,8 @@ def _is_companion_option(package: str, name: str) -> bool:
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
     """Return the options of `wanted` that some release lacks, and the releases that have all of them.
 
-    Releases before OLDEST don't count, nor options that no release has or that companion packages have. Both are empty
-    if each release has all options, or the package is not indexed.
+    Releases before OLDEST don't count, nor options that no release has or that come from another package, such as
+    transformers. Both are empty if each release has all options, or the package is not indexed.
     """
     indexed = map(Version, store.load(package).releases)
     releases = [release for release in indexed if release >= OLDEST.get(package, release)]

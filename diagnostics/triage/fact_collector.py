@@ -69,7 +69,7 @@ class FactCollector:
         return number <= self._table_until
 
     def add_lines(self, lines: Iterable[Line], number: int) -> None:
-        """Check one line of the log, which contains several `lines` if it is a JSON envelope."""
+        """Check one line of the log, which contains several `lines` if it is a JSON record."""
         for line in lines:
             # A very long line is passed in several calls: the position continues.
             self._part = self._part + 1 if number == self._number else 0
