@@ -126,7 +126,7 @@ class Publisher:
         return Proof(version, None if digest is None else True, difference, moved)
 
     def _compare(self, probe: Completion, *, digest: bool) -> tuple[float, float | None]:
-        """Return the largest |trainer - engine| over the log-probs of this probe, and of the previous probe or None.
+        """Return the largest log-prob difference of trainer and engine on this probe, and on the previous one or None.
 
         If both probes have the same ids, one row of the batch serves both. Other ids already prove that the engine no
         longer has the old weights, because the seed is fixed. Then the previous probe is compared only for an engine

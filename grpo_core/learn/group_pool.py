@@ -1,7 +1,7 @@
 """Collect the groups of samples for one step, decide when the step can train, and compute metrics over the samples.
 
-With dynamic sampling (DAPO) a step needs enough groups whose rewards differ, or a used-up number of rollouts.
-`staleness` computes the ages of tokens, and refuses those that are too old.
+With dynamic sampling (DAPO) a step needs enough groups with different rewards; after a maximal number of rollouts it
+trains without them. `staleness` computes the ages of tokens, and refuses those that are too old.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Settings choose ratio, surrogate, importance correction, KL to the reference, an
 |-----------|----------------------------------------------------|----------------------------------------|
 | behaviour | the engine's, sent with the completion             | correcting for trainer/engine mismatch |
 | proximal  | the trainer's before the first update of the step  | the ratio that is clipped              |
-| current   | the trainer's now; the only stream with a gradient | the ratio, and the KL                  |
+| current   | the trainer's now; the only stream with a gradient | the ratio, the KL, and CISPO           |
 | reference | the model's before training; optional              | the KL                                 |
 
 Shapes: B samples, T tokens of the longest completion. The caller's mask leaves out padding, which is at the end, and

@@ -34,7 +34,7 @@ class EngineTimeoutError(EngineError):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine supports.
+    """The optional features that an engine supports.
 
     Attributes:
         seeds: A request's seed decides what is sampled for it, whatever else is in the batch.

@@ -1,4 +1,7 @@
-"""Build the in-process engine that a configuration names, with its device and its share of the GPU's memory."""
+"""Build the in-process engine that a configuration names, with its share of the GPU's memory.
+
+The transformers engine runs on `rollout.device`; vLLM chooses its device itself.
+"""
 
 from __future__ import annotations
 

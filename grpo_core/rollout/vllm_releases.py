@@ -1,4 +1,4 @@
-"""Handle differences between vLLM's releases for the in-process engine: environment, arguments, weights, cache, end.
+"""Handle differences between vLLM releases for the in-process engine: environment, arguments, weights, cache, shutdown.
 
 - 0.8 and 0.9: V0, the older engine. Its log-probs are those of the sampling distribution. V1 of these releases returns
   log-probs before temperature, and in 0.8.5 supports neither float32 nor a CPU.

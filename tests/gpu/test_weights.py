@@ -36,7 +36,7 @@ def test_digest_matches_the_cpu(device, dtype, model_dir):
 
 @on_gpu
 def test_sleeping_engine_frees_device_memory(tmp_path):
-    """Asleep, the allocator and the driver report the memory of the engine's weights as free."""
+    """While the engine sleeps, the allocator and the driver report the memory of its weights as free."""
     from grpo_core.config import ModelConfig, TaskConfig
     from grpo_core.tasks import model
 

@@ -52,7 +52,7 @@ def single_rank(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_match_one(single_rank, tmp_path, case):
-    """Metrics agree to 1e-6 relative, except those of syncs and log-prob differences; parameters in relative norm.
+    """Metrics, without those of syncs and log-prob differences, agree to 1e-6, and so do parameters in relative norm.
 
     A single parameter may differ by up to 1e-5: if its gradient is zero up to rounding, the size of Adam's step depends
     on rounding alone.

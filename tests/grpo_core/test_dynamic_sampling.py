@@ -1,4 +1,4 @@
-"""Dynamic sampling replaces groups without a reward signal, up to a bound.
+"""Dynamic sampling replaces groups without a reward signal, up to a number of rollouts.
 
 The overlong filter counts truncated samples, and changes the gradient but not the mean reward.
 """

@@ -1,4 +1,4 @@
-"""The HTTP client retries safe calls, ends slow ones, refuses invalid responses and detects the kind of server.
+"""The HTTP client retries safe calls, ends slow ones, and refuses invalid responses and other kinds of server.
 
 `RemoteEngine` notices another client's weights.
 """
@@ -53,7 +53,7 @@ def answer_corrupted(call):
 )
 @pytest.mark.parametrize("repeat", [True, False])
 def test_lost_response_is_retried_once_if_safe(lose, repeat):
-    """Only calls that change nothing are repeated; otherwise the loss is an error."""
+    """With `repeat` a call whose response is lost is repeated once; without it the loss is an error."""
 
     def handle(call):
         if len(server.calls) == 1:

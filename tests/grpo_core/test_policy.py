@@ -49,7 +49,7 @@ def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
 
 
 def test_adapter_reference_is_the_base_model(model_dir):
-    """Its log-probs are the plain model's, and computing them leaves the adapters on."""
+    """The reference's log-probs are the plain model's, and computing them leaves the adapters on."""
     adapted = make_policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
     perturb([value for _, value in adapted.trained()])
     before = adapted.logprobs(three_rows(), 1.0)[0]

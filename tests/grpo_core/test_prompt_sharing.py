@@ -91,7 +91,7 @@ def test_decoding_matches_the_models_logits(kind, prompts, key_heads, device):
         ("llama", {"attn_implementation": "flex_attention"}),
     ],
 )
-def test_unsupported_models_use_the_plain_forward_pass(kind, settings):
+def test_unsupported_models_do_not_share_prompts(kind, settings):
     """`can_share` refuses them; `EqualLengthDecoder` has the model's logits (not tested for flex_attention)."""
     model = build_model(kind, **settings)
     assert not can_share(model)

@@ -87,7 +87,7 @@ def ignore_progress(_: dict) -> None:
     ids=["mini-batches and schedule", "bfloat16", "adapters and reference"],
 )
 def test_interrupted_and_resumed_run_is_identical(short_run, settings):
-    """It is interrupted in step 2 of 3, and its parameters are those of an uninterrupted run.
+    """A run that is interrupted after step 2 of 3 and resumed has the parameters of an uninterrupted run.
 
     tests/gpu/test_runs.py resumes a plain run that was finished with fewer steps.
     """

@@ -58,7 +58,7 @@ def test_file_shorter_than_its_checkpoint_is_refused(tmp_path):
 
 
 def test_lines_are_not_written_through_a_link(tmp_path):
-    """A link is replaced by a file that only its owner reads; a resumed run refuses it."""
+    """A link is replaced by a file that only its owner reads; a resumed run refuses the link."""
     victim, path = tmp_path / "victim", tmp_path / "metrics.jsonl"
     victim.write_text("victim\n")
     path.symlink_to(victim)

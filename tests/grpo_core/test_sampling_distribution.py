@@ -65,7 +65,7 @@ def test_distribution_matches_transformers(changes):
 
 @pytest.mark.parametrize("changes", CHANGES)
 def test_engine_reports_truncated_logprobs(model_dir, changes):
-    """Each is recomputed from the model's logits after the tokens before it."""
+    """Each log-prob equals the one computed from the model's logits after the tokens before it."""
     engine, params = TransformersEngine(model_dir, max_model_len=32), replace(NONE, **changes)
     requests = [Request(f"r{index}", (1, 2, index % 3), seed=index) for index in range(6)]
     completions = check_answers(engine.generate(requests, params), requests, "transformers")

@@ -62,7 +62,7 @@ def generate_body(**changes) -> bytes:
 
 
 def test_info_identifies_the_server(server):
-    """/health answers, /info names protocol and engine, and the interface is described."""
+    """/health answers, /info names protocol and engine, and /openapi.json describes the endpoints."""
     assert call(server, "GET", "/health") == (200, {"status": "ok"})
     status, info = call(server, "GET", "/info")
     assert (status, info["schema"], info["engine"]) == (200, "grpo-doctor.serve.v1", "transformers")

@@ -57,7 +57,7 @@ def status(server, method, path, **headers):
     ],
 )
 def test_browser_requests_are_refused(server, path, header):
-    """A request with a header of another web page gets status 403; without it it does not."""
+    """A request with a header of another web page gets status 403; the same request without it does not."""
     assert status(server, "POST", path, **dict([header])) == 403
     assert status(server, "POST", path) != 403
 

@@ -53,11 +53,11 @@ class Llm:
 
 
 def reload_from_disk():
-    """Have the signature of `reload_weights` in old releases, which read the disk."""
+    """Stand in for `reload_weights` of old releases, which reads the disk."""
 
 
 def reload_from_tensors(weights_iterator=None):
-    """Have the signature of `reload_weights` in current releases."""
+    """Stand in for `reload_weights` of current releases."""
 
 
 NEW = {"a": torch.ones(2), "b": torch.ones(2)}

@@ -213,8 +213,8 @@ def test_mismatched_or_altered_completions_are_refused(engine, vllm, change, mes
         engine.generate([REQUESTS[0]], PARAMS)
 
 
-def test_one_failing_call_fails_the_rollout(engine, vllm):
-    """The error has the server's message."""
+def test_refused_completions_fail_the_rollout(engine, vllm):
+    """The error has the server's message and a request."""
     engine.generate(REQUESTS, PARAMS)
     vllm.failing["/v1/completions"] = (400, {"error": {"message": "max_tokens too large"}})
     with pytest.raises(EngineError, match=r"/v1/completions: status 400: max_tokens too large \(request r"):

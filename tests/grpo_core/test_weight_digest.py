@@ -116,7 +116,7 @@ def test_partly_loaded_update_is_detected(cut, version, front):
 @bits
 @given(version=versions, first=st.integers(0, 3), second=st.integers(0, 3))
 def test_swapped_tensors_are_detected(version, first, second):
-    """Two tensors of one shape have each other's names."""
+    """The digest changes if two different tensors of one shape have each other's names."""
     stored = FOUR_LAYERS
     first_name, second_name = f"layers.{first}", f"layers.{second}"
     swapped = {**stored, first_name: stored[second_name], second_name: stored[first_name]}

@@ -1,4 +1,4 @@
-"""The conformance suite that every engine must pass.
+"""Define the conformance suite, which every engine must pass.
 
 Each test takes one `engine_case` (see `cases.Case`) and depends on no other test. A test of a capability that an
 engine lacks is skipped with the engine's reason. A separate test checks that an engine refuses an update, a sleep or a
