@@ -2,9 +2,9 @@
 
 The formulas are (reward - baseline) / (deviation + epsilon), with the baselines and scales of known trainers. The
 result is clean with the formula if one reproduces the recorded numbers. It is a fault if all advantages are 0 although
-rewards differ, or if a known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided,
-or skipped for several reward functions, whose weights are not recorded: equal weights are assumed. At most about 4096
-samples are used.
+rewards differ, or if a known mistake reproduces the numbers: wrong sign, interleaved groups. Otherwise it is undecided.
+The weights of several reward functions are not recorded: equal weights are assumed, and the result is skipped instead
+of undecided. At most about 4096 samples are used.
 """
 
 from __future__ import annotations

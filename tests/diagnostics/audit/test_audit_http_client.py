@@ -1,7 +1,4 @@
-"""The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed answers and long errors.
-
-It repeats a call to a busy server after the time that the server states, if that ends before the deadline.
-"""
+"""The audit's HTTP client ends calls at their deadline, and refuses redirects, compressed answers and long errors."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,7 @@
 """Recorded samples with NaN rewards, one prompt or little spread are faults; a reward function is called again.
 
-Calling it again is probe P12. A further test limits the time for computing advantages of a large step.
+Calling it again is probe P12. Advantages of functions with unknown weights are skipped, and those of a large step are
+computed in limited time.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Completions that are empty, repetitive, garbled or have a next turn are faults, unless they are few (`check_texts`).
-
-The weights of reward functions are recovered from metrics (`advantages`).
-"""
+"""Completions that are empty, repetitive, garbled or have a next turn are faults, unless they are few (`check_texts`)."""
 
 import random
 
