@@ -1,4 +1,4 @@
-"""Completions that are empty, repetitive, garbled or have a next turn are faults, unless they are few (`check_texts`)."""
+"""Completions that are empty, repetitive, garbled or have a next turn are faults, unless few are (`check_texts`)."""
 
 import random
 
