@@ -140,7 +140,7 @@ def _add_metric(metrics: dict[str, tuple[str, float]], name: str, value: str) ->
 def canonical_name(name: str) -> str:
     """Return the canonical name of a metric; empty if unknown.
 
-    Of the names that begin with `eval`, `val` or `test`, only those of rewards have one.
+    Of the names that begin with `eval`, `val` or `test`, only known names of evaluation rewards have one.
 
     >>> canonical_name("train/reward"), canonical_name("eval_reward"), canonical_name("eval_loss")
     ('reward', 'eval_reward', '')
