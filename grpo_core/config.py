@@ -13,7 +13,7 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """Raised when an option is unknown or malformed, contradicts another, or can't be used here."""
+    """Raised when an option is unknown or malformed, contradicts another or can't be used, or saving a run fails."""
 
 
 class RecordError(RuntimeError):
