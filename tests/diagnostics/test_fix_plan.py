@@ -196,7 +196,6 @@ def test_steps_are_ordered_blockers_machine_variables_packages(environment):
     assert codes == ["", "NET950", *machine, "ENV902", "ENV903", *packages]
     variables = [item for item in plan.steps if item.kind == "variables"]
     assert [commands(item) for item in variables] == [("unset RAY_ADDRESS",), ("unset VLLM_USE_V1",)]
-    assert "export VLLM_USE_V1=0" in map(edit_text, variables[1].undo)
     assert any(line.startswith("mv ") and "half.dist-info" in line for line in commands(plan.steps[2]))
 
 

@@ -29,8 +29,6 @@ _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="
 _DRIVER_LIBRARIES = {"libcuda.so.1", "libnvidia-ml.so.1"}
 _SYSTEM_LIBRARIES = ("libnuma", "libtbb", "libstdc++")
 _FLASH_ATTN = {"flash_attn_2_cuda", "flash_attn_3"}
-# Python releases that an installer can provide, the usual one first.
-_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 _MAX_LISTED = 8
 
 
@@ -79,8 +77,7 @@ def _restore_modules(environment: Environment, bad: dict[str, list[str]], built:
     if broken & _FLASH_ATTN and built in {"", "cpu"}:
         broken -= _FLASH_ATTN
         advice.append(
-            "flash-attn needs a PyTorch with CUDA or ROCm: with one build it again; otherwise uninstall it, or install "
-            "such a PyTorch first."
+            "flash-attn needs a PyTorch with CUDA or ROCm: install that first, otherwise uninstall it."
         )
     for module, restore in _TABLES["restore"].items():
         if module in broken:
@@ -142,17 +139,9 @@ def excluded_python(case: CheckInput) -> Iterator[Finding]:
     """Report packages whose Requires-Python excludes this Python, if it was collected (`CHECKED`; ENV912)."""
     release = parse_version(case.environment.python_release)
     packages = case.environment.packages.values()
-    ranges = {item.name: parsed for item in packages if (parsed := parse_specifier(item.requires_python))}
-    # A range that excludes a patch release excludes old ones, so the newest patch of a minor release decides.
-    usable = [item for item in _PYTHONS if all(spec.contains(f"{item}.99") for spec in ranges.values())]
-    fix = Fix.of(
-        f"No Python of {', '.join(_PYTHONS)} suits all packages: remove a package, or install another release of one."
-    )
-    if usable:
-        command = Run(("uv", "venv", "--python", usable[0], "NEW"))
-        fix = Fix.of("Create an environment with a Python that all packages support.", command)
+    fix = Fix.of("Create an environment with a Python that all packages support, or replace a package.")
     for package in packages:
-        required = ranges.get(package.name)
+        required = parse_specifier(package.requires_python)
         if required is not None and release is not None and not required.contains(release, prereleases=True):
             evidence = [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")]
             detail = f"{package} needs Python {required}, found {release}."
@@ -180,8 +169,7 @@ def mixed_cuda(case: CheckInput) -> Iterator[Finding]:
         detail = f"CUDA {' and '.join(sorted(releases))} are both installed."
         if built not in releases:
             advice = (
-                "PyTorch was built for none of these CUDA releases: decide first which PyTorch you want. The commands "
-                "keep the newest release."
+                "PyTorch was built for none of these: choose it first. The commands keep the newest CUDA."
             )
     commands: tuple[Uninstall | Install, ...] = ()
     if removable := sorted(set(spare) - _required_names(environment)):

@@ -78,9 +78,8 @@ def _driver_failure(gpus: Gpus, built: str) -> Finding:
     # A container that was given no GPUs on purpose still sees the host's kernel module.
     harmless = gpus.state == "none" and built in {"cpu", ""}
     fix = Fix.of(
-        "In a container without GPUs: start it with the GPUs and the driver's utilities (Docker: run --gpus all "
-        "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Otherwise read the kernel's messages; after an update of "
-        "the driver, reboot.",
+        "In a container: start it with the GPUs and the driver's utilities (Docker: run --gpus all -e "
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility). Otherwise read the kernel's messages; reboot after an update.",
         Run(("nvidia-smi",)),
         Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
     )
@@ -111,21 +110,17 @@ def _driver_too_old(gpus: Gpus, built: str, source: Evidence) -> Iterator[Findin
     other_major = offered.major < required.major
     oldest = f"one for CUDA {built}"
     detail = (
-        "It may run by minor-version compatibility; kernels compiled to PTX at run time may be refused ('the provided "
-        "PTX was compiled with an unsupported toolchain')."
+        "It may run by minor-version compatibility; kernels that are compiled at run time may be refused."
     )
     if other_major:
         oldest = OLDEST_DRIVER.get(required.major, oldest)
         detail = (
-            f"CUDA {required.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries "
-            "where they exist for this GPU and driver."
+            f"CUDA {required.major}.x needs driver {oldest} or newer, or NVIDIA's compatibility libraries."
         )
     evidence = [source, Evidence(f"driver {gpus.driver} supports CUDA up to {gpus.cuda}", _SMI)]
-    fix = Fix.of(
-        f"{'U' if other_major else 'If a kernel is refused: u'}pdate the driver to {oldest} or newer, or install a "
-        f"PyTorch and a vLLM built for CUDA {gpus.cuda} or older.",
-        Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
-    )
+    advice = f"Update the driver to {oldest} or newer, or install a PyTorch and a vLLM for CUDA {gpus.cuda} or older."
+    advice = advice if other_major else f"If a kernel is refused: {advice}"
+    fix = Fix.of(advice, Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")))
     severity = Severity.ERROR if other_major else Severity.INFO
     certainty = "established" if other_major else "supported"
     yield finding("ENV006", severity, evidence, fix, detail, certainty=certainty)

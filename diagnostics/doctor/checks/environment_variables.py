@@ -66,8 +66,7 @@ def proxies(case: CheckInput) -> Iterator[Finding]:
     text = f"{spelling}: {', '.join(exempt) or '(not set)'}"
     advice = "Add this machine and the run's nodes to NO_PROXY and no_proxy: clients differ in which they read first."
     detail = (
-        "Requests to a rollout server on this machine, and its health checks, go to the proxy if the client reads "
-        "these variables, unless NO_PROXY has the server's name."
+        "Requests to a rollout server on this machine go to the proxy, if the client reads these variables."
     )
     fix = Fix.of(advice, SetVariables((("NO_PROXY", value), ("no_proxy", value))))
     evidence = [*_evidence(case, proxy), Evidence(text, "environment")]

@@ -111,10 +111,7 @@ def _finding(case: CheckInput, issue: Issue, result: Applicability) -> Finding:
     evidence += [Evidence(f"{m.package}: {m.claim.evidence}", m.claim.source) for m in result.matching]
     v1_reason = _v1_reason(environment, issue)
     if v1_reason:
-        text = (
-            f"{v1_reason}; V0 runs with VLLM_USE_V1=0, and, unless VLLM_USE_V1=1 is set, where V1 lacks a feature or "
-            "is off by default (in some of these releases: other hardware than CUDA, an engine outside the main thread)"
-        )
+        text = f"{v1_reason}; V0 runs with VLLM_USE_V1=0, on other hardware, or where V1 lacks a feature"
         evidence.append(Evidence(text, "VLLM_USE_V1"))
     reproduced = best == "executed" and not v1_reason and not _gpu_prevents_cmp001(case, issue)
     severity = Severity.WARNING if reproduced else Severity.INFO

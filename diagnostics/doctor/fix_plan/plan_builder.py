@@ -63,7 +63,7 @@ def build_plan(
     causes = [finding for finding in findings if finding.code in _FIXED_BY_PACKAGE_STEPS | replaced]
     causes += installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
-    steps = [setting_steps.finding_step(item, environment) for item in rest]
+    steps = [setting_steps.finding_step(item) for item in rest]
     if sets and not required and not serious:  # nothing bad is known of the installed pair
         steps += package_steps.install_step(causes, [], sets[0], installer)
     else:
@@ -154,13 +154,12 @@ def _excluded(action: Install, versions: Mapping[str, str]) -> list[Constraint]:
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
-    """Add a last step that checks again; if packages change, add a first step that records them, and ways to undo."""
+    """Add a last step that checks again; if packages change, add a first step that records them, and the undo."""
     results = []
     for step in steps:
         changes = any(isinstance(action, Install | Uninstall) for action in step.commands)
-        undo = (*(item for item in step.undo if not isinstance(item, Advice)), installer.restore())
-        results.append(replace(step, undo=undo) if changes else step)
-    if any(installer.restore() in step.undo or (step.kind == "repair" and step.commands) for step in results):
+        results.append(replace(step, undo=(installer.restore(),)) if changes else step)
+    if any(step.undo or (step.kind == "repair" and step.commands) for step in results):
         record = Step(
             "repair",
             "Record the installed packages first",
@@ -197,14 +196,8 @@ def _not_checked(report: Report) -> tuple[str, ...]:
 
 def _help_lines(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
     """Return where to find help: if no set fits, if no step is known, and if the run still fails."""
-    fresh = (
-        "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- --list`), "
-        "or add your own pair (docs/matrix.md). Pairs that were not run: python -m diagnostics versions vllm trl"
-    )
-    explain = (
-        "No step is known for these findings; doctor without --fix-plan shows the fix of each. What a finding means: "
-        "python -m diagnostics explain CODE"
-    )
+    fresh = "No set in the table fits here. Pairs that were not run: python -m diagnostics versions vllm trl"
+    explain = "No step is known for these findings. What each means: python -m diagnostics explain CODE"
     return (
         *([compat.problem or fresh] if no_set else ()),
         *([explain] if outcome == "unknown" else ()),

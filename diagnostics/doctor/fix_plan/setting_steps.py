@@ -17,14 +17,12 @@ from diagnostics.doctor.fix_plan.plan import Step
 from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, install_constraints
 from diagnostics.findings import Finding, Severity
-from diagnostics.fixes import Action, Advice, Explain, Install, Run, SetOption, SetVariables, Unset
+from diagnostics.fixes import Action, Advice, Explain, Install, SetOption, Unset
 from diagnostics.frameworks import configuring_trainers
 from diagnostics.output.redact import mask
 
 Change = Install | SetOption
 _MAX_EVIDENCE = 200
-# Programs that change nothing, or nothing that has to be undone.
-_NO_UNDO = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mkdir"}
 
 
 def setting_steps(
@@ -72,7 +70,7 @@ def _commands(finding: Finding) -> tuple[Action, ...]:
     return tuple(item for item in finding.actions if not isinstance(item, Advice | SetOption | Explain))
 
 
-def finding_step(finding: Finding, environment: Environment) -> Step:
+def finding_step(finding: Finding) -> Step:
     """Return the step for a finding that is no known issue, with the commands and texts of its fix."""
     commands = _commands(finding)
     kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
@@ -87,30 +85,9 @@ def finding_step(finding: Finding, environment: Environment) -> Step:
         (finding.code,),
         tuple(reason_lines(finding)),
         finding.known_by,
-        undo=tuple(undo for action in commands for undo in _undo(action, environment)),
         commands=commands,
         text=tuple(action for action in finding.actions if isinstance(action, Advice | SetOption)),
     )
-
-
-def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
-    """Return the actions that undo an action; none if there is nothing to undo, or restoring the packages undoes it."""
-    if isinstance(action, SetVariables | Unset):
-        names = list(action.names) if isinstance(action, Unset) else [name for name, _ in action.values]
-        return _restore_variables(names, environment)
-    if not isinstance(action, Run) or action.words[0] in _NO_UNDO or "venv" in action.words:
-        return ()
-    if "mv" in action.words[:2]:
-        return (Run((*action.words[:-2], action.words[-1], action.words[-2])),)
-    return (Advice("restore the previous setting"),)
-
-
-def _restore_variables(names: list[str], environment: Environment) -> tuple[Action, ...]:
-    """Return the commands that give variables their present values again."""
-    values = environment.variables
-    present = tuple(SetVariables(((name, values[name]),)) for name in names if name in values)
-    absent = tuple(name for name in names if name not in values)
-    return (*present, Unset(absent)) if absent else present
 
 
 def _chosen_mitigations(
@@ -162,7 +139,6 @@ def _mitigation_step(
         tuple(texts),
         min((item.evidence for _, item in users), key=model.EVIDENCE.index),
         cost=first.cost or "unknown",
-        undo=(Advice("set the option back"),),
         text=text,
         commands=tuple(dict.fromkeys(action for finding, _ in users for action in _commands(finding))),
         established=any(finding.certainty == "established" for finding, _ in users),

@@ -76,8 +76,7 @@ def _platform_text(answer: dict[str, Any]) -> str:
     if "cuda" not in answer:
         return ""
     cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "built without CUDA"
-    nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
-    return f"{cuda}{nccl}, {answer.get('devices')} devices"
+    return f"{cuda}, {answer.get('devices')} devices"
 
 
 def describe_end(ended: ChildResult) -> str:
@@ -190,10 +189,7 @@ def platform_findings(
         return results
     device, platform = vllm.answer.get("device", ""), str(vllm.answer.get("platform"))
     if not device or "Unspecified" in platform:
-        advice = (
-            "Without an NVIDIA GPU install vLLM's build for this hardware, such as the CPU build; with one, repair its "
-            "driver first."
-        )
+        advice = "Install vLLM's build for this hardware, such as the CPU build; with an NVIDIA GPU repair its driver."
         detail = "In a separate process vLLM reports no platform: no engine starts here."
         evidence = [Evidence(f"current_platform is {platform}", vllm.name)]
         fix = Fix.of(advice, Explain("ENG004"))

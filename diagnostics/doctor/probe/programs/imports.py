@@ -16,7 +16,7 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 
 
 def torch_platform() -> dict[str, Any]:
-    """Return the CUDA and NCCL that PyTorch was built with, and its number of devices; run a kernel on each of them.
+    """Return the CUDA that PyTorch was built with, and its number of devices; run a kernel on each of them.
 
     Raises:
         RuntimeError: A device computes a wrong result.
@@ -27,12 +27,7 @@ def torch_platform() -> dict[str, Any]:
         "cuda": torch.version.cuda or "",
         "available": torch.cuda.is_available(),
         "devices": torch.cuda.device_count(),
-        "distributed": torch.distributed.is_available(),
-        "nccl": "",
     }
-    if platform["distributed"] and torch.distributed.is_nccl_available():
-        release = torch.cuda.nccl.version()
-        platform["nccl"] = ".".join(map(str, release)) if isinstance(release, tuple) else str(release)
     if platform["available"]:
         # A device that is counted may still refuse work.
         for index in range(platform["devices"]):
