@@ -1,4 +1,4 @@
-"""Measure step time and tokens per second of grpo_core and TRL on a GPU, and compare them with the hardware's limits.
+"""Measure step time and tokens per second of grpo_core and TRL on a GPU; estimate the least time by its hardware.
 
 `python -m benchmarks.gpu [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]` measures:
 
@@ -128,7 +128,7 @@ def time_steps(folder: Path, options: argparse.Namespace) -> list[Measurement]:
 
 
 def main() -> None:
-    """Measure and print lines as results arrive; with --json to stderr, and one JSON document to stdout."""
+    """Measure and print the lines of the hardware, then those of the steps; with --json also the JSON document."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -2,8 +2,8 @@
 
 A variable is reported if it is in `env_vars.txt`, is a proxy, or begins with one of `_PREFIXES`. Its value is shown,
 with secrets masked, if it is in `env_vars.txt` or the installed vLLM reads it. The value of a switch of a library such
-as NCCL is shown if it is plain and has no secret. A proxy is reduced to host and port. The values of the rest, and of
-variables with a name like TOKEN or _KEY, are replaced by HIDDEN: a variable of Ray contains the whole job description.
+as NCCL is shown if it is plain and has no secret. A proxy is reduced to host and port. HIDDEN replaces the values of
+names like TOKEN or _KEY, and other values that are not empty: a variable of Ray contains the whole job description.
 """
 
 from __future__ import annotations

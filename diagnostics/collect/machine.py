@@ -272,7 +272,7 @@ def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
 
 
 def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
-    """Return the folders that a run writes to, by purpose, as variables of the hub, vLLM and Ray, and TMPDIR choose."""
+    """Return the folders that a run writes to, by purpose; variables such as HF_HOME and TMPDIR may set them."""
     hub = _hub_home(environ)
     hub_cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return {

@@ -35,7 +35,7 @@ class EntryPoint:
     Attributes:
         module: Name of the entry module, such as `verl.trainer.main_ppo`.
         read: Number of files parsed.
-        missing: (module, file:line of the import) for each module that is not on the search path.
+        missing: (name, file:line of the import) for each other package or top-level module not on the search path.
         problem: Why the imports could not be followed.
         absent: Whether the framework's whole package is missing.
     """
@@ -77,7 +77,7 @@ class Shadow:
 
 
 class ModuleFinder:
-    """Lookup of top-level modules on a search path."""
+    """Lookup of top-level modules on a search path, and cache of the imports in files."""
 
     def __init__(self, search: SearchPath) -> None:
         """List each folder on the path once."""

@@ -92,7 +92,7 @@ class Environment:
         vllm_variables: Variables that this vLLM reads; None without a set VLLM_* variable or a readable `envs.py`.
         dangling: (link, target) of interpreters that are broken links.
         misfits: (place, reason) for each interpreter that is missing or does not match the packages.
-        unread: (place, reason) of metadata and file lists that exist and could not be read.
+        unread: (place, reason) of metadata, file lists and parts of the search path that could not be read.
         needed: Names of the installed packages that are in CHECKED or that these need.
     """
 

@@ -171,7 +171,7 @@ class Member:
     """A host of the list or a node of a Ray cluster, with its answer.
 
     Attributes:
-        name: Name or address, with the port if several hosts of the list share the name.
+        name: Name or address, with the port if several hosts or nodes share it.
         answer: The host's answer.
         dead: Whether Ray reports the node as dead.
         slots: Number of processes that a launcher starts on the host; 0 if unknown.

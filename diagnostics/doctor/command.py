@@ -3,8 +3,8 @@
 For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
 (`run_tier`), and prints the report or the fix plan (`print_plan`); `--facts-json` prints the facts alone. If the main
 probes of the tier did not run, exit code 0 becomes 3. For several machines, `examine_nodes` collects the facts over
-ssh, a command or Ray, runs the static checks on each, and compares them. It refuses --fix-plan, --facts-json and other
-tiers.
+ssh, a command or Ray, runs the static checks on each, and compares them; --fix-plan, --facts-json and other tiers are
+then refused.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _name_nodes(item: Finding | NotChecked, nodes: list[Node], total: int) -> Fi
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
-    """Return the report with numbers instead of host names in its texts; localhost and addresses 127.* stay.
+    """Return the report with numbers for host names in its texts; localhost, 127.* and one-letter names stay.
 
     Args:
         report_of: Builds the report from nodes.

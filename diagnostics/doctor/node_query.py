@@ -1,6 +1,6 @@
 """Collect the facts of a job's nodes over ssh, a command or Ray, and decode their answers.
 
-Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in order.
+Hosts are numbered by rank, in the order of their list; Ray's nodes are numbered in the order of their addresses.
 
 Answers are untrusted: an answer that cannot be decoded becomes the node's `problem`, and packages with an invalid name,
 version or requirement are dropped.

@@ -103,7 +103,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def requirement_of(environment: Environment, name: str) -> str:
-    """Return a package with the range that the first installed trainer with one declares for it, or else its name."""
+    """Return `name` with the range that an installed trainer declares for it; without such a range, only `name`."""
     for trainer in TRAINER_PACKAGES:
         package = environment.packages.get(trainer)
         for line in package.requires if package else ():
@@ -193,7 +193,7 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
 
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
-    """Return the requirements of a finding's fix; none if one is unreadable, or if the fix does more than install."""
+    """Return the requirements of a finding's fix; none if an action has options, is unreadable or no install."""
     changes = [action for action in finding.actions if not isinstance(action, Advice | Explain)]
     installs = [action for action in changes if isinstance(action, Install)]
     constraints = [install_constraints(finding.code, action, finding.known_by) for action in installs]

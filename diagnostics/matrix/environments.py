@@ -178,7 +178,7 @@ def remove_environment(folder: Path) -> None:
 def make_room(context: Context, cell: Cell) -> list[str]:
     """Remove other cells' environments, oldest first, until there is room to build this cell's; return their names.
 
-    Nothing is removed if the cell's environment is built already.
+    Nothing is removed for a cell without a recipe, or whose environment is built already.
     """
     if cell.recipe is None or existing_environment(context, cell):
         return []

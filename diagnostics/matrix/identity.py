@@ -35,8 +35,8 @@ class SourceDigests:
     def digest(self, names: Iterable[str]) -> str:
         """Return the digest of these modules and packages, over their file names and contents.
 
-        A package includes all files below its folder. A module of `repro` includes all files of `repro` outside the
-        folders in _SEPARATE. A name without a file adds nothing.
+        A package outside `repro` includes all files below its folder. A name in `repro` includes its own file, and all
+        files of `repro` outside the folders in _SEPARATE. Another name without a file adds nothing.
         """
         key = tuple(names)
         if key not in self._combined:

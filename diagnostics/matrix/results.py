@@ -200,7 +200,7 @@ class ResultsGrid:
 
     @property
     def cell_rows(self) -> list[CellResults]:
-        """The rows, by cell."""
+        """The rows, one for each cell."""
         return list(self._rows.values())
 
     @property

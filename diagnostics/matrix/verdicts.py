@@ -137,7 +137,9 @@ class Judgement(Struct, frozen=True):
 
 
 def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = False) -> Judgement:
-    """Compare an answer with its expectation; an unfinished or unchecked answer gives an open verdict.
+    """Compare an answer with its expectation; an answer without a result may give an open verdict.
+
+    It is open for TIMEOUT, INFRA_ERROR and NOT_CHECKED, and for NOT_RUN without an expectation.
 
     Args:
         answer: The newest answer.

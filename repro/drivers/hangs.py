@@ -204,7 +204,7 @@ def continue_later(pid: int | None, mitigation: str) -> None:
 
 
 def start_silent_server() -> int:
-    """Start a separate process that reports `blocking` and runs an HTTP server that never answers; return its port."""
+    """Start a process that reports `blocking`, and an HTTP server in it that never answers a GET; return its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

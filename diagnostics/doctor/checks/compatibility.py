@@ -90,7 +90,7 @@ def _cell_finding(
 def _better_pairs(case: CheckInput, pair: Compatibility) -> tuple[str, tuple[Install, ...]]:
     """Return a text on the nearest pairs that ran, and the command that installs the first.
 
-    Without such pairs there is no command, and the text names the nearest pair that ran, and its obstacle.
+    Without such pairs there is no command, and the text names the nearest pair that ran, if any, and its obstacle.
     """
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
     if sets:

@@ -34,7 +34,7 @@ class Step:
         cost: Cost of the step, or "unknown".
         undo: Command that restores the packages, if the step changes them.
         commands: Exact commands to copy; they are never run.
-        text: Advice that is no command.
+        text: Advice, and edits that are printed as text.
         established: Whether one of the findings certainly affects the user; a release's known issue may never occur.
     """
 

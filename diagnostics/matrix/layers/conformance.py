@@ -1,7 +1,8 @@
 """Layer `conformance`: run the conformance suite of the engine protocol against the real engine of the cell.
 
 pytest, with pinned hashes, is installed in a folder of the store next to the cell, not into it. A failed test or a
-crash gives FAIL. Other faults of pytest, or no passed test, are infrastructure faults.
+crash gives FAIL, a run over its time limit TIMEOUT. Other faults of pytest, or no passed test, are infrastructure
+faults.
 """
 
 from __future__ import annotations

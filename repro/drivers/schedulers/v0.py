@@ -303,7 +303,8 @@ def count_answers(
 ) -> Tally:
     """Return the tally of calls, each given as its requests and the completions that were returned to it.
 
-    The tally's note names empty completions, and sequences that grew past the limit of the default `V0Setup`.
+    The tally's note names empty completions, and sequences that grew past `max_model_len` of the default `V0Setup`
+    by more than one token.
     """
     limit, stray = V0Setup.max_model_len, 0
     due: dict[str, int | None] = {}
