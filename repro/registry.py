@@ -319,7 +319,7 @@ class Attempt:
         tokens: Number of tokens that reached their callers.
         leaked_blocks: Number of KV cache blocks that were not given back.
         seconds: Duration.
-        as_recorded: Whether the outcome is the one recorded in the catalog entry; None if none is recorded.
+        as_recorded: Whether the outcome is the one in the catalog entry; None for an error, a timeout or inapplicable.
     """
 
     trigger: str

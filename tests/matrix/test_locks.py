@@ -152,7 +152,7 @@ def test_committed_locks_are_current(capsys):
 
 
 def test_locks_name_no_machine():
-    """Committed locks contain no address and no /opt; only torch may have no hash, which the header reports."""
+    """Committed locks have no address and no /opt; in locks of cells only torch may lack a hash; the header says so."""
     for path in (ROOT / "locks").glob("*.txt"):
         text = path.read_text(encoding="utf-8")
         assert "://" not in text

@@ -1,7 +1,7 @@
 """Publishing merges final answers into the published table.
 
 Verdicts without a final answer stay. Verdicts whose cell or layer no longer exists are dropped and listed. The command
-exits with 3 if a verdict has no final answer.
+exits with 3 if a layer has neither a published nor a final answer.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_only_selected_cells_are_updated(publish):
 
 
 def test_verdicts_without_a_cell_are_dropped_and_listed(publish):
-    """Verdicts of a removed cell and of a removed layer are dropped and listed."""
+    """Verdicts of a removed cell and of a removed layer are dropped and listed; a missing answer is listed, too."""
     complete = publish(COMPLETE, {}).document
     publication = publish({}, complete, cells=("1.0",), layers=("resolve",))
     assert publication.dropped == [
@@ -161,8 +161,8 @@ def test_empty_store_keeps_the_published_cells(tmp_path):
     assert written == kept | {key: written[key] for key in ("generated", "harness")}
 
 
-def test_publish_refuses_open_verdicts_and_names_dropped_ones(project, kit):
-    """The exit code is 3 without a final answer; a verdict without a cell is dropped and listed; --dry-run only prints.
+def test_publish_needs_an_answer_and_names_dropped_verdicts(project, kit):
+    """The exit code is 3 without any answer; a verdict without a cell is dropped and listed; --dry-run only prints.
 
     Unknown cells and an unreadable table exit with 2.
     """

@@ -1,4 +1,7 @@
-"""The GitHub workflows, issue forms and citation file are valid; the matrix workflow has a job for each cell."""
+"""Three GitHub workflows, the issue forms and the citation file are valid; the matrix workflow has a job for each cell.
+
+The three are `matrix`, `release` and `gpu`.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ FORMS = (".github/ISSUE_TEMPLATE/a-run-died.yml", ".github/ISSUE_TEMPLATE/a-faul
     ids=["actionlint", "zizmor", "workflows", "forms", "config", "citation"],
 )
 def test_external_linters_accept_the_files(command, files):
-    """Installed linters and schemas accept the workflows, the issue forms and the citation file."""
+    """Installed linters and schemas accept WORKFLOWS, the issue forms and the citation file."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
     if command[1:2] == ("-m",):

@@ -1,6 +1,6 @@
 """The repro command refuses wrong usage in one line, escapes and masks texts, and has the documented exit codes.
 
-Its results are on stdout: verdicts on mitigations, outcomes of imports, and failed searches of the fuzzer.
+Its results are on stdout: verdicts on mitigations, and outcomes of imports. A failed search of the fuzzer is an error.
 """
 
 import io
@@ -31,7 +31,7 @@ UNMODIFIED = WheelComparison("vllm", "1", 1, ())
 
 @each_case(CASES["commands"])
 def test_wrong_usage_is_refused_in_one_line(run_command, arguments, message):
-    """The command exits with 2, prints one line with the wrong value, and leaves stdout empty."""
+    """The command exits with 2, prints one line on what is wrong, and leaves stdout empty."""
     done = run_command(*arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

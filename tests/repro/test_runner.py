@@ -151,7 +151,7 @@ def test_timeout_ends_the_process_group(toys, fifo):
     pytest.fail("it never hung")
 
 
-def test_missing_requirement_is_reported_without_a_worker(toys):
+def test_missing_requirement_makes_attempts_inapplicable(toys):
     """Attempts of a trigger with a missing requirement are inapplicable, and come after those of other triggers."""
     toy = toys.REPROS["TOY001"]
     first, *rest = toy.triggers

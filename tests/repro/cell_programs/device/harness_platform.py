@@ -24,6 +24,6 @@ class Platform(interface.Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config):
-        """Fill in settings without a default."""
+        """Set the worker class if it is `auto`."""
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = "vllm.worker.worker.Worker"
