@@ -182,7 +182,7 @@ class Fix:
     Attributes:
         actions: Commands, options and advice, in the order in which to follow them.
         offers: Mitigations that may help, best first.
-        does_not_help: Mitigations that a recorded run showed not to help in this case.
+        does_not_help: Mitigations that, by recorded runs, do not help in this case.
     """
 
     actions: tuple[Action, ...] = ()

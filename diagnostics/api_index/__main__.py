@@ -1,9 +1,9 @@
 """Build the API index, and list what new releases removed: `python -m diagnostics.api_index build [PACKAGE...]`.
 
-`build` fetches new releases and prints what they removed that other packages still use. `changes --since DAY
---until DAY` prints the same for the releases that were uploaded after one day and until another, compared with the
-other packages' releases of that time. `changes` reads only the index. If a package could not be built, the exit code
-is 3.
+`build` fetches new releases (none with `--offline`) and prints what they removed that other packages still use.
+`changes --since DAY --until DAY` prints the same for the releases that were uploaded after one day and until another,
+compared with the other packages' releases of that time. `changes` reads only the index. If a package could not be
+built, the exit code is 3.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Comparison:
     guarded: list[MissingUse] = field(default_factory=list)
     """Missing, but in a `try` statement with an alternative that works."""
     unsure: list[MissingUse] = field(default_factory=list)
-    """Missing, under an unknown condition on installed packages."""
+    """Missing, under an unknown condition."""
     unfollowed: list[tuple[Use, str]] = field(default_factory=list)
     """Uses that the source code does not decide, each with the reason or the last known attribute."""
 

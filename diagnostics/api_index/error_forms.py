@@ -37,7 +37,7 @@ class ErrorForm:
 
     Attributes:
         kind: Kind of the error; see `errors.toml`.
-        package: The package whose command prints the message; '' for an error about a name.
+        package: The package whose command prints the message, for the kind `option`; else ''.
         of_other_command: Whether the message may be about an option of another command of the package.
     """
 

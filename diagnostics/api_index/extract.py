@@ -252,7 +252,7 @@ class _ModuleReader:
 
 
 def _import_time_statements(body: Iterable[ast.stmt], state: str = "") -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the statements that run at import, with `if` for conditional ones and `types` for TYPE_CHECKING."""
+    """Yield the statements that run at import, with `if` for those in an `if` and `types` for TYPE_CHECKING."""
     for node in body:
         yield node, state
         match node:
@@ -451,7 +451,7 @@ def _list_entry(node: ast.expr) -> str:
 
 
 def _instance_attributes(node: ast.ClassDef) -> dict[str, dict[str, None]]:  # noqa: C901 - a case a kind of statement
-    """Return the attributes that methods set on `self`, with their possible classes, likeliest first."""
+    """Return the attributes that methods set on `self`, with their possible classes in source order."""
     attributes: dict[str, dict[str, None]] = {}
     for method in node.body:
         if not isinstance(method, _Function):

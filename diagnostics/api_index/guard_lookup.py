@@ -39,7 +39,7 @@ class PlacedGuard:
         release: The release that has it.
         module: Its module.
         prefix: The part of the config that `self` stands for in its conditions, such as `actor_rollout_ref.actor.`;
-            None if its function is no method of a config class.
+            None for the main program.
         set_elsewhere: Attributes in its conditions that other methods may set before, each with its conditions.
         component: The component that makes the check; None for a check of each run.
         only_set: Whether the framework may fill in an option that the run does not set, before the guard reads it.
@@ -77,7 +77,7 @@ def is_in_all_companions(placed: PlacedGuard, release: Release) -> bool:
 
 @cache
 def start_guards(release: Release) -> tuple[PlacedGuard, ...]:
-    """Return the guards of a release that a run reaches: of its options, its main program and its components."""
+    """Return at most 2000 guards of a release that a run reaches: of its options, main program and components."""
     base = replace(release, command="")
     settings, companions = PACKAGES[release.package], query.contemporaries_of(base)
     surface = query.surface_of(base, *companions)

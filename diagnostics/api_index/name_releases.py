@@ -78,7 +78,7 @@ class NameReleases:
 
     @property
     def has_installed(self) -> bool:
-        """Whether the release in use has the name, or is a build between two neighbours in the index that both do."""
+        """Whether the release in use has the name, or is not in the index and its neighbours there have it."""
         release = parse_version(self.installed)
         if release is None:
             return False

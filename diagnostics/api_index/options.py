@@ -76,8 +76,8 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 def choices(release: Release, option: str) -> tuple[str, ...]:
     """Return all values that an option accepts; empty if the values are not limited or not known.
 
-    Options of transformers accept what its releases accept, because any may be installed. Those of its
-    time come first.
+    For an option that transformers declares, the values of its oldest and newest fitting releases follow, because any
+    of its releases may be installed.
     """
     values = _declared_choices(release, option) or registered_names(release, option)
     definition, _entry = _declaration(release, option)

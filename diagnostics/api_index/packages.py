@@ -59,8 +59,8 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
         nested_classes: Dataclasses in such modules whose fields are no options, but keys inside an option.
         choices: Option whose parser accepts any text -> the values that the package's code accepts.
         registering: Pattern of the modules with registries whose names are choices of options.
-        registries: Option -> functions and tables, of which the registered names are the option's choices; also an Enum
-            whose members are.
+        registries: Option -> functions, tables and Enums. The names that they register, or their members, are the
+            option's choices.
         registry_plugins: Options with which a run may register more names.
         components: Parts whose guards a run reaches with some options.
         starting: Pattern of the functions whose guards a GRPO run reaches: of the main program and of the trainer.
@@ -93,7 +93,7 @@ class IndexedPackage(Struct, frozen=True, forbid_unknown_fields=True):
     commands: dict[str, tuple[str, ...]] = {}
 
     def includes(self, path: str) -> bool:
-        """Return whether a file is read: a module, stub or YAML config that is not in a left-out or test folder."""
+        """Return whether a file is read: a module, stub or YAML config, not in a left-out folder or one of SKIPPED."""
         is_other = path in self.stubs or (self.configs and "/config/" in path and path.endswith(".yaml"))
         top = path.removesuffix(".py").partition("/")[0]
         return (

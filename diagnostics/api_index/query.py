@@ -62,7 +62,7 @@ class Compatibility:
         declared: The version ranges that the user declares for the provider, with the extra that declares each.
         allowed: Whether the declared ranges allow the pair; None if none is declared, or only another extra's.
         run: The published result of the pair: `ran`, `part`, `fails` or ''.
-        run_failures: Codes of the layers that failed in that run.
+        run_failures: Codes of issues that the failed layers of that run report.
     """
 
     user: Release
@@ -353,7 +353,7 @@ def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]
 
 @cache
 def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
-    """Return the name, range and extra of a requirement; None if it is unreadable or not for this platform."""
+    """Return the name, range and extra of a requirement; None if it is unreadable or not for this Python on Linux."""
     try:
         requirement = Requirement(line)
         extra = str(requirement.marker or "").partition("extra ==")[2].strip(" \"'").partition('"')[0]

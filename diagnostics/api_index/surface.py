@@ -75,7 +75,7 @@ class Members:
 
     names: frozenset[str]
     complete: bool
-    """False if a base class cannot be resolved or `__getattr__` is defined: more names may exist."""
+    """False if a base class is not found or not read, or `__getattr__` is defined: more names may exist."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Surface:
     def attribute_types(
         self, definition: Definition, attribute: str, depth: int = 0
     ) -> list[tuple[Definition, bool]]:
-        """Return the possible classes of an attribute, likeliest first, and whether its class is exactly known.
+        """Return the possible classes of an attribute in source order, each with whether it is exactly this class.
 
         `X()` creates exactly class X; class methods and annotations also allow subclasses.
         """
@@ -294,7 +294,7 @@ class Surface:
         return any(f"{MODEL_TYPES}.{model_type}" in (self.source.facts(module) or {}) for module in modules)
 
     def has_serve_option(self, option: str) -> bool:
-        """Return whether `vllm serve` accepts a command-line option."""
+        """Return whether `vllm serve` has an option, by the names in the modules that declare its options."""
         plain = option.removeprefix("--no-").removeprefix("--")
         spellings = {plain.replace("-", "_"), f"--{plain}"}
         modules = (name for name in sorted(self.source.modules()) if name.endswith(_OPTION_MODULES))

@@ -1,10 +1,10 @@
 """Collect the uses of other packages in a source file: imports, attributes and arguments.
 
 Targets of `mock.patch`, model types registered with transformers, the routes that TRL's client requests, and the
-options with which TRL's launcher starts vLLM are uses, too. Each use has the conditions around it. Branches that a run
-with vLLM on NVIDIA GPUs never takes are left out. The arms of a `try` that handles ImportError, AttributeError,
-Exception or any error are alternatives, of which one must work; its handlers of other errors are not read. If all
-references to a function are under a comparison of versions, its code is reached for these versions only.
+options with which TRL's launcher starts vLLM are uses, too. Each use has the conditions around it. Branches that their
+conditions exclude for a run with vLLM on NVIDIA GPUs are left out. The arms of a `try` that handles ImportError,
+AttributeError, Exception or any error are alternatives, of which one must work; its handlers of other errors are not
+read. If all references to a function are under a comparison of versions, its code is reached for these versions only.
 """
 
 from __future__ import annotations

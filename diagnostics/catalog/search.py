@@ -40,7 +40,7 @@ _MIN_STEM = 3
 
 
 def stem(word: str) -> str:
-    """Return a word in lower case without its English ending and a doubled last consonant.
+    """Return a word in lower case without its English ending and a doubled last consonant, except l and s.
 
     Example:
         >>> [stem(word) for word in ("updates", "updated", "updating", "update", "stopped", "weights")]

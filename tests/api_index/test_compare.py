@@ -53,7 +53,7 @@ def test_uses_are_classified(case):
 
 @each_case(CASES["conditions"])
 def test_condition_decides_whether_a_missing_name_counts(condition, outcome):
-    """A missing name counts if its condition is true, not in dead code; with an unknown condition it is undecided."""
+    """A missing name counts if a run can reach it, not in dead code; with an unknown condition it is undecided."""
     trainer = f"def f(self):\n    if {condition}:\n        {MISSING_NAME}"
     missing, guarded, undecided = classify_uses(trainer)
     assert (missing == ["vllm.Nothing"], guarded) == (outcome == "missing", [])

@@ -36,7 +36,7 @@ def test_error_of_a_model_type_that_transformers_has_is_explained():
 
 @pytest.mark.parametrize("case", ERRORS["small_index"], ids=lambda case: case["message"])
 def test_missing_name_or_argument_is_explained(index, case):
-    """The explanation has the caller, whether the installed release is too new or too old, and the release to take."""
+    """The explanation has the caller, whether the release in use is too new or too old, and the releases to take."""
     installed = {"vllm": case["installed"]} if case["installed"] else {}
     explanation = explain_missing(case["message"], LoggedFacts(installed))
     assert (explanation.direction, list(explanation.changes)) == (case["direction"], case["changes"])
@@ -94,7 +94,7 @@ def test_error_is_explained_by_the_shipped_index(case):
 
 @pytest.mark.parametrize("case", ERRORS["own_class"], ids=lambda case: f"{case['message']} {case['file']}")
 def test_error_about_a_class_of_the_user_is_explained_by_the_class_that_it_extends(case):
-    """The class's name shows what it extends; the last frame's package decides the side at fault.
+    """A class's name shows what it extends, a function's what it replaces; the last frame decides the side at fault.
 
     `explain_missing` does not explain it.
     """

@@ -34,7 +34,7 @@ OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
 QUESTIONS = read_cases(__file__, "index_questions.yaml")
 
 
-def test_name_lookup_returns_releases(index):
+def test_index_has_names_by_ranges_of_releases(index):
     """An unchanged name has one entry, a changed one an entry per range of releases; a removed module is gone."""
     vllm = index.load("vllm")
     assert vllm.releases == ["0.1", "0.2", "0.3"]

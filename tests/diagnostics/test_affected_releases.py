@@ -60,8 +60,8 @@ def test_open_range_reaches_to_the_last_examined_release(issue, release, answer,
     assert (result.answer, result.examined_to) == (answer, examined_to)
 
 
-def test_claim_examined_furthest_decides(issue):
-    """Each claim has its own last examined release; one claim that reaches the release is enough."""
+def test_one_claim_that_covers_the_release_is_enough(issue):
+    """A claim that lists the release decides, although the range of another claim was examined only up to 0.9."""
     claims = (claim("vllm", ">=0.6", examined_until="0.9"), claim("vllm", releases=["0.33.0"]))
     assert affects(issue(*claims), {"vllm": "0.33.0"}).answer == AFFECTED
     assert affects(issue(*claims), {"vllm": "0.32.0"}).answer == NOT_EXAMINED

@@ -85,7 +85,7 @@ def nvidia_smi(folder, script):
         ("print('<!DOCTYPE a [<!ENTITY b \"c\">]><nvidia_smi_log/>')", "failed", "entities"),
     ],
 )
-def test_crashing_or_hanging_nvidia_smi_is_recorded(tmp_path, script, state, problem):
+def test_nvidia_smi_without_a_usable_answer_is_recorded(tmp_path, script, state, problem):
     limit_s = 0.5 if state == "timeout" else 500
     known = gpus.collect(limit_s=limit_s, program=nvidia_smi(tmp_path, script))
     assert known.state == state

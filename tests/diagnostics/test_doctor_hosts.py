@@ -123,7 +123,7 @@ def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, 
     ],
 )
 def test_node_without_facts_has_a_problem_in_one_line(answer, problem, advice):
-    """A node that reports an error must be fixed there; more time is suggested only for a node that did not answer."""
+    """A node that reports an error must be fixed there; for a node that did not answer, more time is suggested."""
     report = report_of([Node(0, "rank", "0", "a", **read_answer(answer))])
     (finding,) = [item for item in report.findings if item.code == "NET951"]
     assert problem in finding.evidence[0].text

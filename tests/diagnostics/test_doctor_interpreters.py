@@ -45,7 +45,7 @@ def test_dangling_interpreter_links_are_an_error_with_a_repair(maker, tmp_path):
 
 
 def test_matching_interpreter_and_prefix_without_venv_have_no_finding(maker):
-    """An interpreter of the packages' release has no finding, nor has a folder of `pip --prefix`, which has none."""
+    """An interpreter of the packages' release has no finding, nor has a `pip --prefix` folder without interpreter."""
     assert findings(maker) == []
     (maker.prefix / "bin" / "python").unlink()
     (maker.prefix / "pyvenv.cfg").unlink()

@@ -116,8 +116,8 @@ def test_no_generated_case_leaks(cases, minimum):
     assert [(name, text) for name, secret, text in all_cases if leaks(secret, redact(text))] == []
 
 
-def test_no_unquoted_password_of_any_characters_is_shown():
-    """Punctuation does not end an unquoted password."""
+def test_unquoted_password_with_punctuation_is_not_shown():
+    """Punctuation other than quotes does not end an unquoted password."""
     assert [text for _, secret, text in secret_cases.unquoted_passwords(100) if secret in redact(text)] == []
 
 

@@ -158,7 +158,7 @@ def test_missing_folder_and_unreadable_pth_file_are_reported(maker):
 
 
 def test_module_lookup_order_is_pythons(tmp_path):
-    """In the order of Python, a package comes before a file of its name, and both before a namespace folder."""
+    """The order of the folders decides, except that a package comes before a namespace folder of its name."""
     for folder, names in {"a": ["one"], "b": ["one/__init__.py", "two.py"], "c": ["two/__init__.py"]}.items():
         for name in names:
             path = Path(tmp_path, folder, name)
