@@ -223,13 +223,10 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
     if steps < MIN_STEPS:
         need = "reward with reward_std, grad_norm or zero-spread share of {least} steps; found {count}"
         return skipped("learning", "want_reward", need, decisive=True, least=MIN_STEPS, count=steps)
-    count, (first, last) = len(best.column("reward")), best.first_and_last_level("reward")
-    text = "reward went from {first:.3g} to {last:.3g} in {count} logged steps"
-    facts = [note("reward", text, first=first, last=last, count=count)]
-    if flat := best.column("all_alike"):
-        text = "{share:.0%} of rollouts produced no gradient: all rewards of their group are equal"
-        facts.append(note("no_gradient_share", text, share=stats.mean(flat)))
-    return clean("learning", count=steps, evidence=tuple(facts), decisive=True)
+    text = "{share:.0%} of rollouts produced no gradient: all rewards of their group are equal"
+    flat = best.column("all_alike")
+    facts = (note("no_gradient_share", text, share=stats.mean(flat)),) if flat else ()
+    return clean("learning", count=steps, evidence=facts, decisive=True)
 
 
 def _trained_nothing(curves: Curves) -> Result | None:

@@ -13,7 +13,6 @@ import io
 import json
 import re
 import shlex
-import string
 import tomllib
 import zipfile
 from collections import Counter
@@ -282,28 +281,22 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
     """
     where = host.prefix or prefix
     python = host.python or (f"{where}/bin/python" if where else "python3")
-    if not template:
+    if not template.strip():
         port = ["-p", str(host.port)] if host.port else []
         options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(limit_s))}"]
         return ["ssh", "-T", *options, *port, "--", host.target, f"{shlex.quote(python)} -"]
     values = {"host": host.name, "user": host.user, "port": host.port or 22}
     values |= {"target": host.target, "python": python}
     try:
-        words = shlex.split(template)
-        parsed = [part for word in words for part in string.Formatter().parse(word)]
-    except ValueError as error:
-        raise RemoteError(f"--host-command: cannot be read: {error}") from None
-    fields = {name for _, name, _, _ in parsed if name is not None}
-    if not words or not fields <= set(values):
-        wrong = ", ".join(sorted(fields - set(values))) or "nothing"
-        expected = ", ".join(f"{{{name}}}" for name in sorted(values))
-        raise RemoteError(f"--host-command: {wrong!r} in it: expected {expected}")
+        words = [word.format(**values) for word in shlex.split(template)]
+    except (ValueError, LookupError, AttributeError) as error:
+        expected = ", ".join(f"{{{name}}}" for name in values)
+        raise RemoteError(f"--host-command: cannot be read: {error}; expected {expected}") from None
     # ssh passes the words to a shell, srun does not: quotes would be part of the name there.
     if not _SHELL_SAFE.fullmatch(python):
         wrong = mask_and_cut(python, 80)
         raise RemoteError(f"--host-command: {wrong!r}: expected a path without spaces and quotes")
-    filled = [word.format(**values) for word in words]
-    return filled if "python" in fields else [*filled, python, "-"]
+    return words if "{python}" in template else [*words, python, "-"]
 
 
 def query_hosts(

@@ -1,7 +1,7 @@
 """Report values that differ between the nodes of a job, such as package versions, variables, limits or drivers.
 
 `node_values` yields the values of a node by kind and name; `differences` yields the findings, with texts such as
-"3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5." Code, severity and advice of each kind are in node_values.toml.
+"torch 2.9.0 on 3 of 4 nodes; torch 2.6.0 on rank 3 (d)." node_values.toml has code, severity and advice of each kind.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
     for name, value in environment.variables.items():
         if name not in _TABLES["node_variables"]:
             kind = "variable" if name.startswith(tuple(_TABLES["warning_variables"])) else "other variable"
-            yield (kind, name), f"={value}"
+            yield (kind, name), value
     for name, limit in machine.limits.items():
         yield ("limit", f"limit of {name}"), "unlimited" if limit.soft is None else str(limit.soft)
     for name in node.models:
@@ -138,7 +138,7 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
         joined[positions].append((key, groups))
     parts = list(joined.values())
     evidence = [
-        Evidence(_values_text(part, position, brief=False), node_names(members))
+        Evidence(_values_text(part, position), node_names(members))
         for part in parts
         for position, members in enumerate(part[0][1].values())
     ]
@@ -149,29 +149,18 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
 
 
 def _sentence(part: list[Difference], total: int, among: str) -> str:
-    """Return differences with the same groups as text: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
-    phrases = []
+    """Return differences with the same groups as text: "torch 2.9.0 on 3 of 4 nodes; torch 2.6.0 on rank 3 (d)."."""
     groups = list(part[0][1].values())
-    for position, members in enumerate(groups):
-        verb = "has" if len(members) == 1 and members[0].noun != "ranks" else "have"
-        who = f"{len(members)} of {among}" if position == 0 and len(members) > 1 else node_names(members)
-        phrases.append(f"{who} {verb} {_values_text(part, position)}")
+    places = [node_names(members) for members in groups]
+    places[0] = f"{len(groups[0])} of {among}" if len(groups[0]) > 1 else places[0]
+    text = "; ".join(f"{_values_text(part, position)} on {place}" for position, place in enumerate(places))
     known_count = sum(map(len, groups))
-    tail = "" if len(groups[0]) * 2 > known_count else " (no majority)"
-    tail += f"; unknown on {total - known_count}" if known_count < total else ""
-    return "; ".join(phrases) + tail + "."
+    text += "" if len(groups[0]) * 2 > known_count else " (no majority)"
+    return text + (f"; unknown on {total - known_count}." if known_count < total else ".")
 
 
-def _values_text(part: list[Difference], position: int, *, brief: bool = True) -> str:
-    """Return the values of a group, given by its position; if brief, a single key is named for the first group only."""
-    texts = []
-    for (kind, name), groups in part:
-        value = list(groups)[position]
-        text = "NCCL" if kind == "nccl" and len(part) == 1 else name
-        if value == ABSENT:
-            texts.append(f"no {text}")
-        elif brief and position and len(part) == 1:
-            texts.append(value.removeprefix("="))
-        else:
-            texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
+def _values_text(part: list[Difference], position: int) -> str:
+    """Return the names and values of a group, which is given by its position."""
+    values = [(name, list(groups)[position]) for (_, name), groups in part]
+    texts = [f"no {name}" if value == ABSENT else f"{name} {value}" for name, value in values]
     return join_some(texts, MAX_VALUES)

@@ -81,23 +81,23 @@ VERSIONS = {"vllm": "0.9.2", "trl": "0.20.0"}
     ("nodes", "code", "detail"),
     [
         ([{"packages": {"nvidia-nccl-cu12": version}} for version in ("2.26.2", "2.26.2", "2.26.2", "2.21.5")],
-         "NET952", "3 of 4 nodes have NCCL 2.26.2; rank 3 (gpu-d) has 2.21.5."),
+         "NET952", "nvidia-nccl-cu12 2.26.2 on 3 of 4 nodes; nvidia-nccl-cu12 2.21.5 on rank 3 (gpu-d)."),
         ([{"packages": {"vllm": version}} for version in ("0.8.5", "0.9.2") * 2],
-         "CMP951", "2 of 4 nodes have vllm 0.8.5; rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."),
+         "CMP951", "vllm 0.8.5 on 2 of 4 nodes; vllm 0.9.2 on rank 1 (gpu-b), rank 3 (gpu-d) (no majority)."),
         # A node without packages is one difference.
         ([{}, {"packages": VERSIONS}, {"packages": VERSIONS}],
-         "CMP951", "2 of 3 nodes have trl 0.20.0, vllm 0.9.2; rank 0 (gpu-a) has no trl, no vllm."),
-        ([gpus(2), gpus(2), gpus(3)], "ENV952", "2 of 3 nodes have GPUs 2 x H100; rank 2 (gpu-c) has 3 x H100."),
+         "CMP951", "trl 0.20.0, vllm 0.9.2 on 2 of 3 nodes; no trl, no vllm on rank 0 (gpu-a)."),
+        ([gpus(2), gpus(2), gpus(3)], "ENV952", "GPUs 2 x H100 on 2 of 3 nodes; GPUs 3 x H100 on rank 2 (gpu-c)."),
         # Variables that must differ, such as RANK, are ignored.
         ([{"variables": {"RANK": "0", "NCCL_IB_HCA": "mlx5"}}, {"variables": {"RANK": "1", "NCCL_IB_HCA": "mlx5"}},
           {"variables": {"RANK": "2"}}],
-         "ENV953", "2 of 3 nodes have NCCL_IB_HCA=mlx5; rank 2 (gpu-c) has unset."),
+         "ENV953", "NCCL_IB_HCA mlx5 on 2 of 3 nodes; NCCL_IB_HCA unset on rank 2 (gpu-c)."),
         ([{"models": ("org/a",)}, {"models": ("org/a",)}, {}],
-         "ENV955", "2 of 3 nodes have model org/a in the cache; rank 2 (gpu-c) has no model org/a."),
+         "ENV955", "model org/a in the cache on 2 of 3 nodes; no model org/a on rank 2 (gpu-c)."),
         # A driver that did not answer is no difference.
         ([gpus(0), gpus(0), gpus(0, state="timeout", driver="", cuda="")], "", ""),
-        ([gpus(0, state="timeout", driver="", cuda=""), gpus(0), gpus(0, driver="550.1")], "ENV951",
-         "rank 1 (gpu-b) has NVIDIA driver 570.86.15; rank 2 (gpu-c) has 550.1 (no majority); unknown on 1."),
+        ([gpus(0, state="timeout", driver="", cuda=""), gpus(0), gpus(0, driver="550")], "ENV951",
+         "NVIDIA driver 570.86.15 on rank 1 (gpu-b); NVIDIA driver 550 on rank 2 (gpu-c) (no majority); unknown on 1."),
     ],
 )  # fmt: skip
 def test_difference_names_the_nodes_that_differ_from_the_majority(facts, nodes, code, detail):
@@ -180,7 +180,7 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
     text = json.dumps(text_filters.redact_for_sharing(shareable_report(report_of, fleet)).to_json())
     assert "gpu-" not in text
     assert "10.3.2.1" not in text
-    assert "rank 2 has 2.7.0" in text
+    assert "2.7.0 on rank 2" in text
 
 
 @each_case(CASES["lists"])
@@ -294,8 +294,8 @@ def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, run_command):
     assert result.code == 1
     report = result.document
     details = "\n".join(item["detail"] for item in report["findings"])
-    assert "2 of the 3 nodes that answered have vllm 0.11.0; rank 4 has 0.10.2" in details
-    assert "has 700" in details
+    assert "vllm 0.11.0 on 2 of the 3 nodes that answered; vllm 0.10.2 on rank 4" in details
+    assert "limit of nofile 700 on" in details
     assert "NCCL_IB_DISABLE" in details
     problems = {item["node"]: item["problem"] for item in report["subject"]["nodes"]}
     assert problems["ranks 0-1"] == ""
@@ -396,7 +396,7 @@ def test_real_ssh_hosts_get_their_own_verdicts(tmp_path, server, capsys):
         assert main([*words, "--format", "json"]) == 1
     report = json.loads(capsys.readouterr().out)
     (nccl,) = [item for item in report["findings"] if item["code"] == "NET952"]
-    assert nccl["detail"] == "ranks 0-7 have NCCL 2.27.3; ranks 8-15 have 2.21.5 (no majority)."
+    assert "2.27.3 on ranks 0-7; nvidia-nccl-cu12 2.21.5 on ranks 8-15 (no majority)." in nccl["detail"]
     problems = [item["problem"] for item in report["subject"]["nodes"]]
     assert problems[:2] == ["", ""]
     assert "Connection refused" in problems[2]
@@ -444,8 +444,8 @@ def test_real_ray_cluster_with_a_differing_and_a_dead_node(tmp_path, capsys):
     # Right after the kill Ray may still consider the node alive; then its task fails.
     assert outcomes in (["answered"] * 3 + ["dead"], ["answered"] * 3 + ["unknown"])
     (variables,) = [item for item in report["findings"] if item["code"] == "ENV953"]
-    assert "2 of the 3 nodes that answered have NCCL_SOCKET_IFNAME=eth0" in variables["detail"]
-    assert "has eth1" in variables["detail"]
+    assert "NCCL_SOCKET_IFNAME eth0 on 2 of the 3 nodes that answered" in variables["detail"]
+    assert "NCCL_SOCKET_IFNAME eth1 on" in variables["detail"]
     assert {"RAY951", "NET951"} & {item["code"] for item in report["findings"]}
     # The report includes each node's own checks: this machine may lack the interfaces that the variables name.
     errors = {item["code"] for item in report["findings"] if item["severity"] in {"error", "blocker"}}

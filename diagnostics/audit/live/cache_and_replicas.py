@@ -118,9 +118,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     least, most = min(residuals), max(residuals)
     # The rounding error of a short sequence may exceed the mean, so the limit depends on the best answer.
     limit = max(alarm, 2.0 * least)
-    text = "{count} calls with the same ids: off by {least:.2g} to {most:.2g}"
-    fact = note("calls", text, count=len(rows), least=least, most=most)
-    fields: dict[str, Any] = {"floor": floor, "alarm": limit, "count": len(rows), "evidence": (fact,)}
+    fields: dict[str, Any] = {"floor": floor, "alarm": limit, "count": len(rows)}
     if most <= limit or most - least <= 0.5 * alarm:
         return clean("replicas", residual=None if exact is None else most, **fields)
     message = "servers with different weights answer: log-probs off by {first:.2g} and by {residual:.2g}"

@@ -64,17 +64,16 @@ def identify_weights(
     if dtype not in DTYPES and not (scores.at_floor or reference.is_large):
         # Other weights in float32, which explain the difference exactly, exclude rounding to a coarser dtype.
         exact = compare(reference, sequences, engine, "float32")
-        in_float32 = _identify(exact, against, "")
+        in_float32 = _identify(exact, against)
         if in_float32.weights is not None and (in_float32.result.residual or 0.0) <= exact.alarm:
             return in_float32
-    return _identify(scores, against, dtype)
+    return _identify(scores, against)
 
 
-def _identify(scores: Scores, against: Sequence[Reference], dtype: str) -> Identification:
-    """Find the weights that explain the scores in their dtype; `dtype` is the one that the server reports."""
-    reference = scores.reference
+def _identify(scores: Scores, against: Sequence[Reference]) -> Identification:
+    """Find the weights that explain the scores in their dtype."""
     siblings, notes = _compute_others(scores, against)
-    weights: Reference | None = reference
+    weights: Reference | None = scores.reference
     floor = scores.floor
     if version := _find_version(scores, siblings, notes):
         result, weights = version
@@ -87,9 +86,6 @@ def _identify(scores: Scores, against: Sequence[Reference], dtype: str) -> Ident
         text = "--tokens {tokens}, or the engine's dtype (/server_info with VLLM_SERVER_DEV_MODE=1)"
         need = note("more_tokens", text, tokens=len(scores.engine) * 5)
         result = undecided("weights", need, **scores.result_fields)
-    if dtype or (weights is not None and scores.may_be_rounding):
-        text = "the engine computes in {dtype}; the checkpoint is stored in {stored}"
-        notes.insert(0, note("type", text, dtype=scores.dtype, stored=reference.dtype))
     result = replace(result, evidence=(*result.evidence, *notes))
     return Identification(result, weights, scores.dtype, floor)
 
@@ -126,14 +122,11 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
     candidates: list[tuple[float, Slope, Reference]] = []
     for sibling, exact in siblings:
         slope = project(scores.difference, exact - scores.exact)
-        values = {"name": sibling.name, "slope": slope.value, "error": slope.error, "apart": slope.distance}
         if slope.distance == 0 or slope.error > _MAX_ERROR:
             text = "{name} cannot be told from it by so few tokens ({apart:.2g} apart)"
-            notes.append(note("too_near", text, **values))
-            continue
-        text = "towards {name}: {slope:+.3f} of the way, standard error {error:.3f} ({apart:.2g} apart)"
-        notes.append(note("slope", text, **values))
-        candidates.append((scores.residual_of(exact), slope, sibling))
+            notes.append(note("too_near", text, name=sibling.name, apart=slope.distance))
+        else:
+            candidates.append((scores.residual_of(exact), slope, sibling))
     if not candidates:
         return None
     residual, slope, sibling = min(candidates, key=lambda entry: entry[0])
@@ -236,8 +229,7 @@ def _find_newer(scores: Scores, siblings: Siblings) -> Result | None:
 
 
 _LINES = {
-    "weights/older": "the engine's weights lie beyond {name}, {slope:.2f} times as far from the checkpoint: audit again"
-    " with an older checkpoint as --against DIR, or the base",
+    "weights/older": "the engine's weights lie beyond {name}, {slope:.2f} times as far: give an older one by --against",
     "weights/beyond": "the engine's weights lie {slope:.2f} times as far from {name} as the checkpoint does",
     "weights/between": "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint",
 }

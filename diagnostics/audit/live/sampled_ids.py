@@ -15,11 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.live.sampling_estimation import Fit
-from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean, fault, masked, note
+from diagnostics.audit.results import NOT_DECIDED, Estimate, Result, clean, fault, masked, note
 from diagnostics.audit.training_curves import Curves
 
 # Rounding may exchange two ids whose log-probs differ by at most this.
@@ -33,7 +32,7 @@ _MIN_SHARE = 0.8
 
 
 def check_ids(
-    completions: Sequence[Completion], observed: Observed, sampling: Sampling, expected: Sampling, mode: str
+    completions: Sequence[Completion], observed: Observed, sampling: Sampling, expected: Sampling
 ) -> Result:
     """Check for greedy sampling, repeated seeds, and a temperature that differs from that of the log-probs (raw).
 
@@ -42,7 +41,6 @@ def check_ids(
         observed: The sampled tokens, with the reported log-probs and reference logits.
         sampling: The parameters that explain the reported log-probs.
         expected: The parameters with which the trainer computes.
-        mode: The server's logprobs_mode; empty if unknown.
     """
     count, distribution = len(observed.ids), observed.distribution(sampling)
     top = distribution.max(1).values
@@ -55,12 +53,9 @@ def check_ids(
     if repeated := _check_seeds(completions, observed):
         return repeated
     total, mean, error = observed.total_logprob(sampling)
-    z = (total - mean) / max(error, 1e-9)
-    text = "the sampled ids are {z:+.1f} standard errors from temperature {temperature:.3g} (logprobs_mode: {mode})"
-    fact = note("surprise", text, z=z, temperature=sampling.temperature, mode=mode or "unknown")
-    if abs(z) > _FAULT_SIGMAS:
-        return _raw_fault(observed, sampling, expected, fact)
-    return clean("logprobs", evidence=(fact,), count=count)
+    if abs(total - mean) > _FAULT_SIGMAS * max(error, 1e-9):
+        return _raw_fault(observed, sampling, expected)
+    return clean("logprobs", count=count)
 
 
 def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Result | None:
@@ -108,15 +103,14 @@ def _is_near(a: float, b: float) -> bool:
     return abs(math.log(a / b)) < _MAX_LOG_RATIO
 
 
-def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evidence: Note) -> Result:
+def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling) -> Result:
     """Report log-probs of another temperature than that of the sampled ids."""
     value, error = _fit_temperature(observed, sampling)
     message = "the log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
     interval = (value - 2 * error, value + 2 * error)
     estimate = Estimate("sampled at temperature", value, *interval, expected.temperature)
     values = {"value": value, "reported": sampling.temperature}
-    fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": len(observed.ids)}
-    return fault("logprobs/raw", message, values, **fields)
+    return fault("logprobs/raw", message, values, estimates=(estimate,), count=len(observed.ids))
 
 
 def _fit_temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:

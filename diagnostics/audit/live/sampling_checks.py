@@ -71,7 +71,7 @@ def check_sampling(
     if results and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += fitted
-    by_ids = [sampled_ids.check_ids(completions, observed, fit.sampling, expected, mode)]
+    by_ids = [sampled_ids.check_ids(completions, observed, fit.sampling, expected)]
     if by_ids[0].is_clean and any(result.is_fault for result in results):
         by_ids = []
     results, by_ids = sampled_ids.replace_refuted_results(observed, fit, expected, mode, results, by_ids)

@@ -78,7 +78,7 @@ class Server:
             settings["max_model_len"] = self._longest
         info = _object(self.client.try_call("/server_info?config_format=json"))
         model = _object(_object(info.get("vllm_config", info)).get("model_config"))
-        for key in ("dtype", "logprobs_mode", "quantization"):
+        for key in ("dtype", "logprobs_mode"):
             if model.get(key) is not None:
                 settings[key] = _short_text(model[key]).removeprefix("torch.")
         release = _object(self.client.try_call("/version")).get("version")

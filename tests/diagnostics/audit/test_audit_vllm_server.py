@@ -97,7 +97,7 @@ def test_sleeping_or_updating_server_is_recognised(answers, awake):
 
 def test_long_texts_of_the_server_are_replaced_by_their_length():
     """Masking them for the report would take minutes; an absurdly large `max_model_len` is left out."""
-    model = {"dtype": "torch.float32", "quantization": "q" * 201}
+    model = {"dtype": "torch.float32", "logprobs_mode": "m" * 201}
     client = FakeClient(
         **{
             "v1/models": {"data": [{"id": "m" * 1_000_000, "max_model_len": 10**400}]},
@@ -106,7 +106,7 @@ def test_long_texts_of_the_server_are_replaced_by_their_length():
         version={"version": "9" * 5_000_000},
         weight_info={"weight_version": "w" * 5_000_000},
     )
-    bounded = {"quantization": "a text of 201 characters", "release": "a text of 5000000 characters"}
+    bounded = {"logprobs_mode": "a text of 201 characters", "release": "a text of 5000000 characters"}
     assert Server(client).settings() == {"dtype": "float32"} | bounded
     assert check_awake(client) == "a text of 5000000 characters"
     with pytest.raises(AuditError, match=r"serves a text of 1000000 characters$"):
