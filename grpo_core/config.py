@@ -306,7 +306,7 @@ class EvalConfig:
     """Evaluation during training; each uses one policy version."""
 
     every: int = option(0, low=0)
-    """Evaluate every N steps, before the step trains. 0: never."""
+    """Evaluate every N steps, before the step trains; in async mode only if the engine is idle then. 0: never."""
     prompts: int = option(64, low=1)
     """Number of evaluation prompts (the same each time; no more than eval.path has), with one completion each."""
     temperature: float = option(1.0, low=0.01)

@@ -43,7 +43,7 @@ class Proof:
         fingerprint: True if the digests are equal; None if the engine can't read its weights.
         difference: Largest difference of a log-prob on the probe, trainer against engine.
         moved: Largest change of a log-prob of the previous probe by the update. A probe can distinguish new weights
-            from old ones only if this is well above rounding. None for the first update, and if a digest proves the
+            from old ones only if this is well above rounding. None without a previous probe, and if a digest proves the
             weights and the probe sampled other ids than the previous one.
     """
 

@@ -1,7 +1,7 @@
 """Start or resume a training run in its folder, and summarise how it ended.
 
-`train` writes `config.json` before the run, and `summary.json` after it if a step was finished. `Trainer` and the mode
-write the other files.
+`train` writes `config.json` before the run. When it returns and a step was finished, it has written `summary.json`.
+`Trainer` and the mode write the other files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read files from untrusted sources: regular files of limited size, inside a folder if required.
 
-`open_output` and `write_atomically` create files that only their owner can read, and follow no link.
+`open_output` and `write_atomically` create files that only their owner can read, and follow no link at the path.
 """
 
 from __future__ import annotations

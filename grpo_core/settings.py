@@ -1,4 +1,4 @@
-"""Read a configuration from TOML and command line, and return a checked `Config`, or raise a one-line ConfigError.
+"""Read a configuration from TOML and command line, and return a checked `Config`, or raise ConfigError.
 
 A dialect's settings replace defaults of the loss. `describe_settings` returns the options' documentation.
 """

@@ -1,9 +1,11 @@
 """Compute log-probs and entropies of given tokens without holding the logits of all positions in memory.
 
 The logits of a whole batch would be the largest tensor of a training step. Here positions go through the output layer
-in chunks, and the backward pass computes a chunk's logits again. If `can_share` accepts the model, equal prompts of a
-batch are computed once: their completions share the KV cache (`read_prompts`). `keys_and_values`, `cache_kwargs` and
-`output_cache` hide how releases of transformers name and store it.
+in chunks. The backward pass computes the logits of all chunks but the last again.
+
+If `can_share` accepts the model, equal prompts of a batch are computed once: their completions share the KV cache
+(`read_prompts`). `keys_and_values`, `cache_kwargs` and `output_cache` hide how releases of transformers name and store
+it.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ def completion_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Compute log-probs and entropies of the completions in `ids_BL`.
 
-    This takes one forward pass, or two if prompts are shared: one for the prompts and one for the completions.
+    This takes one forward pass, or up to two if prompts are shared: one for the prompts and one for the completions.
 
     Args:
         model: A causal language model of transformers with a plain linear output layer.

@@ -173,7 +173,7 @@ def policy_loss(
     weights_BT: Tensor,
     options: LossConfig,
 ) -> PolicyLoss:
-    """Compute the surrogate per token, plus the KL to a reference, weighted by `token_weights`.
+    """Compute the loss: minus the corrected surrogate, plus the KL to a reference, both weighted by `token_weights`.
 
     Args:
         current_BT: The trainer's log-probs, with gradient.

@@ -2,7 +2,7 @@
 
 The trained weights are in float32. Gradient checkpointing is optional. `Policy` computes log-probs with gradients
 (by DistributedDataParallel if there are several processes), yields the weights for engines in the engine's dtype, and
-saves and loads the trained parameters.
+returns and loads the trained parameters.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Policy:
         return [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
 
     def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute float32 log-probs and entropies [B, T] of completions; with a gradient where enabled."""
+        """Compute float32 log-probs (with a gradient where enabled) and entropies [B, T] of completions."""
         module = self.module
         if self.low_precision_copy:
             self.low_precision_copy.refresh()
@@ -113,7 +113,7 @@ class Policy:
         return sha256_digest(self.tensors())
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the full trained parameters by name, for a checkpoint."""
+        """Return the trained parameters by name, on the CPU, for a checkpoint."""
         return {name: value.detach().cpu().contiguous() for name, value in self.trained()}
 
     @torch.no_grad()  # type: ignore[untyped-decorator]

@@ -1,7 +1,8 @@
 """Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps.
 
 `Updater` also schedules the learning rate, saves and restores AdamW's state, and computes metrics such as loss, KL,
-entropy and the mismatch between the log-probs of trainer and engine. Each process takes its slice of each mini-batch.
+entropy and the mismatch between the log-probs of trainer and engine. Its `compute_gradients` serves the replay. Each
+process takes its slice of each mini-batch.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class Updater:
         return self._policy.logprobs(rows, self._temperature)
 
     def _mismatch(self, parts: list[MicroBatch]) -> dict[str, float]:
-        """Measure how far the trainer's log-probs are from the engine's, from staleness and any other cause."""
+        """Compute mean and maximum of the log-prob difference and the ratio between trainer and engine."""
         differences = [(part.proximal_BT - part.rows.behaviour_BT)[part.rows.mask_BT] for part in parts]
         difference = torch.cat(differences)
         metrics, measures = {}, {"logprob_difference": difference.abs(), "importance_ratio": difference.exp()}

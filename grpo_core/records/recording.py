@@ -1,8 +1,9 @@
 """Record steps in files that other programs can read, and read them back: samples, settings, loss and digests.
 
-`rollouts.jsonl` has one line per recorded step, with the name and checksum of a safetensors file for the numbers. The
-line also has digests of the policy and of the first update's gradient, but not the parameters themselves.
-docs/rollout-format.md describes both files. `as_arguments` turns recorded settings into command-line arguments.
+`rollouts.jsonl` has a line for each recorded step, with the name and checksum of a safetensors file for the numbers; of
+several lines of one step the last one counts. The line also has digests of the policy and of the first update's
+gradient, but not the parameters themselves. docs/rollout-format.md describes both files. `as_arguments` turns recorded
+settings into command-line arguments.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(RunError):
-    """Raised when an engine failed, refused a call or returned something unusable; names the engine and the call."""
+    """Raised when an engine failed, refused a call or returned something unusable."""
 
 
 class EngineTimeoutError(EngineError):

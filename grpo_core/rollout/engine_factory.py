@@ -38,6 +38,6 @@ def build_engine(config: Config, model_dir: Path | str) -> Engine:
 
 
 def memory_share(config: Config) -> float:
-    """Return the fraction of its GPU's memory that the engine may use; 0: all of it."""
+    """Return the fraction of its GPU's memory that the engine may use; 0: no share is set."""
     shared = shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1")))
     return config.rollout.memory_share if shared else 0.0

@@ -77,7 +77,7 @@ class VllmServerEngine:
             sync: `files` or `auto`: weights go by files, which the server reads. Others: updates are refused.
 
         Raises:
-            EngineError: The server does not answer, or is not a `vllm serve` whose parameters can all be set.
+            EngineError: The server does not answer, is not a `vllm serve`, or is too old.
         """
         self.policy_version = -1
         self._http = HttpClient(self.name, host, port, timeout_s=timeout_s, token=token)

@@ -1,8 +1,8 @@
 """Create the tiny model and tokenizer of the shipped task, and load models and tokenizers from local folders.
 
-Loading uses transformers, without network and without running code from the folder. Models whose output layer has a
-bias or scales its logits are refused: `grpo_core.learn.logprobs` would compute their log-probs wrongly. `known_ids`
-counts the ids that model and tokenizer both have.
+Loading uses transformers, without network and without running code from the folder. A model is refused if its output
+layer has a bias, or if its config has `final_logit_softcapping` or `logit_scale`: `grpo_core.learn.logprobs` would
+compute its log-probs wrongly. `known_ids` counts the ids that model and tokenizer both have.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
 
     Raises:
         ConfigError: The model can't be loaded, weights are missing in its files (transformers would initialise them at
-            random) or in other files, or its output layer is more than one matrix.
+            random) or in other files, or its output layer has a bias or one of the two settings that change logits.
     """
     _no_progress_bars()
     where = f"model.path = {str(folder)!r}:"

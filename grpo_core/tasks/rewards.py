@@ -6,7 +6,7 @@ a failure, too, if no function has a reward for a sample.
 A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts (with the convention
 `trl`, messages if the prompts are messages), and returns a number or None (no reward) for each completion. It is called
 by keyword, with the values that it has parameters for; columns are the other fields of the prompts' rows, one list
-each, aligned with the completions.
+each, aligned with the completions. An async function is awaited.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class RewardSet:
 
         Raises:
             ConfigError: A function needs a column that the rows don't have.
-            RewardError: A function raised, returned a wrong count or a value that is no finite number, or all returned
-                None for a sample.
+            RewardError: A function raised, returned a wrong count or a value that is no number below 1e100, or all
+                returned None for a sample.
         """
         if not completions:
             return []
@@ -140,7 +140,7 @@ def build_rewards(config: Config) -> RewardSet:
     """Build the configured rewards; without a configured function, the shipped task's.
 
     Raises:
-        ConfigError: A function, its file or a package does not exist, or a function is named twice.
+        ConfigError: A function can't be loaded or is named twice, or data.path is set and no function is named.
     """
     options = config.reward
     functions: Mapping[str, Function] = {"letters_in_place": letters_in_place}
@@ -233,7 +233,7 @@ class Scorer:
         """Load the reward functions.
 
         Raises:
-            ConfigError: A reward function or its package does not exist.
+            ConfigError: See `build_rewards`.
         """
         self._rewards = build_rewards(config)
         self._tokenizer, self._world = tokenizer, world
@@ -251,6 +251,7 @@ class Scorer:
 
         Raises:
             RewardError: A reward function failed.
+            ConfigError: It needs a column that the rows don't have.
         """
         group_size, share = len(completions) // len(prompts), self._world.slice_of(len(completions))
         repeated = [prompt for prompt in prompts for _ in range(group_size)]

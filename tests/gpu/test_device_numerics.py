@@ -1,4 +1,4 @@
-"""On each device log-probs and gradients match float64 up to rounding, and sampled tokens match the CPU's.
+"""On each device log-probs and the direction of gradients match float64, and sampled tokens match the CPU's.
 
 Gradients are deterministic, samples do not depend on the batch, chunks limit the memory of log-probs (on a GPU), and
 attention has finite gradients.
@@ -41,7 +41,7 @@ def output_layer(device, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("chunk", [16, 1000])
 def test_chunked_logprobs_and_gradients_match_float64(device, dtype, chunk):
-    """Log-probs and gradients of a dtype differ from float64 on the CPU only by the rounding of this dtype."""
+    """Log-probs equal those in float64 on the CPU up to a tolerance by dtype; gradients have nearly one direction."""
     hidden, weight, ids = output_layer(device, dtype)
     values, _ = chunked_logprobs(hidden, weight, ids, temperature=0.7, chunk=chunk)
     values.sum().backward()

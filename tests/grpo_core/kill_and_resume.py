@@ -1,8 +1,8 @@
 """Kill a training run repeatedly, resume it each time, and compare it with a run that was never killed.
 
 Each attempt, and its engine or server, is a process forked from one that has done the imports. To be killed, an attempt
-sends itself SIGKILL at a random call of Python or C code inside the training loop: in a rollout, in a backward pass, or
-while a checkpoint is written. The comparison is printed as JSON.
+sends itself SIGKILL at a random call of Python or C code inside the training loop; every other kill is at a call that
+writes files. The comparison is printed as JSON.
 """
 
 from __future__ import annotations

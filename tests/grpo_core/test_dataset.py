@@ -125,7 +125,7 @@ def test_each_epoch_has_its_own_permutation(tmp_path, tokenizer):
 
 
 def test_batch_depends_only_on_its_number(tmp_path, tokenizer):
-    """A batch has the same prompts and ids after a restart, in any order, and repeated."""
+    """A batch has the same prompts and ids after a restart and in reverse order."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
     prompts = build_prompts(data_settings(path), tokenizer)
     first = [prompts.batch(number, 4) for number in range(6)]
@@ -267,7 +267,7 @@ USER = {"role": "user", "content": "Hi"}
 
 
 @each_case(BAD_DATA["rows"])
-def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content, options, message):
+def test_bad_data_is_refused_with_key_and_path(tmp_path, tokenizer, content, options, message):
     path = tmp_path / "rows.jsonl"
     if isinstance(content, str):
         path.write_text(content)

@@ -1,7 +1,7 @@
-"""KL estimators, surrogates, corrections and ratios equal closed forms, and masked positions have no influence.
+"""KL estimators, surrogates and corrections equal closed forms, and masked positions have no influence.
 
-For random steps and dialects, order, padding and micro-batches do not change loss and gradient. test_dialects.py
-compares whole losses and gradients with each project's formula.
+The ratio of equal policies is 1. For random steps and dialects, order, padding and micro-batches change loss and
+gradient by rounding only. test_dialects.py compares whole losses and gradients with each project's formula.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def one_token_loss(current, proximal, advantage, options=PLAIN, reference=None) 
     ("estimator", "expected"), [("k1", 0.3), ("k2", 0.045), ("k3", math.exp(-0.3) + 0.3 - 1)]
 )
 def test_kl_estimators(estimator, expected):
-    """The log-ratio reference - current is -0.3."""
+    """The loss has the estimate times the coefficient; here reference - current is -0.3."""
     options = LossConfig(kl_coefficient=0.5, kl_estimator=estimator, correction="none")
     loss = one_token_loss(-1.0, -1.0, 2.0, options, reference=-1.3)
     torch.testing.assert_close(loss, torch.tensor(-2.0 + 0.5 * expected), rtol=1e-12, atol=0)
@@ -236,7 +236,7 @@ def test_correction_levels_and_modes(level, mode, expected):
 
 
 def test_sequence_token_ratio():
-    """A sample's value and summed gradient are those of `sequence`; with weights per token the gradients differ."""
+    """Loss and summed gradient of each sample are those of `sequence`; with weights per token the gradients differ."""
     generator = torch.Generator().manual_seed(0)
     samples = [torch.randn(length, len(STREAMS), generator=generator) * 0.6 - 1.5 for length in (5, 3, 1, 4)]
     step = Step([[1.0, 0.1, 0.7, 0.0]], [samples])

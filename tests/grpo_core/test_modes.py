@@ -99,6 +99,6 @@ def test_evaluation_uses_the_trained_version_and_changes_nothing(short_run, mode
 
 @pytest.mark.slow
 def test_rollouts_ahead_keep_the_staleness_bound(short_run):
-    """The engine gets three rollouts at a time, so staleness rises to the bound of 3 and starts at 1 again."""
+    """The engine gets several rollouts at a time, so staleness rises to the bound of 3 and starts at 1 again."""
     _, metrics = run_training(short_run("async", **{"train.steps": 7, "rollout.max_staleness": 3}))
     assert [entry["staleness/max"] for entry in metrics] == [0, 1, 2, 3, 1, 2, 3]

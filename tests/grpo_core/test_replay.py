@@ -171,7 +171,7 @@ def test_recorded_advantages_are_used_unchanged(recorded_run, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape", "not safetensors", "gone", "pipe"])
-def test_parameters_of_another_model_are_refused(recorded_run, tmp_path, change):
+def test_unusable_parameters_are_refused(recorded_run, tmp_path, change):
     """The error is one line that names the file."""
     path = tmp_path / "policy.safetensors"
     tensors = load_file(recorded_run / "1.safetensors")

@@ -60,7 +60,7 @@ def test_killed_and_resumed_run_is_identical(killed_runs, mode):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_kills_hit_training_and_checkpointing(killed_runs):
+def test_kills_hit_training_and_writing_of_files(killed_runs):
     deaths = [death for report in map(killed_runs, MODES) for death in report["deaths"]]
     files = {death["killed_in"].split(":")[0] for death in deaths}
     assert len(files) > 10

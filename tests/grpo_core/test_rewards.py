@@ -140,7 +140,7 @@ SAMPLE_1 += "; a reward is a finite number"
     ],
 )  # fmt: skip
 def test_invalid_rewards_are_refused_by_name(returned, message):
-    """The message names the function and the value or count, for an invalid value also the sample and its request."""
+    """The message has the function and the value, count or error, for an invalid value also the sample and request."""
     with pytest.raises(RewardError, match=r"^reward function it ") as caught:
         score_function(lambda completions: returned, ["abc", "xyz"])
     assert message in str(caught.value)
@@ -215,7 +215,7 @@ def test_functions_from_user_files(tmp_path):
     ],
 )
 def test_unknown_function_is_a_configuration_error(tmp_path, spec, message):
-    """The message has the requested name and the existing ones."""
+    """The message has the requested name, and the existing ones or the error of the file."""
     functions = "def correct(completions): ...\ndef short(completions): ...\n"
     (tmp_path / "mine.py").write_text(f"LIMIT = 3\n{functions}")
     (tmp_path / "wrong.py").write_text("import math\ndef judge(\n")

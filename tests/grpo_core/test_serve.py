@@ -72,7 +72,7 @@ def test_info_identifies_the_server(server):
 
 
 def test_info_lists_capabilities_and_limits(server):
-    """Every capability is true or false, and the false ones have reasons."""
+    """All capabilities are listed, and the false ones have reasons."""
     info = call(server, "GET", "/info")[1]
     can = dict(info["capabilities"])
     assert {"seeds", "fingerprint", "sleep", "update", "truncation"} == set(can) - {"why_not"}

@@ -49,8 +49,8 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
 
 
 @each_case(CASES["options"])
-def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, message):
-    """The command exits with 2 and prints one line without the token."""
+def test_unusable_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, message):
+    """The command exits with 2 and prints one line, which does not show an invalid token."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cli.main(["serve", f"--model.path={model_dir}", *options]) == 2

@@ -29,7 +29,8 @@ def test_example_configurations_are_valid(name, request):
 
 
 @each_case(CASES["files"])
-def test_invalid_file_is_refused_with_file_key_and_expectation(tmp_path, text, message):
+def test_invalid_file_is_refused_in_one_line(tmp_path, text, message):
+    """The line begins with the path."""
     path = tmp_path / "bad.toml"
     if text is not None:
         path.write_text(text)
@@ -42,7 +43,7 @@ def test_invalid_file_is_refused_with_file_key_and_expectation(tmp_path, text, m
 
 @each_case(CASES["command_lines"])
 def test_invalid_command_line_is_refused(arguments, message):
-    """Contradictions name both keys, their values and their sources."""
+    """The message says what is wrong, or which value is expected."""
     with pytest.raises(ConfigError) as caught:
         load(None, arguments.split())
     assert message in str(caught.value)
@@ -69,7 +70,7 @@ def test_settings_without_effect_give_a_warning(settings, expected):
 
 
 def test_every_key_is_documented():
-    """The help has a default and a sentence for each key."""
+    """The help has a line for each key, in order, and a text below it."""
     lines = describe_settings().splitlines()[1:]
     keys, texts = lines[0::2], lines[1::2]
     assert len(keys) == len(texts)

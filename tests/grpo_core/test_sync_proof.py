@@ -83,7 +83,7 @@ def test_unproven_update_is_refused(model_dir, kind, message):
 
 @pytest.mark.parametrize("size", [1e-2, 1e-3, 1e-4])
 def test_probe_detects_stale_weights_after_small_steps(model_dir, size):
-    """The limit is half the move, even if that is below the tolerance."""
+    """A lost update is noticed even if it would move log-probs by less than the tolerance."""
     model, sync = publisher(LostUpdateUnreadable, model_dir)
     perturb(model.parameters(), size)
     with pytest.raises(SyncError, match="it may hold old or partial weights"):

@@ -52,8 +52,8 @@ def serve(
     """Serve until SIGTERM or SIGINT, then give running calls a few seconds; if one goes on, end the process.
 
     Args:
-        config: Used are the model's folder and length, the address, the engine with its device, dtype, batch size and
-            time limit, `train.threads`, `train.seed`, and the settings of a GPU shared with the trainer.
+        config: The settings. It uses the model's folder and length, the address, the engine with its device, dtype,
+            batch size and time limit, `train.threads`, `train.seed`, and those of a GPU shared with the trainer.
         announce: Called with one line of JSON, with the address, when the server is ready.
         exit_with_stdin: Whether the server ends when its stdin is closed, as a trainer's own server must.
         allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.

@@ -79,7 +79,7 @@ def sha256_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def digest_of_same_kind(digest: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
-    """Compute a digest of the same kind as another one, for a policy version: `spot_digest`, or SHA-256.
+    """Compute a digest of the same kind as another one: `spot_digest` with the usual sample of a version, or SHA-256.
 
     >>> digest_of_same_kind("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
     'spot128-v3-'

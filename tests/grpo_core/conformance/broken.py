@@ -237,7 +237,7 @@ class TruncatesSeeds(Reseeded):
 
 
 class DropsStopId(Broken):
-    """An engine that removes the stop id from the completion, as engines that return text do."""
+    """An engine that removes the stop id from completions of several ids, as engines that return text do."""
 
     caught_by = ("test_completion_ends_at_first_stop_id_or_max_tokens", "test_stop_id_only_truncates")
 

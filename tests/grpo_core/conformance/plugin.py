@@ -71,7 +71,7 @@ def running_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def engine_case(running_case: Case, request: pytest.FixtureRequest) -> Iterator[Case]:
-    """Yield the engine's case with the first weights, with a new engine if the previous test failed."""
+    """Yield the engine's case, its reference weights restored, with a new engine if the previous test failed."""
     yield from fresh_after_failure(running_case, request.session)
 
 

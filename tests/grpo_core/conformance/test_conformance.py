@@ -25,5 +25,5 @@ def running_case(request, tmp_path_factory):
 
 @pytest.fixture
 def engine_case(running_case, request):
-    """Yield the engine's case with the first weights."""
+    """Yield the engine's case, its reference weights restored."""
     yield from fresh_after_failure(running_case, request.session)
