@@ -1,4 +1,4 @@
-"""List the releases of a package on the package index, and read the source files of their wheels and sdists.
+"""List the releases of a package on pip's indexes, and read the source files of their wheels and sdists.
 
 From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run. A listing or
 archive over fixed limits is refused, and a large member is not read.

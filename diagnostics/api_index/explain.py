@@ -74,7 +74,7 @@ class Explanation:
         changes: Requirements, each of which is sufficient.
         caller: The package of the traceback's last frame; '' if unknown.
         callers: Packages that use the name; only the package of the traceback's last frame, if it is one of them.
-        import_check: The module whose import shows why a name is missing that the release, or each one, has; else ''.
+        import_check: The module whose import shows the cause, if the release (each, if unknown) has the name; else ''.
         override: The method of the user's own class that overrides the provider's, as Class.method; '' if none.
         is_decided: False if the index lacks the package's names, or if Python imported a folder without `__init__.py`.
         is_open: Whether the message does not decide which code was called, or which side is at fault.

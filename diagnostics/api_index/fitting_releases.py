@@ -1,7 +1,7 @@
 """Narrow version requirements, such as `trl>=0.16.0`, to the releases that fit the other installed packages.
 
 If none fits, `fitting_changes` names the packages that must change, too. A package that contradicts the installed
-release already is ignored, unless it is the caller. To find a fit, the newest and 12 from an end are tried.
+release already is ignored, unless it is the caller. The search stops after 12 releases at one end of the range.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _listed_choices(entry: str) -> tuple[str, ...]:
 
 @cache
 def command_options(release: Release) -> frozenset[str]:
-    """Return the options of a command, with those of any companions; empty if some are unknown.
+    """Return the options of a command, with those of its companions (see `_surface`); empty if some are unknown.
 
     >>> "packing" in command_options(Release("trl", "1.16.0", "sft")), command_options(Release("trl", "1.16.0", "chat"))
     (True, frozenset())

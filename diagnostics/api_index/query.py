@@ -422,7 +422,7 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
 
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
-    """Return the published outcome of two releases and, for TRL with vLLM, the codes of the layers that failed."""
+    """Return the published outcome of two releases and, for TRL with vLLM, the codes of issues in failed layers."""
     tried, table = _published_pairs()
     if (user.package, provider.package) != ("trl", "vllm"):
         return trainer_run(table, user, provider), ()

@@ -236,7 +236,7 @@ class Surface:
     def attribute_types(
         self, definition: Definition, attribute: str, depth: int = 0
     ) -> list[tuple[Definition, bool]]:
-        """Return the possible classes of an attribute in source order, each with whether it is exactly this class.
+        """Return the possible classes of an attribute, each with whether subclasses are excluded.
 
         `X()` creates exactly class X; class methods and annotations also allow subclasses.
         """

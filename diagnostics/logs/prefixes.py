@@ -111,7 +111,7 @@ class Line:
 
 
 def parse_line(raw: str) -> Line:
-    """Split a raw line into message and prefixes, without terminal codes, HTML entities and Markdown quote marks."""
+    """Split a raw line into message and prefixes; terminal codes are removed, and HTML entities decoded."""
     text = _without_markup(raw)
     writers, rank, level, clocks = [], "", "", 0
     start = match.end() if (match := _QUOTED.match(text) or _INDENTED.match(text)) else 0

@@ -125,15 +125,15 @@ def test_metadata_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
     assert cache.releases()["0.2"]["requires"] == []
 
 
-def hostile_sdist(kind, size, padding=b""):
-    """Return an sdist with one tar header of this member type that claims a size, followed by padding."""
+def hostile_sdist(kind, size):
+    """Return an sdist with one tar header of this member type that claims a size."""
     member = tarfile.TarInfo("a/vllm/a.py")
     member.type = kind
     header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
     header[124:136] = (b"\xff" if size < 0 else b"\x80") + size.to_bytes(11, "big", signed=True)
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    return gzip.compress(bytes(header) + padding)
+    return gzip.compress(bytes(header))
 
 
 def hostile_wheel(method):

@@ -1,10 +1,9 @@
 """`explain_missing` explains an error about a name by the API index, and triage reports the explanation.
 
 The error is about a missing name, argument, option or value, a wrong call, a model type that exists twice, or a folder
-that shadows a package.
-`explain_own_class` explains an error about a user's class that extends an indexed one. An explanation names the
-releases that have the name, the calling package, and the release to take. Some tests use an index of small packages,
-the others the index in the wheel ("the shipped index").
+that shadows a package. `explain_own_class` explains an error about a user's class that extends an indexed one. An
+explanation names the releases that have the name, the calling package, and the release to take. Some tests use an index
+of small packages, the others the index in the wheel ("the shipped index").
 """
 
 from __future__ import annotations

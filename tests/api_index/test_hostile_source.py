@@ -122,7 +122,7 @@ def test_star_imports_that_share_modules_are_followed_once():
 
 
 def test_star_imports_of_a_release_are_bounded(monkeypatch):
-    """Beyond the limit, a module keeps its star import, and gets no names from it."""
+    """Beyond the limit, a module keeps its star import unexpanded."""
     monkeypatch.setattr(build, "_MOST_STAR_NAMES", 10)
     names = {"a": {f"x{i}": "value" for i in range(20)}} | {f"b{i}": {"*": "import a"} for i in range(3)}
     expanded = build.expand_stars(names)
