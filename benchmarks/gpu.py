@@ -1,4 +1,4 @@
-"""Measure step time and tokens per second of grpo_core and TRL on a GPU; estimate the least time by its hardware.
+"""Measure step time and tokens per second of grpo_core and TRL on a GPU, and estimate the hardware's lower bounds.
 
 `python -m benchmarks.gpu [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]` measures:
 

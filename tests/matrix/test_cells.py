@@ -27,7 +27,7 @@ def load(tmp_path):
 
 @each_case(CASES["values"])
 def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
-    """An invalid value is refused in one line with file, line, key and the expected form."""
+    """An invalid value is refused in one line, with the file, the line, and what is wrong or expected."""
     text = kit.HEAD + kit.cell_table("1.0", "1.0", kit.CELL_LAYERS)
     old = old.replace("PY", kit.PYTHON)
     assert old in text

@@ -147,7 +147,7 @@ RAISED = {"outcome": "failed", "error": "KeyError: 'x'", "where": "trl/a.py:7 in
         (TRL, STEPS, f"3 steps in 1.5 s; weights moved by up to 1.0e-02; {MISMATCH}"),
     ],
 )
-def test_summary_of_a_pass_is_the_filled_template(matrix_context, answer_of, document, summary):
+def test_summary_of_a_pass_has_the_values_of_the_document(matrix_context, answer_of, document, summary):
     answer = answer_of(make_reply(document, "the log's end"), matrix_context.matrix.cells[0])
     assert (answer.outcome, answer.summary, answer.signs, answer.excerpt) == (Outcome.PASS, summary, (), "")
 

@@ -40,7 +40,7 @@ def test_missing_trigger_in_the_entry_is_named():
 
 
 def test_matrix_finds_each_repro_module():
-    """The matrix, which searches the sources of the repros without importing them, finds the same codes."""
+    """The matrix, which searches the sources without importing them, finds the same codes; another is a KeyError."""
     assert set(REPRO_MODULES) == set(REPROS)
     with pytest.raises(KeyError):
         REPROS["__INIT__"]

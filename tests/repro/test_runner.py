@@ -84,7 +84,7 @@ def test_inapplicable_code_starts_no_worker(toys, monkeypatch):
 
 
 def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
-    """Repros that import the same modules run in one worker, which imports them once."""
+    """Repros that import the same modules run in one worker; a repro with other modules has its own."""
     started, run_worker = [], runner._run_worker
 
     def counted(attempts, *limits):

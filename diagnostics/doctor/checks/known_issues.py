@@ -1,7 +1,7 @@
 """Report the known issues of the catalog that affect the installed releases, alone or in combination.
 
-An issue is left out if its deciding claims have the evidence `declared` and no upper bound. An installed release that
-cannot be read is reported as not checked.
+An issue is left out if the claims by which it affects these releases have the evidence `declared` and no upper bound.
+An installed release that cannot be read is reported as not checked.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def installed_releases(case: CheckInput) -> Iterator[Finding | NotChecked]:
 def known_issues(case: CheckInput) -> Iterator[Finding | NotChecked]:
     """Yield a finding for each active issue that affects the installed releases, and for failing pairs.
 
-    Yield NotChecked for a release that cannot be read. An issue whose deciding claims have the evidence `declared` and
-    no upper bound is left out, because newer releases would all be affected.
+    Yield NotChecked for a release that cannot be read. An issue is left out if the claims by which it affects these
+    releases have the evidence `declared` and no upper bound, because newer releases would all be affected.
     """
     for issue in case.issues.values():
         if issue.status != "active":
