@@ -130,12 +130,15 @@ def run(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout_s)
         timed_out = process.poll() is None
+    code = process.returncode
     for reader in readers:
-        reader.join(GRACE_S)
+        reader.join(0 if code is None else GRACE_S)
     if ledger is not None:
         ledger.unlink(missing_ok=True)
     texts = [*(reader.text for reader in readers), "", ""]
-    return Completed(process.returncode, texts[0], texts[1], time.monotonic() - began, timed_out)
+    return Completed(
+        -signal.SIGKILL if code is None else code, texts[0], texts[1], time.monotonic() - began, timed_out
+    )
 
 
 class _Reader(threading.Thread):
@@ -171,13 +174,17 @@ def _write_stdin(process: subprocess.Popen[bytes], text: str | None) -> None:
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """End the process group of a program started by `start`: SIGTERM, then SIGKILL when it ended or after GRACE_S."""
+    """End the process group of a program started by `start`: SIGTERM, then SIGKILL when it ended or after GRACE_S.
+
+    A program that waits for a dead file system in the kernel may survive: its `returncode` is None GRACE_S later.
+    """
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
     _signal_group(process.pid, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
 
 
 def _signal_group(group: int, number: int) -> None:
@@ -218,15 +225,20 @@ def record_group(ledger: Path | None, pid: int) -> None:
 def end_recorded_group(ledger: Path) -> int | None:
     """Kill the process group that an interrupted run recorded; return its id, or None if none is killed.
 
-    It is killed only if /proc shows the recorded start time: with another one, the id belongs to a new process.
+    It is killed only if /proc shows the recorded start time, because the id can belong to a new process, and only if
+    its leader is this user's and works in the ledger's folder, because others can have written the ledger.
     """
     try:
-        recorded = json.loads(ledger.read_text(encoding="utf-8"))
+        recorded = safe_io.parse_json(safe_io.read_bytes(ledger, safe_io.CONFIG_LIMIT, inside=ledger.parent))
         group, started = int(recorded["group"]), recorded["started"]
-    except (OSError, ValueError, KeyError, TypeError):
+        leader = Path(f"/proc/{group}")
+        inside = (leader / "cwd").readlink().is_relative_to(ledger.parent.resolve())
+        ours = inside and group > 1 and group != os.getpgrp() and leader.stat().st_uid == os.geteuid()
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    ledger.unlink(missing_ok=True)
-    if started is None or _start_time(group) != started:
+    finally:
+        ledger.unlink(missing_ok=True)
+    if not ours or started is None or _start_time(group) != started:
         return None
     _signal_group(group, signal.SIGKILL)
     return group

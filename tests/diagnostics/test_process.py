@@ -52,18 +52,46 @@ def test_sighup_is_forwarded_to_the_child():
     child.stdout.close()
 
 
-def test_recorded_process_group_is_killed_once(tmp_path):
-    """A recorded group is killed once; another process with the same id has another start time and is left alone."""
-    child = process.start([sys.executable, "-c", "import time; time.sleep(600)"])
-    record = tmp_path / "group.json"
+def test_recorded_process_group_is_killed_once(tmp_path, monkeypatch):
+    """A recorded group is killed once; another process with the same id has another start time and is left alone.
+
+    So are our own group, 1 (for `killpg` these are all processes), and programs that do not work in the store.
+    """
+    store = tmp_path / "store"
+    record = store / "group.json"
+    store.mkdir()
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child, outside = process.start(command, cwd=store), process.start(command, cwd=tmp_path)
     process.record_group(record, child.pid)
     assert process.end_recorded_group(record) == child.pid
     assert child.wait(60) == -signal.SIGKILL
+    killed = []
+    monkeypatch.setattr(os, "killpg", lambda group, _signal: killed.append(group))
+    monkeypatch.chdir(store)
+    for pid in (outside.pid, os.getpgrp(), 1):
+        process.record_group(record, pid)
+        assert process.end_recorded_group(record) is None
     record.write_text(f'{{"group": {os.getpid()}, "started": "1"}}')
     assert process.end_recorded_group(record) is None
     for damaged in ("", "{", "[]", '{"group": "x", "started": 1}'):
         record.write_text(damaged)
         assert process.end_recorded_group(record) is None
+    os.mkfifo(record)
+    assert process.end_recorded_group(record) is None
+    monkeypatch.undo()
+    process.end_group(outside)
+    assert killed == []
+
+
+def test_program_that_cannot_be_killed_does_not_hold_the_command(monkeypatch):
+    """A program that does not end after SIGKILL, because the kernel waits for a dead file system, is given up."""
+    child = process.start([sys.executable, "-c", "import time; time.sleep(600)"])
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "GRACE_S", 0.1)
+        patch.setattr(os, "killpg", lambda *_: None)
+        process.end_group(child)
+    assert child.returncode is None
+    process.end_group(child)
 
 
 def test_interrupt_while_waiting_kills_the_child(monkeypatch):
