@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from diagnostics import safe_io
 from diagnostics.matrix import libstdcxx, locks
 from diagnostics.matrix.cells import Cell, Recipe
 from diagnostics.matrix.context import Context, InterpreterError
 from diagnostics.matrix.resolve import NETWORK_FAULT, cpu_torch
 from diagnostics.output.redact import mask, mask_and_cut
-from diagnostics.safe_io import write_atomically
 from diagnostics.uv import error_line
 
 MARKER = "grpo-doctor.json"
@@ -56,7 +56,7 @@ class BuildMarker(Struct, frozen=True):
 
 def environment_folder(context: Context, cell: Cell) -> Path:
     """Return the folder of a cell's environment, whether or not it exists."""
-    return context.store.folder / "environments" / cell.id
+    return context.folder("environments") / cell.id
 
 
 def python_of(context: Context, cell: Cell) -> Path:
@@ -67,7 +67,8 @@ def python_of(context: Context, cell: Cell) -> Path:
 def existing_environment(context: Context, cell: Cell) -> BuildMarker | None:
     """Return the marker of the cell's environment if it is complete and current, and its Python is here; else None."""
     try:
-        marker = (environment_folder(context, cell) / MARKER).read_bytes()
+        folder = environment_folder(context, cell)
+        marker = safe_io.read_bytes(folder / MARKER, safe_io.CONFIG_LIMIT, inside=context.store.folder)
         built = msgspec.json.decode(marker, type=BuildMarker)
         _path, version = context.interpreter(cell.python)
     except (OSError, msgspec.DecodeError, InterpreterError):
@@ -111,7 +112,7 @@ def _build(context: Context, cell: Cell) -> BuildMarker:
     _add_extras(context, cell, recipe)
     seconds = round(time.monotonic() - started, 1)
     built = BuildMarker(locks.environment_digest(context, cell), version, len(pins), seconds)
-    write_atomically(target / MARKER, msgspec.json.encode(built))
+    safe_io.write_atomically(target / MARKER, msgspec.json.encode(built))
     return built
 
 

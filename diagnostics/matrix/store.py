@@ -25,7 +25,7 @@ from diagnostics.collect.metadata_validation import is_package_version
 from diagnostics.matrix.verdicts import NAME, OPEN_OUTCOMES, Answer
 from diagnostics.output.redact import mask_and_cut
 
-# A store can be a folder from somebody else; a link in it could lead to any file.
+# The store of `report`, `publish` and `--merge` can be from somebody else; a link in it could lead to any file.
 _NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 _Identity = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
@@ -168,17 +168,19 @@ class Store:
 
         Raises:
             StoreBusyError: Another process holds the lock.
-            StoreError: The folder cannot be created, or the store's file cannot be repaired.
+            StoreError: The folder belongs to another user or cannot be created, or its file cannot be repaired.
         """
         with _reported_as_store_error(self.folder, "used as a store"):
             self.folder.mkdir(parents=True, exist_ok=True)
+            if (owner := self.folder.stat().st_uid) not in {0, os.geteuid()}:
+                raise PermissionError(0, f"it belongs to user {owner}, and a run executes its environments")
             file = _open_no_link(self.folder / "lock", os.O_APPEND | os.O_CREAT)
         with file as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 lock.seek(0)
-                holder = lock.read().strip() or "unknown"
+                holder = lock.read(20).strip() or "unknown"
                 raise StoreBusyError(
                     f"{self.folder}: another run of the matrix (process {holder}) is using this store; "
                     "wait for it, or name another folder with --store"
@@ -194,12 +196,17 @@ class Store:
         """Cut off a torn last line, so that the next event starts a new line."""
         if self.path.exists():
             with _open_no_link(self.path, 0) as file:
-                file.truncate(bytes(file.buffer.read()).rfind(b"\n") + 1)
+                start = max(0, file.seek(0, os.SEEK_END) - safe_io.DOCUMENT_LIMIT)
+                end = os.pread(file.fileno(), safe_io.DOCUMENT_LIMIT, start).rfind(b"\n") + 1
+                if start and not end:
+                    raise safe_io.UnsafeFileError("its last line is longer than 64 MiB")
+                file.truncate(start + end)
 
 
 def _open_no_link(path: Path, flags: int) -> TextIOWrapper:
-    """Open a file for reading and writing; a link is refused."""
-    return TextIOWrapper(os.fdopen(os.open(path, os.O_RDWR | _NO_LINK | flags, 0o644), "r+b"))
+    """Open a file for reading and writing; a link and a pipe are refused."""
+    file = os.fdopen(os.open(path, os.O_RDWR | _NO_LINK | flags, 0o644), "r+b")
+    return TextIOWrapper(file, errors="replace")
 
 
 @contextmanager

@@ -105,6 +105,25 @@ def test_links_and_pipes_in_a_store_are_refused(tmp_path, name):
             Store(store).read_events()
 
 
+def test_store_without_line_ends_is_refused_unread(tmp_path):
+    """The repair of a huge store, which can have no block on disk, reads the end only and does not empty the store."""
+    store = Store(tmp_path)
+    store.path.touch()
+    os.truncate(store.path, 1 << 40)
+    with pytest.raises(StoreError, match="its last line is longer than 64 MiB"), store.locked():
+        pytest.fail("locked")
+    assert store.path.stat().st_size == 1 << 40
+
+
+def test_store_of_another_user_is_refused(tmp_path, monkeypatch):
+    """A run executes the environments in its store."""
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    if os.getuid() == 0:
+        os.chown(tmp_path, 4, -1)
+    with pytest.raises(StoreError, match="belongs to user"), Store(tmp_path).locked():
+        pytest.fail("locked")
+
+
 def test_failed_write_is_reported(tmp_path):
     """An event for which there is no room raises an error with the file and the reason."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -7,12 +7,12 @@ faults.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from diagnostics import safe_io
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
 from diagnostics.matrix.layers import cell_run
@@ -53,7 +53,8 @@ def _check(context: Context, cell: Cell) -> Answer:
         context, cell, "conformance", program, import_from=(tools,), prepare=_copy_suite
     )
     try:
-        outcomes = json.loads((completed.folder / _OUTCOMES).read_text(encoding="utf-8"))
+        path = completed.folder / _OUTCOMES
+        outcomes = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT_LIMIT, inside=path.parent))
     except (OSError, ValueError):
         outcomes = {}
     outcome, summary = suite_outcome(outcomes, completed)
