@@ -151,7 +151,7 @@ class RankedMitigation:
         mitigation: Name of the mitigation in the catalog entry.
         standing: VERIFIED, NOT_TESTED or DOES_NOT_HELP.
         evidence: Evidence level: declared, static or executed.
-        edits: Edits for the frameworks at hand; empty if the entry has none for them.
+        edits: Edits for the frameworks at hand, else for vLLM; all if no framework is known; empty if there are none.
         triggers: Triggers of the case at hand; empty if unknown.
         helps: Triggers against which the mitigation helped in a recorded run.
         fails: Triggers against which the mitigation did not help in a recorded run.

@@ -1,6 +1,6 @@
 """`safe_io` reads regular files of bounded size, refuses hostile JSON and TOML, and writes files atomically.
 
-Pipes are read only if the caller allows them. Head and tail of a large file are read without its middle.
+Pipes are read only if the caller allows them. Of a large file, the head and the tail can be read.
 """
 
 import os
@@ -56,8 +56,8 @@ def test_name_with_a_nul_raises_oserror():
         safe_io.read_bytes(safe_io.Path("a\0b"), 9)
 
 
-def test_head_and_tail_are_read_without_the_middle(tmp_path):
-    """Head and tail of a sparse file of 1 GiB are read without its middle."""
+def test_head_and_tail_of_a_large_file_are_read(tmp_path):
+    """The file is sparse and has 1 GiB."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.write(b"begin")

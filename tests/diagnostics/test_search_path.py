@@ -46,7 +46,7 @@ def maker(tmp_path):
     return add_with_files(maker, "accelerate", {"__init__.py": "", "state.py": ""}, "1.2.0")
 
 
-def test_intact_environment_has_no_finding(maker, monkeypatch, tmp_path):
+def test_intact_environment_has_no_finding_about_modules(maker, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     results, report = examine(maker)
     assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(results)
