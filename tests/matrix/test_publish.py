@@ -1,7 +1,7 @@
 """Publishing merges final answers into the published table.
 
 Verdicts without a final answer stay. Verdicts whose cell or layer no longer exists are dropped and listed. The command
-exits with 3 if a layer has neither a published nor a final answer.
+exits with 3 if a layer has neither a published nor a final answer. User names in paths are redacted.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_external_linters_accept_the_files(command, files):
 
 
 def test_issue_forms_ask_for_triage_and_the_citation_has_this_version():
-    """The forms ask for triage's Markdown format, which has no names and addresses; the citation has our version."""
+    """The forms ask for triage's output in Markdown; the citation has our version."""
     assert all(re.search(r"triage \S+ --format markdown", (ROOT / file).read_text()) for file in FORMS)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

@@ -144,7 +144,7 @@ def test_stdout_is_one_document(run_toys):
 
 
 def test_verdict_on_each_mitigation(run_toys):
-    """JSON and text have the verdict on each mitigation; exit code 1 reports a result that is not as recorded."""
+    """The JSON has a verdict on each mitigation, the text on one that was tried; a wrong result exits with 1."""
     done = run_toys("run", "TOY006", "--json")
     code = json.loads(done.stdout)["codes"]["TOY006"]
     assert (done.returncode, code["outcome"]) == (1, "reproduced")
