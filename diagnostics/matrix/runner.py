@@ -1,8 +1,8 @@
 """Run the layers that are due, those that need no environment first; store each answer at once.
 
 A layer is due if it has no final answer or is in `Run.fresh`, and no needed layer blocks it. Programs that a killed run
-left running are ended first. Environments of other cells are removed if the disk lacks room for the next one. A layer
-that crashes gives an infrastructure fault, and an interrupted one no answer.
+left running are ended first. Environments of other cells are removed if the disk lacks room for the next one. An
+unexpected error in a layer's own code gives an infrastructure fault, and an interrupted layer has no answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Store the answers of layers in a file of JSON lines that survives a kill at any moment.
 
 `Store.append` returns when its line is on disk. A line torn by a kill or a full disk is dropped when the store is
-locked again. `Store.locked` locks a second file, so that no two runs write at once; `append` and `merge` take no lock.
-The kernel releases the lock when the process ends. Events of another store are untrusted, so `merge` checks them before
-it adds one. It does not copy their logs.
+locked again. `Store.locked` refuses a folder of another user, and locks a second file, so that no two runs write at
+once; `append` and `merge` take no lock. The kernel releases the lock when the process ends. Events of another store are
+untrusted, so `merge` checks them before it adds one. It does not copy their logs. `latest` returns the event that
+counts, and `is_flaky` whether the final ones disagree.
 """
 
 from __future__ import annotations

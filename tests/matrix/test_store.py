@@ -1,4 +1,7 @@
-"""The matrix's store survives torn writes, returns the latest answer, and merges untrusted stores safely."""
+"""The matrix's store survives torn writes, returns the latest answer, and merges untrusted stores safely.
+
+Links, pipes, and a store of another user are refused.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +108,8 @@ def test_links_and_pipes_in_a_store_are_refused(tmp_path, name):
             Store(store).read_events()
 
 
-def test_store_without_line_ends_is_refused_unread(tmp_path):
-    """The repair of a huge store, which can have no block on disk, reads the end only and does not empty the store."""
+def test_huge_store_without_line_ends_is_refused(tmp_path):
+    """A sparse store of 1 TiB without a line end is refused, and stays as it is."""
     store = Store(tmp_path)
     store.path.touch()
     os.truncate(store.path, 1 << 40)
@@ -116,7 +119,7 @@ def test_store_without_line_ends_is_refused_unread(tmp_path):
 
 
 def test_store_of_another_user_is_refused(tmp_path, monkeypatch):
-    """A run executes the environments in its store."""
+    """A store of another user is not locked, because a run executes the environments in its store."""
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     if os.getuid() == 0:
         os.chown(tmp_path, 4, -1)
