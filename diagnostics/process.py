@@ -35,7 +35,7 @@ class Completed:
     """Result of a program.
 
     Attributes:
-        code: Exit code; negative for a signal.
+        code: Exit code; negative for a signal, also that of SIGKILL if even this did not end the program.
         output: Standard output.
         errors: Standard error; empty if it went to a file.
     """

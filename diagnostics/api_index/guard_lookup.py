@@ -1,4 +1,4 @@
-"""Look up the guards of a release: the `raise` and `assert` statements in code that a GRPO run reaches.
+"""Look up the guards of a release: the `raise` and `assert` statements in code that a run reaches at its start.
 
 They are those of its option classes, of config classes that Hydra creates or from which options take their defaults, of
 its main program, and of components, which a run uses only with some options.

@@ -1,7 +1,7 @@
 """The API index has each release's names and requirements; `versions` and doctor report which releases fit together.
 
 `versions` recommends releases; doctor reports names that an installed release lacks. Most tests build a small index,
-the others use the index in the wheel ("the shipped index").
+some use the index in the wheel ("the shipped index").
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`diagnostics.process` limits the time and output of a program, and ends its descendants, also after an interrupt.
 
-It forwards SIGHUP, ends a process group that was recorded in a file, and reads the tail of a log.
+It forwards SIGHUP, ends a recorded process group, gives up an unkillable program, and reads the tail of a log.
 """
 
 import os
