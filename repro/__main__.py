@@ -181,7 +181,7 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
 
 
 def exit_code(results: Mapping[str, Sequence[Attempt]], comparison: upstream.WheelComparison) -> int:
-    """Return 1 if upstream is modified or an outcome varies or is not the recorded one, 3 if one is missing, else 0."""
+    """Return 1 if files are modified, or outcomes vary or differ from the record; 3 for an error or timeout; else 0."""
     attempts = [attempt for of_code in results.values() for attempt in of_code]
     if comparison.modified or any(attempt.as_recorded is False for attempt in attempts):
         return FINDINGS
@@ -203,7 +203,7 @@ def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
 
 
 def _replay(options: argparse.Namespace) -> tuple[str, int]:
-    """Replay a saved request sequence; return its lines, and exit code 0 if its result is the saved one, else 1."""
+    """Replay a saved story (calls of a scheduler); return its lines, and exit code 0 if it ends as saved, else 1."""
     story = stories.load(options.replay)
     if story.engine != "v1":
         raise UsageError(f"{options.replay} is a story of the engine {story.engine!r}; v1 is supported")

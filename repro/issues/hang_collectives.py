@@ -2,7 +2,8 @@
 
 HNG001: the ranks call different collectives. HNG002: a rank waits for a server, a data loader or a thread, or the
 engine's weight update failed. HNG003: two threads of a rank call collectives. HNG008: a rank waits for keyboard input.
-HNG015: a rank is missing at the rendezvous. Each decorated function is a trigger; its name is the trigger's name.
+HNG015: a rank is missing at the rendezvous. Each decorated function is a trigger; its name is the trigger's name, and
+its argument the name of a mitigation to apply, or "".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reproduce hangs on locks, lock files, thread pools and rewards; math-verify, filelock and PyTorch are unmodified.
 
 HNG006: locks of threads and forked workers. HNG007: lock files. HNG011: rewards that compute without end. HNG014: a
-task that waits for its own pool. Each decorated function is a trigger; its name is the trigger's name.
+task that waits for its own pool. Each decorated function is a trigger; its name is the trigger's name, and its argument
+the name of a mitigation to apply, or "".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reproduce trainers that wait forever for a server or an actor: unmodified FastAPI, Ray, vLLM and TRL's client.
 
 HNG009: a server blocks its own event loop. HNG010: a server never answers a request. Each decorated function is a
-trigger; its name is the trigger's name.
+trigger; its name is the trigger's name, and its argument the name of a mitigation to apply, or "".
 """
 
 from __future__ import annotations

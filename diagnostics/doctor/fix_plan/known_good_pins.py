@@ -1,4 +1,4 @@
-"""Choose the releases of vLLM and TRL to install: pairs that ran in the matrix, nearest to the installed pair first.
+"""Choose the releases of vLLM and TRL to install: pairs that ran in the matrix, and are near the installed pair.
 
 A set also pins the transformers of its run. `choose_sets` returns two lists: up to two sets that violate no requirement
 and add no warning about a known issue, and the sets that violate a requirement.
@@ -99,9 +99,10 @@ def choose_sets(
     wanted: Iterable[Constraint] = (),
     without: Collection[str] = (),
 ) -> tuple[list[PinnedSet], list[PinnedSet]]:
-    """Return the sets to install, best first, and the sets that violate a requirement, nearest first.
+    """Return the sets to install, best first, and the sets that violate a requirement, in the same order.
 
-    Both lists are empty if vLLM or TRL is not installed. Sets whose run only imported vLLM come last.
+    Both lists are empty if vLLM or TRL is not installed. Nearer sets are better, but sets whose run only imported vLLM
+    come last.
 
     Args:
         environment: The installed packages, which constrain the sets too.
