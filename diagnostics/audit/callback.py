@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +43,6 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         """Store the folder for audit.json; None for the trainer's output_dir."""
         self._folder = Path(folder) if folder else None
         self._subject: dict[str, str] = {}
-        self._seconds = 0.0
         self._first_rows: list[MetricRow] = []
         self._last_rows: deque[MetricRow] = deque(maxlen=_LAST_ROWS)
         self.findings, self.active = FindingTracker(), False
@@ -84,16 +82,14 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
 
     def _check(self, step: int, logs: dict[str, Any]) -> None:
         """Add a row to the series, scan it, log and write changes of the findings, and add scalars to the row."""
-        began = time.perf_counter()
         if row := metric_files.metric_row(logs, f"step {step}", step):
             (self._first_rows if len(self._first_rows) < _FIRST_ROWS else self._last_rows).append(row)
             series = MetricSeries("metrics", (*self._first_rows, *self._last_rows))
             for change in self.findings.scan(step, (series,)):
                 LOG.warning("audit: %s", text_filters.mask_for_screen(change.log_line))
                 self._write_document()
-        self._seconds += time.perf_counter() - began
         flags = {f"audit/{name}": float(finding.active) for name, finding in self.findings.reported.items()}
-        logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
+        logs |= {"audit/faults": sum(flags.values()), **flags}
 
     def _write_document(self) -> None:
         """Write audit.json without personal data; errors of the file system are ignored."""

@@ -147,12 +147,6 @@ def test_packages_of_an_environment_with_a_longer_name_are_foreign(cuda_environm
     assert outcomes(examine(cuda_environment, HEALTHY, environ)) == ["warning ENV919"]
 
 
-def test_limit_of_open_files_is_raised_with_the_containers_own_program(cuda_environment):
-    machine = replace(HEALTHY, container="podman", limits={"nofile": Limit(1024, 1024)})
-    (finding,) = examine(cuda_environment, machine).findings
-    assert commands_of(finding.actions)[0].startswith("podman run --ulimit ")
-
-
 def test_offline_mode_with_an_empty_cache_is_a_warning(cuda_environment):
     machine = replace(HEALTHY, **with_disk("hub cache", exists=False))
     assert outcomes(examine(cuda_environment, machine, {"HF_HUB_OFFLINE": "1"})) == ["warning ENV004"]

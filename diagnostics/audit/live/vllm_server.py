@@ -19,7 +19,7 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 
 _MAX_TEXT, _MAX_SHOWN_MODELS = 200, 100
 _INT_LIMIT = 2**31
-_UPDATE_METRIC = "vllm:rl_weight_update_operation"
+_UPDATE = re.compile(r"(?m)^vllm:rl_weight_update_operations_in_flight\{.*\} [1-9]\d{0,14}(?:\.0)?$")
 _HIT_METRICS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 _Answer = TypeVar("_Answer")
 # Errors of reading an answer of another structure.
@@ -204,23 +204,8 @@ def check_awake(client: Client) -> str:
         if _object(client.try_call(f"/{key}")).get(key) is True:
             raise NotAvailableError(f"{client.address}: it is {state} (/{key}); audit again when it samples")
     text = client.try_call("/metrics")
-    if isinstance(text, str) and is_updating(text):
+    if isinstance(text, str) and _UPDATE.search(text):
         reason = "its weights are being updated (/metrics); audit again when it samples"
         raise NotAvailableError(f"{client.address}: {reason}")
     version = _object(client.try_call("/weight_info")).get("weight_version")
     return "" if version is None else _short_text(version)
-
-
-def is_updating(metrics: str) -> bool:
-    """Return whether vLLM's counters show a weight update that was started and not finished.
-
-    >>> is_updating('vllm:rl_weight_update_operation_duration_seconds_count{operation="start"} 2.0')
-    True
-    """
-    number = r"(\d{1,15}(?:\.\d{1,15})?(?:e\+?\d{1,2})?)"
-    pattern = rf"^{_UPDATE_METRIC}(s_in_flight|_duration_seconds_count)\{{(.*)\}} {number}$"
-    open_updates = 0.0
-    for name, labels, value in re.findall(pattern, metrics, re.MULTILINE):
-        started, finished = 'operation="start"' in labels, 'operation="finish"' in labels
-        open_updates += float(value) * (1 if name == "s_in_flight" else started - finished)
-    return open_updates > 0

@@ -17,7 +17,7 @@ from diagnostics.doctor.checks.registry import CheckInput, NotApplicableError, c
 from diagnostics.doctor.installers import install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install, Run, Uninstall
+from diagnostics.fixes import Fix, Install, Uninstall
 from diagnostics.versions import in_range, parse_specifier, parse_version
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
@@ -95,19 +95,17 @@ def system_libraries(case: CheckInput) -> Iterator[Finding]:
     """Report a glibc or libstdc++ older than a wheel's tag or a compiled module requires (ENV911)."""
     environment, libraries = case.environment, case.machine.libraries
     available = {"GLIBC": libraries.libc.removeprefix("glibc "), "GLIBCXX": libraries.libstdcxx}
-    evidence, kinds, modules = [], set(), ["torch"]
+    evidence, kinds = [], set()
     for module in environment.extensions:
         for version in module.versions:
             kind, _, number = version.partition("_")
             if in_range(available.get(kind, ""), f"<{number}"):
                 kinds.add(kind)
-                modules.append(module_name(module.path))
                 evidence.append(Evidence(f"needs {version}; here is {kind}_{available[kind]}", module.path))
     for package in environment.packages.values():
         required = [(int(match[1]), int(match[2])) for match in map(_MANYLINUX.search, package.tags) if match]
         if required and in_range(available["GLIBC"], "<{}.{}".format(*min(required))):
             kinds.add("GLIBC")
-            modules.append(package.name.removesuffix("-cpu").replace("-", "_"))
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {libraries.libc}", package.place))
     if not evidence:
         return
@@ -117,10 +115,8 @@ def system_libraries(case: CheckInput) -> Iterator[Finding]:
         detail = "Only the system's libraries were read; a newer libstdc++ on LD_LIBRARY_PATH or of conda may suffice."
         advice = "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng)."
     glibc, glibcxx = libraries.libc or "glibc unknown", libraries.libstdcxx or "(unknown)"
-    program = f"import {', '.join(dict.fromkeys(modules[:2]))}"
-    trial = Run((f"{environment.prefix}/bin/python", "-c", program), note="whether it loads anyway")
     evidence = [*evidence[:_MAX_LISTED], Evidence(f"{glibc}, libstdc++ up to GLIBCXX_{glibcxx}", "/usr/lib")]
-    yield finding("ENV911", Severity.WARNING, evidence, Fix.of(advice, trial), detail, certainty="supported")
+    yield finding("ENV911", Severity.WARNING, evidence, Fix.of(advice), detail, certainty="supported")
 
 
 def module_name(path: str) -> str:

@@ -18,7 +18,7 @@ from diagnostics.fixes import Action, Fix, Run, SetVariables
 # Docker without --shm-size gives 64 MB; DeepSpeed's ds_report warns below 512 MB.
 TINY_SHM_GB, SMALL_SHM_GB = 0.07, 1.0
 # Ray's documentation recommends 65,536; vLLM raises the soft limit to 65,535 itself, up to the hard one.
-FEW_FILES, ENOUGH_FILES, FEW_PROCESSES = 4096, 65535, 4096
+FEW_FILES, FEW_PROCESSES = 4096, 4096
 # Ray stops writing to a disk fuller than this (RAY_local_fs_capacity_threshold).
 RAY_FULL = 0.95
 LITTLE_MEMORY_GB = 8.0
@@ -69,34 +69,17 @@ def limits(case: CheckInput) -> Iterator[Finding]:
     if not machine.limits:
         raise NotApplicableError("this system reports none")
     files, processes, locked = (machine.limits.get(name) for name in ("nofile", "nproc", "memlock"))
-    if files and files.soft is not None and files.soft < FEW_FILES:
-        advice, command = _more_files(machine, files)
-        evidence = [Evidence(_limit_text("nofile", files), "ulimit -n")]
-        detail = "Ray and vLLM keep a file open for each of their connections."
-        yield finding("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
     advice = "Raise the limit before the run; above the hard limit as root, or where the container starts."
     infiniband = any(name.startswith("ib") for name in machine.interfaces)
-    for name, option, limit, least, target in (
-        ("nproc", "-u", processes, FEW_PROCESSES, "65535"),
-        ("memlock, bytes", "-l", locked, 1 << 30 if infiniband else 0, "unlimited"),
+    for code, name, option, limit, least, target in (
+        ("ENV002", "nofile", "-n", files, FEW_FILES, "65535"),
+        ("ENV904", "nproc", "-u", processes, FEW_PROCESSES, "65535"),
+        ("ENV904", "memlock, bytes", "-l", locked, 1 << 30 if infiniband else 0, "unlimited"),
     ):
         if limit and limit.soft is not None and limit.soft < least:
             evidence = [Evidence(_limit_text(name, limit), f"ulimit {option}")]
             fix = Fix.of(advice, Run(("ulimit", option, target)))
-            yield finding("ENV904", Severity.WARNING, evidence, fix)
-
-
-def _more_files(machine: Machine, files: Limit) -> tuple[str, Run]:
-    """Return advice and the command that raises the limit of open files."""
-    hard = ENOUGH_FILES if files.hard is None else files.hard
-    if files.soft is None or hard > files.soft:
-        advice = "Raise the limit of open files before the run, and before `ray start`."
-        return advice, Run(("ulimit", "-n", str(min(hard, ENOUGH_FILES))))
-    file = "/etc/security/limits.d/90-nofile.conf"
-    command = Run(("echo", "* - nofile 65535"), piped=(("sudo", "tee", file),))
-    if machine.container in {"docker", "podman"}:
-        command = Run((machine.container, "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-    return "Raise the hard limit of open files: as root, or where the container is started.", command
+            yield finding(code, Severity.WARNING, evidence, fix)
 
 
 def _limit_text(name: str, limit: Limit) -> str:
@@ -136,10 +119,8 @@ def _why_full(disk: Disk) -> str:
 
 def folder_variable(environment: Environment, purpose: str) -> str:
     """Return the environment variable that relocates a folder, if possible one that is set; empty if none does."""
-    # huggingface_hub still reads the older name, too.
-    names = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ()
-    default = _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
-    return next((name for name in names if environment.variables.get(name)), default)
+    is_set = purpose == "hub cache" and environment.variables.get("HF_HUB_CACHE")
+    return "HF_HUB_CACHE" if is_set else _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
 
 
 def _little_room(disk: Disk, reason: str, variable: str) -> Finding:
