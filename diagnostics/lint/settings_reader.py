@@ -63,12 +63,13 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
 
 @contextlib.contextmanager
 def _reading_limit(name: str) -> Iterator[None]:
-    """Limit the processor time of reading a file; raise UnreadableError if it is exceeded."""
+    """Limit the processor time of reading a file; raise UnreadableError if it is exceeded, or recursion is too deep."""
     try:
         with cpu_limit("reading it", _READ_S):
             yield
-    except CpuLimitError as error:
-        raise structured.UnreadableError(f"{name}: {error}") from None
+    except (CpuLimitError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else error
+        raise structured.UnreadableError(f"{name}: {reason}") from None
 
 
 def detect_syntax(path: Path, text: str) -> str:

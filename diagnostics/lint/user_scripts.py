@@ -83,7 +83,7 @@ def _parses_known_classes(tree: ast.Module) -> bool:
         if alias.name in _TRL_CLASSES and not node.level
     }
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} <= known:
+        if isinstance(node, ast.ClassDef) and {getattr(base, "id", "") for base in node.bases} <= known:
             known.add(node.name)
     calls = [
         node
@@ -93,7 +93,7 @@ def _parses_known_classes(tree: ast.Module) -> bool:
     if len(calls) != 1 or not (arguments := [*calls[0].args, *(item.value for item in calls[0].keywords)]):
         return False
     classes = arguments[0].elts if isinstance(arguments[0], ast.Tuple | ast.List) else arguments[:1]
-    return bool(classes) and {ast.unparse(item) for item in classes} <= known
+    return bool(classes) and {getattr(item, "id", "") for item in classes} <= known
 
 
 def read_declarations(path: Path) -> tuple[frozenset[str], str]:

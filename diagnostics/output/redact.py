@@ -2,8 +2,8 @@
 
 The rules in redaction.toml recognise secrets by their shape and by their key's name. Identities are users, hosts, mail,
 IP and hardware addresses, UUIDs, and this user's home folder. `mask` is for the user's own screen, `redact` for shared
-output, and `redact_path` for a path alone. Mask a text before truncating it (`mask_and_cut`), because half of a secret
-is not recognised.
+output, and `redact_path` for a path alone. Mask a text before truncating it (`mask_and_cut`, `redact_tail`): half of a
+secret is not recognised.
 
 No pattern may take time quadratic in the length of the text; tests/diagnostics/test_redact.py measures the time.
 The module runs on remote hosts, so it supports Python 3.10 and imports only the standard library and
@@ -301,6 +301,15 @@ def redact(text: str) -> str:
     '/home/<user>/run.sh on <address>, see <mail>'
     """
     return _apply(_IDENTITY, _redact_own_names(_apply(_SECRETS, text)))
+
+
+def redact_tail(text: str, length: int) -> str:
+    """Do what `redact` does, then keep the end: half a path or half a secret would not be recognised.
+
+    >>> redact_tail("loaded /home/ada/run.sh", 14)
+    '/<user>/run.sh'
+    """
+    return redact(text)[-length:]
 
 
 def redact_path(path: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from diagnostics.cpu_limit import CpuLimitError, cpu_limit
 from diagnostics.fixes import count_of
 from diagnostics.triage.log_reader import SOURCES, LogSource, SourceError, looks_like_log
 
@@ -21,6 +22,8 @@ __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
 _LOG_NAME = re.compile(SOURCES["log_name"])
 _MAX_FILES = 200_000
 _MAX_KINDS, _MAX_UNREAD = 6, 4
+# Limit of processor time for one file; a log needs a millisecond.
+_FIRST_BYTES_S = 2.0
 
 
 @dataclass
@@ -30,7 +33,7 @@ class SkippedFiles:
     Attributes:
         kinds: Number of files that are no logs, by suffix, or by `binary` (a log's name, other contents), `dangling`
             (a broken link) or `not a file`.
-        unread: Folders and files that may be logs: unreadable, a link out of the folder, or beyond the limit of files.
+        unread: Folders and files that may be logs: unreadable, a link out of the folder, or beyond a limit.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -104,7 +107,13 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
                 f"{path.relative_to(folder)} (a link out of the folder: name the file itself)"
             )
         elif (identity := (status.st_dev, status.st_ino)) not in identities:
-            if looks_like_log(path):
+            try:
+                with cpu_limit("reading its first bytes", _FIRST_BYTES_S):
+                    is_log = looks_like_log(path)
+            except CpuLimitError as error:
+                skipped.unread.append(f"{path.relative_to(folder)} ({error})")
+                continue
+            if is_log:
                 identities.add(identity)
                 paths.append(path)
             else:

@@ -190,9 +190,9 @@ def test_time_grows_in_proportion_to_the_text(syntax, text_of, size):
     assert any(seconds(size * 8) < limit for _ in range(2))  # the second is for a busy machine
 
 
-def test_script_with_a_long_chain_of_calls_is_read(tmp_path, run_command):
+def test_script_with_long_chains_of_calls_and_sums_is_read(tmp_path, run_command):
     imports = "from trl import GRPOConfig\nfrom transformers import HfArgumentParser\n"
-    (tmp_path / "train.py").write_text(f"{imports}x = f{'()' * 1500}\n")
+    (tmp_path / "train.py").write_text(f"{imports}x = f{'()' * 1500}\nclass Own({'x+' * 900}x): y = 1\n")
     (tmp_path / "run.sh").write_text("python train.py --num_generations 8\n")
     result = run_command("lint", tmp_path / "run.sh")
     assert (result.code, result.err) == (0, "")

@@ -4,6 +4,7 @@ The state of a verdict is `known`, `wrapper` (only consequences of a root cause 
 `not_judged`, `clean` or `empty`. Secrets in the quoted lines are masked.
 """
 
+import gzip
 import json
 import os
 
@@ -256,6 +257,17 @@ def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
     assert skipped.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
     done = run_triage(tmp_path)
     assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
+
+
+def test_first_bytes_of_a_file_are_read_for_a_limited_time(tmp_path, monkeypatch):
+    """A gzip file of an empty member and a hole of 100 GB is named as unread, and the other log is found."""
+    monkeypatch.setattr("diagnostics.triage.sources._FIRST_BYTES_S", 0.2)
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b""))
+    os.truncate(tmp_path / "a.log.gz", 10**11)
+    (tmp_path / "b.log").write_text("all is well\n")
+    skipped = SkippedFiles()
+    assert [source.name for source in find_logs([str(tmp_path)], skipped)] == ["b.log"]
+    assert skipped.unread == ["a.log.gz (reading its first bytes needed more than 0 s of processor time)"]
 
 
 def test_group_has_runs_with_one_verdict(tmp_path, run_triage):

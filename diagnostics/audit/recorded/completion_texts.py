@@ -16,7 +16,7 @@ from diagnostics.audit.recorded.run_data import RunArtifacts, Sample
 from diagnostics.audit.recorded.stats import mean, start_of_last_run
 from diagnostics.audit.results import Result, clean, fault, note, skipped
 from diagnostics.audit.training_curves import Curves
-from diagnostics.output.redact import mask
+from diagnostics.output.redact import redact_tail
 
 _MAX_SAMPLES, _MAX_CHARACTERS, _MIN_SAMPLES = 8192, 16_384, 64
 # Texts of tools and of the environment belong to completions of several turns.
@@ -81,7 +81,7 @@ def check_texts(run: RunArtifacts) -> Iterator[Result]:
         for name, holds, alarm, message in _CHECKS:
             values, example = _measure(holds, alarm, rows)
             if example:
-                text = mask(example.completion)[-160:]
+                text = redact_tail(example.completion, 160)
                 fact = note("completion", "for example: {text!r}", example.place, text=text)
                 options = {"count": values["count"], "evidence": (fact, *curves.causes(name))}
                 faults.append(fault(f"texts/{name}", message, values, **options))

@@ -223,7 +223,7 @@ class _ConfigFinder:
         node = keyword.value
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or keyword.arg is None:
             return None
-        config.forwarded[keyword.arg] = Value(ast.unparse(node), self._location_of(keyword), keyword.arg)
+        config.forwarded[keyword.arg] = Value(_dotted_name(node), self._location_of(keyword), keyword.arg)
         return self.parser_defaults.get(node.attr)
 
     def _location_of(self, node: Any) -> Place:

@@ -18,7 +18,7 @@ from diagnostics.matrix.context import ROOT, Context, InterpreterError
 from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import EarlyAnswer, Layer
 from diagnostics.matrix.verdicts import Answer, Outcome
-from diagnostics.output.redact import mask
+from diagnostics.output.redact import redact_tail
 from diagnostics.process import signal_name
 
 SUITE = "tests/grpo_core/conformance"
@@ -92,9 +92,9 @@ def _install_tools(context: Context, cell: Cell) -> Path:
             stdin=requirements,
         )
         if result.code != 0:
-            errors = mask(result.errors[-64_000:])
+            errors = redact_tail(result.errors[-64_000:], 4000)
             summary = f"pytest could not be installed next to the cell: {errors.strip()[-200:]}"
-            raise EarlyAnswer(Answer(Outcome.INFRA_ERROR, summary, excerpt=errors[-4000:]))
+            raise EarlyAnswer(Answer(Outcome.INFRA_ERROR, summary, excerpt=errors))
         aside.rename(target)
     return target
 

@@ -19,7 +19,7 @@ from diagnostics.matrix.layers import cell_run
 from diagnostics.matrix.layers.layer import Layer
 from diagnostics.matrix.locks import pins_digest
 from diagnostics.matrix.verdicts import Answer, Outcome
-from diagnostics.output.redact import mask, mask_and_cut
+from diagnostics.output.redact import mask_and_cut, redact_tail
 
 TIMEOUT_S = 300.0
 _SCHEMA = "grpo-doctor.report.v1"
@@ -46,9 +46,9 @@ def _check(context: Context, cell: Cell) -> Answer:
     except ValueError:
         document = {}
     if document.get("schema") != _SCHEMA:
-        errors = mask(result.errors[-64_000:])
+        errors = redact_tail(result.errors[-64_000:], 4000)
         summary = f"doctor ended with {result.code}: {' '.join(errors.split())[-200:]}"
-        return Answer(Outcome.INFRA_ERROR, summary, excerpt=errors[-4000:])
+        return Answer(Outcome.INFRA_ERROR, summary, excerpt=errors)
     return doctor_answer(document)
 
 

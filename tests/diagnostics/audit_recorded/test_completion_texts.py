@@ -41,10 +41,14 @@ def fault_messages(*arguments, **options):
     return {result.family: result.message for result in find_faults(*arguments, **options)}
 
 
-def test_secret_in_the_example_is_masked_before_the_text_is_cut():
-    """The quoted end of the completion begins within the secret."""
-    text = "hf_" + "aB3dE5gH7j" * 3 + f" {TURN:<145}"
-    assert "<secret>" in find_faults(lambda *_: text)[0].evidence[0].text
+@pytest.mark.parametrize(
+    ("start", "placeholder"), [("hf_" + "aB3dE5gH7j" * 3, "<secret>"), ("/home/adalovelace/m", "<user>")]
+)  # fmt: skip
+def test_example_is_redacted_before_the_text_is_cut(start, placeholder):
+    """The quoted end of the completion begins within the secret, or within the user's name."""
+    quoted = find_faults(lambda *_: f"{start} {TURN:<145}")[0].evidence[0].text
+    assert placeholder in quoted
+    assert "lovelace" not in quoted
 
 
 @pytest.mark.parametrize(
