@@ -55,7 +55,7 @@ def make_policy(model_dir, **settings) -> Policy:
 
 
 def perturb(parameters, size: float = 0.05) -> None:
-    """Move all parameters, as an optimizer would."""
+    """Add noise to all parameters, in place of training."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for value in parameters:

@@ -48,7 +48,7 @@ def reward_curve(mode: str, seed: int, folder: Path) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("mode", "seeds"), [("colocate", SEEDS), ("async", SEEDS), ("server", SEEDS[:1])])
-def test_every_seed_learns_in_every_mode(mode, seeds, tmp_path):
+def test_seeds_learn_in_every_mode(mode, seeds, tmp_path):
     """Mean rewards rise from below 0.1 to at least 0.85 in the last tenth of 80 steps, for each seed.
 
     Server mode is bit-identical to colocate (test_modes.py), so it runs one seed only.

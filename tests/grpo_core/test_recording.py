@@ -70,8 +70,8 @@ def test_recorded_step_round_trips(tmp_path, config):
 
 
 @pytest.mark.parametrize(("logprob", "dtype"), [(-1.5, torch.float32), (-0.1, torch.float64)])
-def test_logprobs_use_the_narrowest_exact_dtype(tmp_path, config, logprob, dtype):
-    """Values of float32 are stored in it; Python's -0.1 is not one of them."""
+def test_logprobs_are_stored_in_float32_if_exact(tmp_path, config, logprob, dtype):
+    """Values of float32 are stored in it; Python's -0.1 is not one of them, and is stored in float64."""
     assert load_file(record_step(tmp_path, config, logprob))["behaviour_logprobs"].dtype == dtype
     assert read_step(tmp_path, 1).samples == make_step(logprob)[0]
 

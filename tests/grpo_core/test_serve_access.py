@@ -281,7 +281,7 @@ def test_malformed_call_is_answered_once():
     with serve_app(application) as address, socket.create_connection(address, timeout=500) as connection:
         connection.sendall(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall(b"no length of a chunk\r\n")
-        assert connection.makefile("rb").read().startswith(b"HTTP/1.1 400")
+        assert re.findall(rb"HTTP/1\.1 (\d+)", connection.makefile("rb").read()) == [b"400"]
         assert ended.wait(500)
 
 
