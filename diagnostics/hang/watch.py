@@ -75,7 +75,7 @@ def watch_command(words: Sequence[str], stall_s: float, diagnose: Diagnose, *, e
         end: Whether to end a command that hangs.
 
     Returns:
-        The command's exit code, 128 plus the number of the signal that ended it, or 1 if it hung and was ended here.
+        The command's exit code, 128 plus the number of the signal that ended it, or 1 if it hung and `end` is set.
 
     Raises:
         UserError: The command cannot be started.
