@@ -2,8 +2,8 @@
 
 Below a folder, files count by suffix. Links, caches, installed packages and folders that a run writes are skipped, and
 more than 20,000 files are an error. A named file must be in the same project and not larger than `MAX_BYTES`. It is
-searched in the folder of the file that names it and up to five folders above; a config also in the working folder, and
-a script also in `src`.
+searched in the folder of the file that names it and up to five folders above; a config also in the working folder if
+the file is in its project, and a script also in `src`. Links and `..` are resolved first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnostics.lint.project_requirements import is_in_project
+from diagnostics.lint.project_requirements import is_in_project, is_in_working_project, real_folder
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 
 # Number of folders above a file in which the files that it names are searched.
@@ -60,7 +60,7 @@ def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None
     """
     if not name or "\0" in name or len(name) > _MAX_NAME:
         return None
-    start = Path(file).absolute().parent
+    start = real_folder(file)
     for folder in (start, *list(start.parents)[:parents]):
         try:
             path = folder / name
@@ -72,8 +72,9 @@ def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None
 
 
 def find_named(name: str, file: str) -> Path | None:
-    """Find a file that `file` names: in the working folder, in its own, or in one above; None if there is none."""
-    return find_above(name, "any name", parents=0) or find_above(name.lstrip("/"), file)
+    """Find a file that `file` names: in its project's working folder, in its own, or in one above; else None."""
+    path = find_above(name, "any name", parents=0) if is_in_working_project(file) else None
+    return path or find_above(name.lstrip("/"), file)
 
 
 def find_script(name: str, file: str, *, module: bool = False) -> Path | None:

@@ -2,11 +2,13 @@
 
 `read_project` reads a folder and up to five folders above, as far as the project's `.git`; a home folder, `/` and
 `/tmp` do not count. Nothing is imported. For each package, the nearest folder that names a release counts.
-`is_in_project` returns whether a path is inside the same project.
+`is_in_project` and `is_in_working_project` return whether a file is in the project of another file or of the working
+folder.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -84,16 +86,31 @@ def _read_folder(folder: Path) -> Project:
     return project
 
 
+def real_folder(file: str | Path) -> Path:
+    """Return the folder of a file after `..` and links are resolved, from which files and projects are searched."""
+    return Path(os.path.realpath(file)).parent
+
+
+def _is_top(folder: Path) -> bool:
+    """Return whether a folder is the top of a machine or a home, whose files belong to no project."""
+    return folder in {Path(os.path.realpath(top)) for top in (Path.home(), "/", "/tmp")}  # noqa: S108 - not written
+
+
 def _project_folders(folder: Path) -> Iterator[Path]:
     """Yield a folder and the folders above it in the same project, at most six together."""
-    home = Path.home()
     for above in islice((folder, *folder.parents), _MAX_FOLDERS):
-        # Files at the top of a machine or a home belong to no project.
-        if above in {home, Path("/"), Path("/tmp")}:  # noqa: S108 - nothing is written there
+        if _is_top(above):
             return
         yield above
         if (above / ".git").exists():
             return
+
+
+def _project_root(folder: Path) -> Path | None:
+    """Return the folder with `.git`, else the nearest one with a project or requirements file; None without them."""
+    marks = (".git", *_PROJECT_FILES, "requirements.txt")
+    marked = [above for above in _project_folders(folder) if any((above / mark).exists() for mark in marks)]
+    return marked[-1 if marked and (marked[-1] / ".git").exists() else 0] if marked else None
 
 
 def is_in_project(path: Path, file: str) -> bool:
@@ -102,16 +119,20 @@ def is_in_project(path: Path, file: str) -> bool:
     The project is the folder with `.git`, or else the nearest one with a project or requirements file. Without them it
     is the other file's own folder, without its subfolders if that is a home folder, `/` or `/tmp`.
     """
-    folder = Path(file).absolute().parent
-    folders = list(_project_folders(folder))
-    marks = (*_PROJECT_FILES, "requirements.txt")
-    marked = (above for above in folders if any((above / mark).exists() for mark in marks))
-    root = folders[-1] if folders and (folders[-1] / ".git").exists() else next(marked, folder)
+    folder = real_folder(file)
     try:
         resolved = path.resolve()
-        return resolved.is_relative_to(root.resolve()) if folders else resolved.parent == folder.resolve()
     except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return False
+    if _is_top(folder):
+        return resolved.parent == folder
+    return resolved.is_relative_to(_project_root(folder) or folder)
+
+
+def is_in_working_project(file: str) -> bool:
+    """Return whether a file is in the project of the working folder, and not in another project inside of it."""
+    own, here = _project_root(real_folder(file)), _project_root(real_folder("any name"))
+    return own in (None, here) and is_in_project(Path(file), "any name")
 
 
 def _requirement_files(folder: Path) -> list[Path]:
@@ -129,7 +150,7 @@ def _requirement_files(folder: Path) -> list[Path]:
 def _read_text(path: Path) -> str:
     """Return the text of a file of at most 1 MB; empty if it cannot be read, or is a link out of the project."""
     try:
-        return safe_io.read_text(path, _MAX_BYTES) if is_in_project(path, str(path)) else ""
+        return safe_io.read_text(path, _MAX_BYTES) if is_in_project(path, f"{path.parent}/any name") else ""
     except (OSError, ValueError):
         return ""
 

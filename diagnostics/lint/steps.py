@@ -6,6 +6,7 @@ folder, unreadable JSON and files of another syntax than their name's are only l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.project_files import lintable_files
-from diagnostics.lint.project_requirements import PACKAGES, read_project
+from diagnostics.lint.project_requirements import PACKAGES, read_project, real_folder
 from diagnostics.lint.readers.structured import InvalidSyntaxError, UnreadableError
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.finding_builder import to_finding
@@ -147,9 +148,12 @@ def _read_folder(folder: Path, run: LintRun) -> list[Source]:
     except UnreadableError as error:  # more files than the limit
         run.unread.append(_unread_result(folder, error))
     included = {
-        Path(file).absolute() for source in sources for settings in source.settings for file in settings.files
+        os.path.realpath(file)
+        for source in sources
+        for settings in source.settings
+        for file in settings.files
     }
-    separate = [source for source in sources if Path(source.name).absolute() not in included]
+    separate = [source for source in sources if os.path.realpath(source.name) not in included]
     return separate or [Source(str(folder), [])]
 
 
@@ -158,7 +162,7 @@ def make_plans(run: LintRun) -> None:
     for source in run.sources:
         versions = run.versions
         if source.settings and source.name != COMMAND_LINE:
-            versions = versions.with_project(read_project(Path(source.name).absolute().parent))
+            versions = versions.with_project(read_project(real_folder(source.name)))
         source.plans = plans_of(source.settings, versions)
         for plan in source.plans:
             plan.source, plan.explicit = source.name, source.explicit

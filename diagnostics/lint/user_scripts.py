@@ -19,6 +19,7 @@ from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import framework_of_source
 from diagnostics.lint.project_files import find_above, find_script
+from diagnostics.lint.project_requirements import is_in_project
 from diagnostics.lint.readers.python import MAX_SYNTAX_NODES, declared_options, parse_python, read_configs
 from diagnostics.lint.readers.shell_scope import HOLE
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
@@ -118,7 +119,7 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
             if module is not None:
                 yield module
             elif package is not None:
-                yield from sorted(package.parent.glob("*.py"))
+                yield from (it for it in sorted(package.parent.glob("*.py")) if is_in_project(it, str(path)))
 
 
 def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:

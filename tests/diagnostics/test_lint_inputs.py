@@ -152,13 +152,18 @@ def test_release_is_read_from_the_projects_requirements(tmp_path):
     assert collect_versions({}, installed=False).known == {}
 
 
-def test_linked_requirements_outside_of_the_project_are_not_read(tmp_path):
+def test_requirements_outside_of_the_project_are_not_read(tmp_path, monkeypatch):
+    """Neither by a link, nor those of the working folder for a script outside of it."""
     (tmp_path / "private.txt").write_text("trl==0.17.0\n")
     (tmp_path / "repo" / ".git").mkdir(parents=True)
     (tmp_path / "repo" / "requirements.txt").symlink_to(tmp_path / "private.txt")
-    script = tmp_path / "repo" / "run.sh"
-    script.write_text("trl grpo --num_generations 8\n")
-    assert lint(script).subject["packages"] == {}
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "requirements.txt").write_text("trl==0.17.0\n")
+    for folder in (tmp_path, tmp_path / "repo"):
+        (folder / "run.sh").write_text("trl grpo --num_generations 8\n")
+    assert lint(tmp_path / "repo" / "run.sh").subject["packages"] == {}
+    monkeypatch.chdir(tmp_path / "work")
+    assert lint(Path("../run.sh")).subject["packages"] == {}
 
 
 def test_hydra_config_files_are_read(tmp_path):
@@ -418,18 +423,6 @@ def test_batch_of_a_script_that_was_not_read_is_no_warning():
     assert "warning CFG101" in codes(f"accelerate launch --num_processes 4 -m trl.scripts.grpo {options}")
 
 
-def test_config_linked_from_another_folder_is_not_read(tmp_path, run_command):
-    """A value of a file outside the repository is not printed under another key."""
-    (tmp_path / "app.yaml").write_text("database: {pw: correct-horse}\n")
-    (tmp_path / "repo" / "conf").mkdir(parents=True)
-    (tmp_path / "repo" / "conf" / "job.yaml").symlink_to(tmp_path / "app.yaml")
-    (tmp_path / "repo" / "run.sh").write_text(
-        "python -m verl.trainer.main_ppo --config-path=conf --config-name=job algorithm.adv_estimator=grpo "
-        "trainer.nnodes='${database.pw}'\n"
-    )
-    assert "correct-horse" not in run_command("lint", tmp_path / "repo", "--format", "json").out
-
-
 VERL_RUN = "python -m verl.trainer.main_ppo --config-path=. --config-name=job algorithm.adv_estimator=grpo\n"
 
 
@@ -477,17 +470,23 @@ def test_hostile_python_takes_bounded_time_and_memory(tmp_path, statement):
         read_file(path)
 
 
-@pytest.mark.parametrize("named", ["link", "absolute", "../", "../ without .git"])
+@pytest.mark.parametrize(
+    "named", ["link", "absolute", "../", "../ without .git", "working folder", "working folder by .."]
+)
 @pytest.mark.parametrize(
     "script",
     [
         "source {}.sh\ntrl grpo --num_generations 8 --x_$PHRASE 3\n",
         "trl grpo --config {}.yaml --output_dir x\n",
         "python {}.py --num_generations 8\n",
+        VERL_RUN.replace("job", "{}").strip() + " trainer.nnodes='${{note}}'\n",
     ],
 )
 def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_command, named, script):
-    """Texts of a sourced file, a config and a Python script are not printed, and the report is incomplete."""
+    """Texts of a sourced file, of configs and of a Python script are not printed, and the report is incomplete.
+
+    A script outside of the working folder's project finds no file there, however the script's path is written.
+    """
     repository = tmp_path / "repo"
     (repository / (".git" if named != "../ without .git" else "src")).mkdir(parents=True)
     monkeypatch.chdir(repository)
@@ -498,9 +497,12 @@ def test_script_reads_no_file_outside_of_its_project(tmp_path, monkeypatch, run_
     ):
         (tmp_path / f"secrets.{suffix}").write_text(f"{text}\n")
         (repository / f"env.{suffix}").symlink_to(tmp_path / f"secrets.{suffix}")
-    name = {"link": "env", "absolute": tmp_path / "secrets", "../": "../secrets"}[named.split()[0]]
-    (repository / "run.sh").write_text(script.format(name))
-    result = run_command("lint", repository / "run.sh", "--trl", "1.16.0", "--format", "json")
+        (repository / f"own.{suffix}").write_text(f"{text}\n")
+    names = {"link": "env", "absolute": tmp_path / "secrets", "../": "../secrets", "working": "own"}
+    folder = Path({"working folder": tmp_path / "dl", "working folder by ..": "../dl"}.get(named, repository))
+    folder.mkdir(exist_ok=True)
+    (folder / "run.sh").write_text(script.format(names[named.split()[0]]))
+    result = run_command("lint", folder / "run.sh", "--trl", "1.16.0", "--format", "json")
     assert result.code == INCOMPLETE
     assert "correct" not in result.out
 
