@@ -156,7 +156,7 @@ class Updater:
     def _accumulate(self, window: list[MicroBatch]) -> tuple[float, list[tuple[float, float, float]]]:
         """Accumulate the gradients of a window, and set the proximal log-probs where they are missing.
 
-        Each micro-batch has its own proximal log-probs: the ratio of the first update is exactly 1, in bits.
+        Each micro-batch has its own proximal log-probs: the ratio of the first update is exactly 1.
 
         Returns:
             This process's loss, and (KL, clipped tokens, ratio) summed over each micro-batch's tokens.

@@ -1,7 +1,8 @@
 """Provide the devices of the GPU tests: the CPU, on which the tests themselves are checked, and a GPU.
 
 A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
-skipped where PyTorch sees no GPU. Also: interpreters of cells for a device, `nvidia-smi`, and sizes of tensors.
+skipped where PyTorch sees no GPU. The module also finds interpreters of cells and `nvidia-smi`, and counts the bytes of
+tensors.
 """
 
 from __future__ import annotations

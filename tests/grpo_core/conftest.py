@@ -1,4 +1,4 @@
-"""Fixtures and helpers of the trainer tests: a tiny model on disk, settings, short runs, and forked servers."""
+"""Fixtures and helpers of the trainer tests: a tiny model, settings, short runs, servers, child processes, float64."""
 
 from __future__ import annotations
 

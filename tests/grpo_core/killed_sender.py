@@ -1,4 +1,4 @@
-"""Start an engine in a process of its own, print its process id, and die by SIGKILL in the middle of an update."""
+"""Start an engine in a child process, print its process id, and die by SIGKILL in the middle of an update."""
 
 import os
 import signal

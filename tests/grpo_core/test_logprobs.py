@@ -67,7 +67,7 @@ def test_empty_batch_gives_empty_logprobs():
 
 
 def test_padding_does_not_change_logprobs(model_dir):
-    """A completion's log-probs are the same alone and next to a longer one, whatever the padding id."""
+    """A completion's log-probs are the same alone and next to a longer one, for three padding ids."""
     model = load_model(model_dir)
     short, long = [0, 1, 10, 3, 11], [2, 3, 4, 10, 5, 6, 7, 8, 11]
 

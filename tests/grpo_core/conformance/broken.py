@@ -152,7 +152,7 @@ class RawLogProbs(Broken):
 
 
 class SamplesAtModelTemperature(RawLogProbs):
-    """An engine that multiplies the temperature by 0.3, but reports log-probs of the requested one."""
+    """An engine that multiplies the temperature by generation_config.json's 0.3, but reports log-probs without it."""
 
     caught_by = ("test_token_frequencies_match_logprobs 1.0", "test_generation_config_is_ignored")
     reported = staticmethod(lambda params: params.temperature)
@@ -211,14 +211,14 @@ class Reseeded(Broken):
 class SeedDependsOnBatchSize(Reseeded):
     """An engine whose samples depend on the number of requests in the batch."""
 
-    caught_by = ("test_sample_depends_only_on_the_seed",)
+    caught_by = ("test_sample_depends_only_on_prompt_and_seed",)
     seed = staticmethod(lambda place, requests: requests[place].seed + len(requests))
 
 
 class SeedDependsOnPosition(Reseeded):
     """An engine whose samples depend on a request's position in the batch."""
 
-    caught_by = ("test_sample_depends_only_on_the_seed",)
+    caught_by = ("test_sample_depends_only_on_prompt_and_seed",)
     seed = staticmethod(lambda place, requests: requests[0].seed + place)
 
 

@@ -159,7 +159,7 @@ def test_empty_request_list_returns_empty_list(engine_case):
     assert engine_case.ready().generate([], PLAIN) == []
 
 
-def test_sample_depends_only_on_the_seed(engine_case):
+def test_sample_depends_only_on_prompt_and_seed(engine_case):
     """A repeated, single, reordered or renamed request gives the same ids, and the same log-probs up to rounding."""
     engine_case.require("seeds")
     engine_case.ready()
