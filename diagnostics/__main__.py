@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         from diagnostics import cli
+        from diagnostics.supervisor import run_supervised
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
@@ -34,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"grpo-doctor: {hint}", file=sys.stderr)
         return 2
+    words = sys.argv[1:]
+    # A watched program may need longer than the supervisor waits after a signal.
+    if arguments is None and sys.platform == "linux" and not {*cli.PROGRAMS, "--watch"} & {*words}:
+        return run_supervised(cli.main)
     return cli.main(arguments)
 
 

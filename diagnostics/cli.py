@@ -27,6 +27,7 @@ import click
 from diagnostics import UserError, called_as, version
 from diagnostics.cpu_limit import CpuLimitError
 from diagnostics.findings import INCOMPLETE, INTERRUPTED, USAGE
+from diagnostics.memory_limit import limit_memory
 from diagnostics.missing_packages import install_hint
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask, mask_and_cut
@@ -187,6 +188,8 @@ class _ProgramCommand(click.Command):
 def app(ctx: click.Context) -> int | None:
     """Diagnose GRPO runs on vLLM."""
     if ctx.invoked_subcommand is not None:
+        if ctx.invoked_subcommand not in PROGRAMS:
+            ctx.with_resource(limit_memory())
         return None
     width = max(len(have) for have, _ in SITUATIONS)
     rows = [f"  {have:<{width}}  {called_as()} {run}" for have, run in SITUATIONS]
@@ -214,8 +217,9 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, program
         except click.ClickException as error:
             error.show()
             return USAGE
-        except CpuLimitError as error:
-            print(f"{PROGRAM}: not checked: {sanitize.escape(str(error))}", file=sys.stderr)
+        except (CpuLimitError, MemoryError) as error:
+            reason = str(error) or "three quarters of the memory that was available are not enough"
+            print(f"{PROGRAM}: not checked: {sanitize.escape(reason)}", file=sys.stderr)
             return INCOMPLETE
         except Exception as error:  # noqa: BLE001 - the one handler for unexpected errors
             return report_error(error)

@@ -69,10 +69,12 @@ def start(
     """
     streams.setdefault("stdin", subprocess.DEVNULL)
     process = subprocess.Popen(list(command), env=env, cwd=cwd, start_new_session=True, **streams)
-    if address_space is not None:
-        # From here, because `preexec_fn` can deadlock in a process with threads.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    # From here, because `preexec_fn` can deadlock in a process with threads. AttributeError: no Linux.
+    with contextlib.suppress(ProcessLookupError, PermissionError, AttributeError):
+        if address_space is not None:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (address_space, address_space))
+        own = resource.getrlimit(resource.RLIMIT_DATA)[1]  # `limit_memory` holds for this process
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (own, own))
     return process
 
 

@@ -1,0 +1,38 @@
+"""Limit the memory of a command, so that a small hostile input cannot fill the machine's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from diagnostics.collect.machine import collect_memory
+
+_SHARE = 0.75
+_STATM = Path("/proc/self/statm")
+
+
+@contextlib.contextmanager
+def limit_memory() -> Iterator[None]:
+    """Limit this process, in the body of a `with` statement, to three quarters of the memory that is available now.
+
+    An allocation above the limit fails, in Python with a MemoryError. `process.start` starts programs without the
+    limit. Without /proc (no Linux) there is no limit.
+    """
+    memory = collect_memory()
+    group = None if memory.limit_gb is None else memory.limit_gb - (memory.used_gb or 0)
+    free = min((size for size in (memory.available_gb, group) if size is not None), default=None)
+    if free is None or not _STATM.exists():
+        yield
+        return
+    used = int(_STATM.read_text(encoding="ascii").split()[5]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = (used + int(_SHARE * max(free, 0) * 1e9), soft, hard)
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (min(size for size in limits if size != resource.RLIM_INFINITY), hard)
+    )
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

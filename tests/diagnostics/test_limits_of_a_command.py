@@ -1,0 +1,51 @@
+"""Ctrl-C ends a command whatever it does, and its memory is limited, but not that of programs that it starts."""
+
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from diagnostics import memory_limit, process
+from diagnostics.collect.machine import Memory
+from diagnostics.memory_limit import limit_memory
+
+STUCK = """
+import os, signal
+from diagnostics import supervisor
+supervisor._GRACE_S = 0.1
+def work():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print(os.getpid(), flush=True)
+    signal.pause()
+raise SystemExit(supervisor.run_supervised(work))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a parent process supervises the command only on Linux")
+def test_interrupt_ends_a_command_that_does_not_react():
+    """The command ignores the signal, as during a long call of C."""
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE) as parent:
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.send_signal(signal.SIGINT)
+        assert parent.wait(500) == 130
+    assert select.select([child], [], [], 500)[0] == [child]
+    os.close(child)
+
+
+@pytest.mark.parametrize(("group_gb", "used_gb"), [(None, None), (0.5, 0.2)])
+def test_memory_is_limited_for_the_command_alone(monkeypatch, group_gb, used_gb):
+    """Of 0.3 GB of free memory, 0.2 GB can be used and 0.3 GB cannot."""
+    available = 0.3 if group_gb is None else 100.0
+    monkeypatch.setattr(memory_limit, "collect_memory", lambda: Memory(100.0, available, group_gb, used_gb))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    show = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    with limit_memory():
+        bytearray(200_000_000)
+        with pytest.raises(MemoryError):
+            bytearray(300_000_000)
+        output = process.run([sys.executable, "-c", show], timeout_s=500).output
+    assert (int(output), resource.getrlimit(resource.RLIMIT_DATA)) == (before[1], before)
