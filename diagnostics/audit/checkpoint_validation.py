@@ -155,6 +155,11 @@ def _weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in suffixes and path.is_file())
 
 
+def model_bytes(folder: Path) -> int:
+    """Return how many additional bytes of memory loading a checkpoint, or computing with it, may need."""
+    return _MODEL_BYTES + 4 * _weight_bytes(folder)
+
+
 def load_model(folder: Path) -> Any:
     """Load a complete model as AutoModelForCausalLM.
 
@@ -173,7 +178,7 @@ def load_model(folder: Path) -> Any:
     load = _import_transformers().AutoModelForCausalLM.from_pretrained
     options = {"trust_remote_code": False, "output_loading_info": True}
     # A pickle of weights may ask for memory that the file does not hold.
-    with memory_limit(f"{folder}: transformers loading it", _MODEL_BYTES + 4 * _weight_bytes(folder)):
+    with memory_limit(f"{folder}: transformers loading it", model_bytes(folder)):
         model, info = load(str(folder), local_files_only=True, **options)
     if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
         raise AuditError(f"{folder}: {len(missing)} weights are in no file, {missing[0]} first")
@@ -272,7 +277,9 @@ def memory_limit(what: str, extra_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
         yield
-    except (Exception, MemoryError) as error:
+    except AuditError:
+        raise
+    except Exception as error:
         raise AuditError(f"{what} failed: {one_line_message(error)}") from error
     finally:
         if threading.current_thread() is threading.main_thread():

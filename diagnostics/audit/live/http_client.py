@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import warnings
 from typing import Any
 
 import httpx
@@ -55,6 +56,7 @@ class Client:
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._options: dict[str, Any] = {"timeout": timeout_s, "trust_env": False, "headers": headers}
         self._options["verify"] = parts.scheme == "https"  # loading certificates takes 30 ms
+        warnings.filterwarnings("ignore", module="http.cookiejar")  # it warns of malformed cookies
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the response to a GET request, or to a JSON body: parsed JSON, otherwise text.

@@ -11,6 +11,7 @@ rounded: an engine that applies the adapter at run time computes the same. For "
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
@@ -170,8 +171,9 @@ class Reference:
             batch, size = list(group), max(1, count // length)
             for first in range(0, len(batch), size):
                 ids = torch.tensor(batch[first : first + size])
-                with torch.inference_mode():
-                    yield from model(input_ids=ids, use_cache=False).logits
+                with torch.inference_mode(), self._memory_limit("computing its logits"):
+                    logits = model(input_ids=ids, use_cache=False).logits
+                yield from logits
 
     def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
         """Return the log-prob of each id but the first of each sequence, concatenated; results are kept."""
@@ -240,6 +242,10 @@ class Reference:
                 self._merged = self._add_adapter(_copy_model(self._base), None)
         return self._merged
 
+    def _memory_limit(self, what: str) -> contextlib.AbstractContextManager[None]:
+        size = checkpoint_validation.model_bytes(self.weights_folder)
+        return checkpoint_validation.memory_limit(f"{self.folder}: {what}", size)
+
     def _add_adapter(self, model: Any, dtype: Any) -> Any:
         """Add the adapter, rounded to `dtype` (None: as stored), to a model of its base, in place."""
         import torch
@@ -252,7 +258,7 @@ class Reference:
             if target.shape != (len(left), right.shape[1]):
                 raise AuditError(f"{self.folder}: its product for {name} has another shape than the base's")
             factors = (matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right))
-            with torch.no_grad():
+            with torch.no_grad(), self._memory_limit("merging its adapter"):
                 target += self._adapter_factor * scale * torch.matmul(*factors)
         return model
 

@@ -44,7 +44,8 @@ def main() -> None:
             value = getattr(tokenizer, name)
             answer = json.dumps(["", value(*arguments, **options) if callable(value) else value])
         except BaseException as error:  # noqa: BLE001 - a panic of the tokenizers package is no Exception
-            answer = json.dumps([str(error)[:2000] or type(error).__name__, None])
+            # Long enough that the parent cuts the message after it masked it.
+            answer = json.dumps([" ".join(str(error).split())[:100_000] or type(error).__name__, None])
         signal.setitimer(signal.ITIMER_PROF, 0)  # a part of an answer would make the parent wait for the rest
         connection.send_bytes(answer.encode())
 

@@ -8,6 +8,7 @@ settings.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -126,7 +127,7 @@ class Server:
         stop = choice.get("stop_reason")
         if not isinstance(stop, str | int | None):
             raise TypeError("stop_reason is neither a text nor an id")
-        return Completion(prompt, ids, tuple(map(float, values)), reported, reason, stop)
+        return Completion(prompt, ids, tuple(map(_finite, values)), reported, reason, stop)
 
     @_explain_malformed_answers
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
@@ -137,7 +138,7 @@ class Server:
         }  # fmt: skip
         choice = self._complete(body | ({"cache_salt": salt} if salt else {}), len(ids) + 1)[0]
         top = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
-        return {_token_id(name): float(value) for name, value in top[0].items()}
+        return {_token_id(name): _finite(value) for name, value in top[0].items()}
 
     @_explain_malformed_answers
     def cache_hits(self) -> float | None:
@@ -191,7 +192,13 @@ def _prompt_logprob(entry: Any, token: int) -> float:
     value = _object(_object(entry).get(str(token)))
     if "logprob" not in value:
         raise AuditError(f"prompt_logprobs without id {token}: the server scored other ids than it was given")
-    return float(value["logprob"])
+    return _finite(value["logprob"])
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"a log-prob is {number}")
+    return number
 
 
 def check_awake(client: Client) -> str:

@@ -11,6 +11,7 @@ The formats were read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import io
 import os
@@ -21,6 +22,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.audit.checkpoint_validation import memory_limit
@@ -37,6 +40,7 @@ _STREAM_NAMES = ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "p
 # Limits of reading a Parquet file: rows that are unpacked at once, bytes of memory, processor time. Its footer may
 # understate the size of a page, and a text that is stored once may be repeated in each row.
 _BATCH_ROWS, _PARQUET_BYTES, _UNPACK_S = 8, safe_io.GIB, 20.0
+_OLDEST_PYARROW = "14.0.1"  # earlier ones unpickle what a file's schema contains
 _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
@@ -60,8 +64,8 @@ def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Record
 
     The last 200 files, or steps of rollouts, are read in the order of their numbers, until the budget is spent.
     """
-    if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
+    if kind == "parquet" and not _has_pyarrow():
+        budget.unread.add(f"{paths[0].parent}/*.parquet", f"reading Parquet takes pyarrow>={_OLDEST_PYARROW}")
         return None
     if kind == "rollouts":
         parts = _rollout_steps(paths[0], budget)
@@ -83,6 +87,11 @@ def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Record
         files += 1
         budget.rows -= len(samples)
     return Recording(_FORMAT_NAMES[kind], tuple(rows), (len(parts), files)) if rows else None
+
+
+def _has_pyarrow() -> bool:
+    found = importlib.util.find_spec("pyarrow") is not None
+    return found and Version(importlib.metadata.version("pyarrow")) >= Version(_OLDEST_PYARROW)
 
 
 def _line_samples(kind: str, path: Path, budget: ReadBudget) -> list[Sample]:
@@ -125,6 +134,8 @@ def _table_samples(
         first: Number of the first row.
     """
     size = min(len(table[name]) for name in _TABLE_COLUMNS)
+    if size > run_data.MAX_ROWS:
+        raise ValueError(f"{size} samples in one table: over the size limit")
     columns = {
         name: values
         for name, values in table.items()
@@ -168,7 +179,7 @@ def _unpack(parquet: Any, data: bytes, name: str, budget: ReadBudget) -> list[Sa
         raise ValueError(f"{metadata.num_rows} rows of {unpacked // safe_io.MIB} MiB: over the size limit")
     if missing := _TABLE_COLUMNS - set(file.schema_arrow.names):
         raise ValueError(f"no column {', '.join(sorted(missing))}")
-    budget.spend(max(unpacked, len(data)))
+    budget.spend(spent := max(unpacked, len(data)))
     read = partial(file.iter_batches, batch_size=_BATCH_ROWS, use_threads=False)
     if not ends_in_time(lambda: deque(read(), maxlen=0), _UNPACK_S):  # one call of C may unpack many pages
         raise ValueError(f"unpacking takes more than {_UNPACK_S:g} s")
@@ -176,20 +187,20 @@ def _unpack(parquet: Any, data: bytes, name: str, budget: ReadBudget) -> list[Sa
     size = 0
     for batch in read():
         table = batch.to_pydict()
-        size += _text_size(table)
-        if size > run_data.MAX_RUN:
-            raise ValueError(f"more than {run_data.MAX_RUN // safe_io.MIB} MiB of text")
+        size += _memory_size(table)  # more than `unpacked` if texts are repeated
+        budget.spend(max(size - spent, 0))
+        spent = max(size, spent)
         rows += _table_samples(table, name, float, len(rows))
     return rows
 
 
-def _text_size(value: object) -> int:
-    """Return the size of nested data: the lengths of its texts, and 8 for each other value."""
+def _memory_size(value: object) -> int:
+    """Return about how many bytes nested data takes in memory."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return sum(map(_text_size, value))
-    return len(value) if isinstance(value, (str, bytes)) else 8
+        return 64 + sum(map(_memory_size, value))
+    return len(value) if isinstance(value, (str, bytes)) else 32
 
 
 def _rollout_steps(path: Path, budget: ReadBudget) -> list[tuple[str, Callable[[ReadBudget], list[Sample]]]]:

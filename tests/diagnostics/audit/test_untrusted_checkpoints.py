@@ -141,6 +141,13 @@ LARGE = {
 }
 
 
+def test_memory_of_a_forward_pass_is_limited(tiny, monkeypatch):
+    """A model whose forward pass needs 5 GiB is refused: its weights have less than a megabyte."""
+    monkeypatch.setattr(Reference, "_model", lambda *_: lambda **_options: bytearray(5 << 30))
+    with pytest.raises(AuditError, match="computing its logits failed"):
+        list(Reference(tiny).logits([[1, 2]], "float32"))
+
+
 @pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)
 def test_model_larger_than_its_files_is_not_loaded(change, tiny, tmp_path, monkeypatch):
     """Config keys that make a model larger than its files are refused before weights are allocated."""

@@ -151,15 +151,16 @@ def test_files_are_read_up_to_the_limit_of_a_run(tmp_path, form):
 
 
 def test_dictionary_encoded_text_counts_once_per_row(tmp_path, monkeypatch):
-    """Dictionary-encoded text counts once per row, so a small Parquet file cannot expand to gigabytes."""
+    """Small Parquet files cannot expand to gigabytes: the limit is for all files of a run together."""
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 1000]))
     table = pa.table({"step": pa.array([1] * 2000), "prompt": texts, "completion": texts})
-    path = tmp_path / "completions_00001.parquet"
-    parquet.write_table(table, path, compression="zstd")
-    monkeypatch.setattr(run_data, "MAX_RUN", 1_000_000)
+    paths = [tmp_path / f"completions_0000{number}.parquet" for number in (1, 2)]
+    for path in paths:
+        parquet.write_table(table, path, compression="zstd")
+    monkeypatch.setattr(run_data, "MAX_RUN", 6_000_000)
     reading = run_data.ReadBudget()
-    assert sample_files.read_samples("parquet", [path], reading) is None
-    assert "MiB of text" in reading.unread[0][1]
+    assert sample_files.read_samples("parquet", paths, reading).files == (2, 1)
+    assert "over the limit of bytes" in reading.unread[0][1]
 
 
 def varint(number):
@@ -191,7 +192,7 @@ def test_understated_parquet_file_is_unpacked_in_small_parts(tmp_path, monkeypat
     with traced_memory() as peak:
         assert sample_files.read_samples("parquet", [path], reading) is None
         assert peak() < 100 * safe_io.MIB
-    assert "MiB of text" in reading.unread[0][1]
+    assert "over the limit of bytes" in reading.unread[0][1]
 
 
 def test_unpacking_that_takes_too_long_ends(tmp_path, monkeypatch):
