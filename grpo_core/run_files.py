@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from grpo_core.config import Config, ConfigError
-from grpo_core.safe_io import open_output
+from grpo_core.safe_io import open_output, read_bytes
 from grpo_core.types import Sample
 
 LONG_SILENCE_S = 20.0  # then the next step is printed
@@ -65,7 +65,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a metrics file, none if there is no file; a torn last line is dropped."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = read_bytes(path).decode().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 

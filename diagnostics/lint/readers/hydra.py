@@ -133,12 +133,17 @@ class ComposedConfig:
         match = _PACKAGE.match(text) if depth else None
         if match and match[1] != "_group_":
             package = match[1].removeprefix("_global_").strip(".")
+        if len(package) > _MAX_NAME:  # it comes before the name of each option
+            self.missing[path.stem] = f"its package name is longer than {_MAX_NAME} characters"
+            return
         defaults = tree.pop("defaults", [])
         tree.pop("hydra", None)
         for key, value in flatten(tree).items():
             full_key = f"{package}.{key}".strip(".")
             self.values.setdefault(full_key, value.with_key(full_key))
-        if isinstance(defaults, list) and depth < _MAX_DEPTH:
+        if isinstance(defaults, list) and defaults and depth == _MAX_DEPTH:
+            self.missing[name] = f"its defaults list is below {_MAX_DEPTH} others"
+        elif isinstance(defaults, list):
             self._add_defaults([_parse_default(entry) for entry in defaults], name, package, depth)
 
     def _add_defaults(self, entries: list[tuple[str, str]], name: str, package: str, depth: int) -> None:
