@@ -4,9 +4,14 @@ Standard output has only the command's answer: text, or with `--json` one JSON d
 JSON document in both cases. Messages, and output of libraries and child processes, go to standard error. Answers and
 messages are escaped.
 
-Exit codes: 0 success; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function
-failed), or a replay with the recorded settings differs; 2 wrong usage, an unusable record, a checkpoint that can't be
-saved, a missing package, or a bug of this program; 3 an engine did not answer `train` in time; 130 interrupted.
+Exit codes:
+
+- 0: success
+- 1: the run failed by a named error (an engine died, weights did not arrive, a reward function failed), the engine of
+  `serve` failed, or a replay with the recorded settings differs
+- 2: wrong usage, an unusable record, a checkpoint that can't be saved, a missing package, or a bug of this program
+- 3: an engine did not answer `train` in time
+- 130: interrupted
 """
 
 from __future__ import annotations

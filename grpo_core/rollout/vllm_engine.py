@@ -38,8 +38,8 @@ class VllmEngine:
     `step()` has no lock (SCH001 is caused by two callers); only `Stepper` calls it. A failed or interrupted call may
     leave requests or half-loaded weights inside vLLM; the engine then refuses sampling and updates.
 
-    A sample depends only on the request, up to rounding: in another batch the kernels add in another order, which
-    changes log-probs in the seventh digit and could change a sampled token on a near tie.
+    A sample depends only on weights, request and parameters, up to rounding. In another batch the kernels add in
+    another order. This changes log-probs in the seventh digit, and could change a sampled token on a near tie.
 
     Starting vLLM's CPU worker has lasting effects on the process, which are vLLM's own: in newer releases
     `torch.set_num_threads` becomes a no-op, and `torch.distributed` is initialised with a world of one.

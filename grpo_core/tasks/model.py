@@ -113,8 +113,8 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     """Load a causal language model in float32 and evaluation mode (dropout is off).
 
     Raises:
-        ConfigError: The model can't be loaded, weights are missing in its files (transformers would initialise them at
-            random) or in other files, or its output layer has a bias or one of the two settings that change logits.
+        ConfigError: The model can't be loaded, some weights are in no file (transformers would initialise them at
+            random) or in files of unusual names, or its output layer is refused (see above).
     """
     _no_progress_bars()
     where = f"model.path = {str(folder)!r}:"

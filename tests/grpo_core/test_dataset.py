@@ -282,7 +282,7 @@ def test_bad_data_is_refused_with_key_and_path(tmp_path, tokenizer, content, opt
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl.gz", "rows.jsonl"])
 def test_corrupt_files_are_refused(tmp_path, tokenizer, name):
-    """A corrupt file is refused in one line that begins with its path."""
+    """A corrupt file is refused in one line that begins with the key and its path."""
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     path = tmp_path / name

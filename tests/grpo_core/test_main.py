@@ -1,6 +1,6 @@
-"""grpo_core's command line prints a summary or one document on stdout, exits with 2 after an error, and has help.
+"""grpo_core's command line prints a summary or one document on stdout, and has help.
 
-Control characters in errors are escaped.
+Wrong usage and bugs exit with 2. Control characters in errors are escaped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=
 
 
 def test_train_json_prints_exactly_one_document(tmp_path, monkeypatch, capfd):
-    """Progress and all prints go to stderr; the document has the outcome and the run's folder."""
+    """Progress and all prints go to stderr; the document has the outcome and the path of the metrics."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("grpo_core.modes.run_mode", _noisy(modes.run_mode))
     assert main(["train", *TINY, "--json"]) == 0
@@ -46,7 +46,7 @@ def _noisy(function):
 
 
 def test_train_prints_a_summary(tmp_path, monkeypatch, capfd):
-    """The summary has the reward, the sync proofs and the files, and no colour in a pipe."""
+    """The summary has the reward and the sync proofs, and no colour in a pipe."""
     monkeypatch.chdir(tmp_path)
     assert main(["train", *TINY]) == 0
     out = capfd.readouterr().out
@@ -108,7 +108,7 @@ def test_help_fits_one_screen(name, capfd):
 
 
 def test_settings_search(capfd):
-    """A word is searched in names and descriptions; without one all settings and defaults are shown."""
+    """A word in any case selects settings, which are shown with defaults; if none matches, there is a sentence."""
     assert main(["train", "--help-settings"]) == 0
     every = capfd.readouterr().out
     assert "--rollout.max_staleness 1" in every

@@ -76,7 +76,7 @@ def test_only_adapters_are_trained(short_run):
 
 
 def test_unknown_adapter_layers_are_refused(model_dir):
-    """The error begins with the key and the names."""
+    """The error has the key and the names."""
     with pytest.raises(ConfigError, match=r"model.lora_targets = \['nothing'\]: "):
         make_policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
 

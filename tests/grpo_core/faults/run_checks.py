@@ -1,7 +1,7 @@
 """Check a run with a fault by its files and the server's log, independently of the trainer.
 
-The checks: an error message names server, call and fix; each trained completion was sampled by a server for its prompt
-from the recorded weights; and a run equals the reference run bit for bit.
+An error message must name server, call and fix. Each trained completion must be one that a server sampled for its
+prompt from the recorded weights. A run must equal the reference run bit for bit.
 """
 
 from __future__ import annotations
