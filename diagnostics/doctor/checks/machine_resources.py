@@ -118,7 +118,7 @@ def _why_full(disk: Disk) -> str:
 
 
 def folder_variable(environment: Environment, purpose: str) -> str:
-    """Return the environment variable that relocates a folder, if possible one that is set; empty if none does."""
+    """Return the variable that relocates a folder, for the hub cache HF_HUB_CACHE if it is set; empty if none does."""
     is_set = purpose == "hub cache" and environment.variables.get("HF_HUB_CACHE")
     return "HF_HUB_CACHE" if is_set else _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
 
